@@ -105,7 +105,7 @@ def test_many_lines_go_out_in_few_appends(server: Server, stream: str) -> None:
     run(server, "append", stream, "--create", "application/json", stdin=lines)
     assert values(run(server, "tail", stream, "--no-follow")) == list(range(2500))
     [producer] = values(run(server, "--json", "info", stream))[0]["producers"]
-    assert producer["seq"] == 2
+    assert producer["seq"] < 100, "how many lines go out together depends on how fast they come"
 
 
 def test_a_line_of_a_slow_pipe_is_appended_as_it_comes(server: Server, stream: str) -> None:
@@ -175,10 +175,9 @@ def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:
     assert [line.split("  ")[:4] for line in printed] == [
         [f"{stream}/{name}", "open", "text/plain", "1 bytes"] for name in ("a", "b")
     ]
-    assert [each["stream_id"] for each in values(run(server, "--json", "ls", stream))] == [
-        f"{stream}/a",
-        f"{stream}/b",
-    ]
+    for arguments in (("--json", "ls", stream), ("ls", stream, "--json")):
+        listed = [each["stream_id"] for each in values(run(server, *arguments))]
+        assert listed == [f"{stream}/a", f"{stream}/b"], arguments
     assert run(server, "ls", "--buckets", "none-with-this-prefix") == b""
 
 
@@ -189,10 +188,30 @@ def test_info_prints_the_status_and_the_message_count(server: Server, stream: st
     assert "status            Closed" in run(server, "info", stream).decode()
 
 
+def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> None:
+    url = f"{server.base_url}/v1/stream/{stream}".replace(" ", "%20").replace("ü", "%C3%BC")
+    for _ in range(2):  # what exists is as good
+        [made] = values(run(server, "create", stream, "--ttl", "600", "--json"))
+        assert made == {"url": url, "content_type": "text/plain"}
+    run(server, "append", stream, "-", stdin=b"high\ntide")
+    assert run("http://127.0.0.1:1", "cat", stream, "--url", server.base_url) == b"high\ntide"
+    assert run(server, "close", stream) == f"closed at {9:016}\n".encode()
+    [told] = values(run(server, "head", stream, "--json"))
+    assert (told["offset"], told["closed"], told["ttl_seconds"]) == (f"{9:016}", True, 600)
+    assert b"closed       true" in run(server, "head", stream)
+    assert b"409: " in run(server, "append", stream, stdin=b"x", status=1)
+    run(server, "delete", stream)
+    assert b"404" in run(server, "delete", stream, status=1)
+    run(server, "delete", stream, "--missing-ok")
+    assert b"Exit codes: 0" in run(server, "--help")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("info", "no-such-stream"), "404: Stream does not exist"),
+        (("cat", "no-such-stream", "--from", "-1"), "404: Stream does not exist"),
+        (("head", "x", "--url", "localhost"), "'localhost' is not the URL of a server"),
         (("tail", "x", "--last", "1", "--from", "now"), "not both"),
         (("tail", "x", "--last", "0"), "--last"),
         (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
@@ -202,7 +221,7 @@ def test_info_prints_the_status_and_the_message_count(server: Server, stream: st
 def test_an_error_is_printed_without_a_traceback(
     server: Server, arguments: tuple[str, ...], said: str
 ) -> None:
-    printed = run(server, *arguments, status=2 if "tail" in arguments else 1).decode()
+    printed = run(server, *arguments, status=2 if {"tail", "localhost"} & {*arguments} else 1).decode()
     assert said in printed
     assert "Traceback" not in printed
 

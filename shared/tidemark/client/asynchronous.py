@@ -16,7 +16,7 @@ import httpx
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.core import (
     Chunk,
-    Creation,
+    CreateOptions,
     Data,
     Effect,
     Protocol,
@@ -172,7 +172,7 @@ class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
         params: Mapping[str, AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
-        **creation: Unpack[Creation],
+        **creation: Unpack[CreateOptions],
     ) -> Self:
         stream = cls(
             url, content_type=content_type, headers=headers, params=params, client=client, retry=retry

@@ -16,7 +16,7 @@ import httpx
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.core import (
     Chunk,
-    Creation,
+    CreateOptions,
     Data,
     Effect,
     Protocol,
@@ -53,13 +53,13 @@ def _shared_client() -> httpx.Client:
     return client
 
 
-class _Driver:
+class BlockingDriver:
     """Runs the steps of an operation on httpx. It holds at most one open event stream."""
 
     def __init__(
-        self, client: httpx.Client, headers: Mapping[str, Value], params: Mapping[str, Value]
+        self, client: httpx.Client | None, headers: Mapping[str, Value], params: Mapping[str, Value]
     ) -> None:
-        self._client, self._headers, self._params = client, headers, params
+        self._client, self._headers, self._params = client or _shared_client(), headers, params
         self._open: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
 
@@ -162,7 +162,7 @@ class Stream(StreamAddress[httpx.Client, Value]):
         params: Mapping[str, Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
-        **creation: Unpack[Creation],
+        **creation: Unpack[CreateOptions],
     ) -> Self:
         """Create the stream; one that exists with the same configuration is as good. Raises StreamConflict if
         it exists with another configuration."""
@@ -188,8 +188,8 @@ class Stream(StreamAddress[httpx.Client, Value]):
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
         return Producer(self._driver(), batches, closes=closes)
 
-    def _driver(self) -> _Driver:
-        return _Driver(self._client or _shared_client(), self._headers, self._params)
+    def _driver(self) -> BlockingDriver:
+        return BlockingDriver(self._client, self._headers, self._params)
 
 
 def _values(given: Mapping[str, Value]) -> dict[str, str]:
@@ -203,7 +203,7 @@ class Producer:
     is closed or gone, the retries are used up) is raised by the next `append` and by `flush`. As a context
     manager it closes the stream at the end of the block; after an exception it only sends what it has."""
 
-    def __init__(self, driver: _Driver, batches: Batches, *, closes: bool) -> None:
+    def __init__(self, driver: BlockingDriver, batches: Batches, *, closes: bool) -> None:
         self._driver, self._batches, self._closes = driver, batches, closes
         self._changed = threading.Condition()
         self._workers = self._idle = 0

@@ -254,7 +254,7 @@ def encode_body(data: Data, content_type: str) -> bytes:
     return message if as_it_is else b"[%b]" % message
 
 
-class Creation(TypedDict, total=False):
+class CreateOptions(TypedDict, total=False):
     """How a stream is created. `ttl` is in seconds and begins anew with each read and write. `forked_from` is
     the URL or path of a stream on the same server."""
 
@@ -279,7 +279,7 @@ class Protocol:
         self.content_type = content_type
         self.retry: Final = retry
 
-    def create(self, **given: Unpack[Creation]) -> Steps[Receipt]:
+    def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
         forked_from, data = given.get("forked_from"), given.get("data")
         headers = {
             "Content-Type": self.content_type,

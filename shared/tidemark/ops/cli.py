@@ -1,4 +1,4 @@
-"""`tidemark`: look at streams, follow and write them, from a terminal."""
+"""`tidemark`: make, write, follow and look at streams, from a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sqlite3
 import stat
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from io import BufferedReader
@@ -19,8 +20,10 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
-from tidemark.ops.copy_table import progress_bar
+from tidemark.client import Chunk, Stream, StreamError, Unreachable
+from tidemark.client.core import is_json
+from tidemark.ops import progress_bar
+from tidemark.ops.client import RemoteServer, stream_path
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
@@ -38,7 +41,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except RequestFailed as failed:
+        except Unreachable as failed:
+            raise click.ClickException(f"The server does not answer: {failed}") from None
+        except StreamError as failed:
             raise click.ClickException(str(failed)) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(
@@ -46,8 +51,23 @@ class _Commands(click.Group):
             ) from missing
 
 
-@click.group(cls=_Commands)
-@click.option("--url", envvar="TIDEMARK_URL", default="http://127.0.0.1:4437", show_default=True)
+def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} is not the URL of a server; one begins with http:// or https://")
+    return url
+
+
+@click.group(
+    cls=_Commands,
+    epilog="Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage.",
+)
+@click.option(
+    "--url",
+    envvar="TIDEMARK_URL",
+    default="http://127.0.0.1:4437",
+    show_default=True,
+    callback=_checked_url,
+)
 @click.option("--token", envvar="TOKEN", default="", help="A bearer token (or TOKEN in the environment).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")
 @click.version_option(__version__)
@@ -56,6 +76,35 @@ def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
     ctx.obj = RemoteServer(url, token)
     ctx.meta["as_json"] = as_json
+
+
+def _use_json(ctx: click.Context, _: click.Parameter, *, as_json: bool) -> None:
+    ctx.meta["as_json"] |= as_json
+
+
+def _use_server(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    if option.name == "url":
+        _checked_url(ctx, option, value)
+    if value is not None:
+        ctx.obj = replace(ctx.obj, **{str(option.name): value})
+
+
+_JSON: Final = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, option, value: _use_json(ctx, option, as_json=value),
+    help="Print JSON, one value a line.",
+)
+
+
+def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of `tidemark` also count behind a command's name: `tidemark ls --json`."""
+    given = click.pass_obj(command)
+    for name in ("--token", "--url"):
+        option = click.option(name, expose_value=False, callback=_use_server, help="As before the command.")
+        given = option(given)
+    return _JSON(given)
 
 
 @main.command()
@@ -91,6 +140,7 @@ _DATA_DIR: Final = click.option(
 
 
 @main.command()
+@_JSON
 @_DATA_DIR
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
@@ -105,6 +155,7 @@ def backup(data_dir: Path, target: Path) -> None:
 
 
 @main.command()
+@_JSON
 @_DATA_DIR
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
 @click.option("--objects", help="The stack's bucket.")
@@ -142,7 +193,7 @@ def instant(ms: int) -> str:
 @click.argument("prefix", default="")
 @click.option("--bucket", default="v1", show_default=True, help="v1 is the bucket of plain streams.")
 @click.option("--buckets", "of_buckets", is_flag=True, help="List the buckets.")
-@click.pass_obj
+@asks_a_server
 def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> None:
     """List streams whose names begin with PREFIX, or the buckets."""
     if of_buckets:
@@ -157,7 +208,7 @@ def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> N
 
 @main.command()
 @click.argument("stream")
-@click.pass_obj
+@asks_a_server
 def info(server: RemoteServer, stream: str) -> None:
     """What is known of a stream."""
     found = server.get("/v1/stats", stream=stream_path(stream))
@@ -171,22 +222,107 @@ def info(server: RemoteServer, stream: str) -> None:
 
 @main.command()
 @click.argument("stream")
-@click.option("--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z.")
-@click.option("--last", type=click.IntRange(1), help="The last so many messages.")
+@asks_a_server
+def head(server: RemoteServer, stream: str) -> None:
+    """What a server of the protocol says of a stream, Tidemark or not."""
+    found = server.stream(stream).head()
+    told = {
+        name: getattr(found, name)
+        for name in ("offset", "content_type", "closed", "ttl_seconds", "expires_at", "etag")
+    }
+    lines = (
+        f"{name:12} {value if isinstance(value, str) else json.dumps(value)}" for name, value in told.items()
+    )
+    show(told, "\n".join(lines))
+
+
+@main.command()
+@click.argument("stream")
+@click.option("--content-type", default="text/plain", show_default=True)
+@click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
+@click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
+@asks_a_server
+def create(
+    server: RemoteServer, stream: str, content_type: str, ttl: int | None, expires_at: str | None
+) -> None:
+    """Create a stream; one that exists with the same configuration is as good."""
+    made = Stream.create(
+        server.stream_url(stream),
+        content_type=content_type,
+        headers=server.headers,
+        ttl=ttl,
+        expires_at=expires_at,
+    )
+    show({"url": made.url, "content_type": made.content_type}, made.url)
+
+
+@main.command()
+@click.argument("stream")
+@asks_a_server
+def close(server: RemoteServer, stream: str) -> None:
+    """Close a stream for everybody and for good."""
+    closed = server.stream(stream).close()
+    show({"offset": closed.offset, "closed": closed.closed}, f"closed at {closed.offset}")
+
+
+@main.command()
+@click.argument("stream")
+@click.option("--missing-ok", is_flag=True, help="No error if there is no such stream.")
+@asks_a_server
+def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
+    """Delete a stream."""
+    server.stream(stream).delete(missing_ok=missing_ok)
+    show({"deleted": stream_path(stream)}, f"{stream_path(stream)} is deleted")
+
+
+_FROM: Final = click.option(
+    "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
+)
+_LAST: Final = click.option("--last", type=click.IntRange(1), help="The last so many messages.")
+
+
+@main.command()
+@click.argument("stream")
+@_FROM
+@_LAST
 @click.option("--follow/--no-follow", default=True, help="Wait for what comes, until the stream is closed.")
-@click.pass_obj
+@asks_a_server
 def tail(server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool) -> None:
     """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
+    print_messages(server, stream, start, last, follow=follow)
+
+
+@main.command()
+@click.argument("stream")
+@_FROM
+@_LAST
+@asks_a_server
+def cat(server: RemoteServer, stream: str, start: str, last: int | None) -> None:
+    """Print the messages that a stream has now: as `tail --no-follow`."""
+    print_messages(server, stream, start, last, follow=False)
+
+
+def print_messages(server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool) -> None:
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
-    path, out = stream_path(stream), sys.stdout.buffer
+    out = sys.stdout.buffer
     is_terminal = out.isatty()
-    for page in read_from(server, path, resolve_start(server, path, start, last), follow=follow):
-        for number, data in enumerate(page):
+    offset = resolve_start(server, stream_path(stream), start, last)
+    # Long-polls are byte for byte what was written; an event stream splits text into lines.
+    for chunk in server.stream(stream).follow(offset, live="long-poll" if follow else False):
+        for number, data in enumerate(printed(chunk)):
             out.write(_CONTROL.sub(_escaped, data) if is_terminal else data)
             if number == 0:
                 out.flush()  # The rest of a long page takes a while.
         out.flush()
+
+
+def printed(chunk: Chunk) -> Iterator[bytes]:
+    """Messages of JSON as they were sent, one a line; or the bytes."""
+    if not is_json(chunk.content_type):
+        yield chunk.data
+    elif chunk.data:
+        yield from (message + b"\n" for message in split_array(chunk.data))
 
 
 def _escaped(control: re.Match[bytes]) -> bytes:
@@ -202,58 +338,43 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
     return str(server.get("/v1/start", stream=path, **asked)["offset"])
 
 
-def read_from(server: RemoteServer, path: str, offset: str, *, follow: bool) -> Iterator[Iterator[bytes]]:
-    """The pages that are there, and then, by long-poll, those that come. A page of JSON is its messages as
-    they were sent, one a line."""
-    query = {"offset": offset}
-    while True:
-        response = server.request("GET", path, query)
-        headers = response.headers
-        is_json = headers.get("Content-Type", "").partition(";")[0] == "application/json"
-        if response.status == 200 and response.data:
-            lines = (message + b"\n" for message in split_array(response.data))
-            yield lines if is_json else iter([response.data])
-        is_up_to_date = "Stream-Up-To-Date" in headers
-        if ("Stream-Closed" in headers and is_up_to_date) or (is_up_to_date and not follow):
-            return
-        query = {"offset": headers["Stream-Next-Offset"]}
-        if is_up_to_date:
-            query["live"] = "long-poll"
-            if "Stream-Cursor" in headers:
-                query["cursor"] = headers["Stream-Cursor"]
-
-
 @main.command()
 @click.argument("stream")
 @click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.pass_obj
+@asks_a_server
 def append(
     server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
 ) -> None:
     """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
-    path = stream_path(stream)
+    target = server.stream(stream)
     if content_type is not None:
-        server.request("PUT", path, headers={"Content-Type": content_type})
-    stored_type = server.request("HEAD", path).headers["Content-Type"]
-    # Numbered, so that what is sent again because no answer came lands once.
-    producer = {"Producer-Id": f"tidemark-{uuid.uuid4().hex}", "Producer-Epoch": "0"}
-    is_json = stored_type.partition(";")[0] == "application/json"
+        target = Stream.create(target.url, content_type=content_type, headers=server.headers)
+    of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
     size = size_of(file)
-    with progress_bar(size, "bytes") as bar:
-        for number, messages in enumerate(groups(file) if is_json else pieces(file)):
-            body = b"[" + b",".join(messages) + b"]" if is_json else messages[0]
-            headers = producer | {"Producer-Seq": str(number), "Content-Type": stored_type}
-            server.request("POST", path, body=body, headers=headers)
-            sent_messages += len(messages)
-            sent_bytes += sum(map(len, messages))
-            if size:
-                bar.update(file.tell() - bar.pos)
-    if close:
-        server.request("POST", path, headers={"Stream-Closed": "true"})
-    if is_json:
+    # A producer, so that what is sent again because no answer came lands once.
+    producer = target.producer(
+        f"tidemark-{uuid.uuid4().hex}",
+        closes=close,
+        max_batch_bytes=_APPEND_BYTES,
+        max_batch_messages=_APPEND_LINES,
+        max_held_bytes=4 * _APPEND_BYTES,
+    )
+    with producer, progress_bar(size, "bytes") as bar:
+        try:
+            for messages in groups(file) if of_json else pieces(file):
+                for message in messages:
+                    producer.append(message)
+                sent_messages += len(messages)
+                sent_bytes += sum(map(len, messages))
+                if size:
+                    bar.update(file.tell() - bar.pos)
+        except click.ClickException:
+            producer.flush()  # What the message says was appended has been.
+            raise
+    if of_json:
         show({"messages": sent_messages, "bytes": sent_bytes}, f"{sent_messages} messages")
     else:
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")

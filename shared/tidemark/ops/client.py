@@ -1,69 +1,44 @@
-"""A server as the commands ask it: over HTTP, whatever is behind the address."""
+"""A server as the commands ask it: its streams by the package's client, and Tidemark's own listings."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
-#: A long-poll is answered within 30 seconds, and a new environment takes a few more to start.
-_TIMEOUT_SECONDS: Final = 60.0
-#: An answer that may be another one in a moment.
-_PASSING: Final = frozenset({429, 500, 502, 503, 504})
-_TRIES: Final = 6
-
-
-class RequestFailed(Exception):
-    """The message says what the server refused, or that it does not answer."""
+from tidemark.client import MalformedReply, Retry, Stream
+from tidemark.client.blocking import BlockingDriver
+from tidemark.client.core import Request, exchange
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """`token` goes into the Authorization header; empty sends none."""
+    """`token` goes into the Authorization header; empty sends none. Everything raises StreamError. Requests
+    that may succeed later are repeated for about half a minute."""
 
     url: str
     token: str = ""
-    _pool: urllib3.PoolManager = field(
-        default_factory=lambda: urllib3.PoolManager(timeout=_TIMEOUT_SECONDS, retries=False)
-    )
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> urllib3.BaseHTTPResponse:
-        """The response, if below 400. Requests that may succeed later are retried for about half a minute; an
-        append has a producer's number, so that it lands once. Raises RequestFailed."""
-        target = self.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-        sent = dict(headers or {}) | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
-        said = ""
-        for tries in range(_TRIES):
-            if tries:
-                time.sleep(2**tries / 2)
-            try:
-                response = self._pool.request(method, target, body=body, headers=sent)
-            except HTTPError as failure:
-                said = f"{self.url} does not answer: {failure}"
-                continue
-            if response.status < 400:
-                return response
-            said = f"{response.status}: {_reason(response.data)}"
-            if response.status not in _PASSING:
-                break
-        raise RequestFailed(said)
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def stream_url(self, stream: str) -> str:
+        return self.url.rstrip("/") + stream_path(stream)
+
+    def stream(self, stream: str) -> Stream:
+        return Stream(self.stream_url(stream), headers=self.headers)
 
     def get(self, path: str, **query: str) -> Any:
-        """The JSON of a response. Raises RequestFailed."""
-        return self.request("GET", path, query).json()
+        """The JSON of an answer."""
+        request = Request("GET", self.url.rstrip("/") + path, params=query)
+        body = BlockingDriver(None, self.headers, {}).run(exchange(request, Retry())).body
+        try:
+            return json.loads(body)
+        except ValueError as wrong:
+            raise MalformedReply(f"{request.what}: the answer is not JSON; is this a Tidemark?") from wrong
 
     def pages(self, path: str, name: str, **query: str) -> Iterator[dict[str, Any]]:
         """Everything that a listing lists."""
@@ -72,13 +47,6 @@ class RemoteServer:
             page = self.get(path, **query, **({"after": after} if after else {}))
             yield from page[name]
             after = page["next_cursor"] if page["has_more"] else None
-
-
-def _reason(data: bytes) -> str:
-    try:
-        return str(json.loads(data)["error"])
-    except (ValueError, KeyError, TypeError):
-        return data[:200].decode(errors="replace")
 
 
 def stream_path(stream: str) -> str:

@@ -25,9 +25,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
-import click
 import orjson
 
 from tidemark.aws.account import Account
@@ -35,18 +34,8 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure, patient_policy
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, decode_format
+from tidemark.ops import progress_bar
 from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable
-
-if TYPE_CHECKING:
-    from click._termui_impl import ProgressBar
-
-
-def progress_bar(total: int, unit: str) -> ProgressBar[int]:
-    """On standard error, so that it does not mix with piped output. Hidden if that is not a terminal, or if
-    the total is not known (0)."""
-    is_hidden = not total or not sys.stderr.isatty()
-    return click.progressbar(length=total, label=unit, file=sys.stderr, show_pos=True, hidden=is_hidden)
-
 
 #: The most items that one call writes.
 _BATCH: Final = 25
