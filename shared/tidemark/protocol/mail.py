@@ -35,7 +35,10 @@ SENDER_DIGITS: Final = 8
 MAIL_BYTES: Final = 8 * 1024
 #: The limits of one batch. With the state that it carries, it fits an item.
 MAX_APPENDS: Final = 128
-MAX_BYTES: Final = 56 * 1024
+MAX_BYTES: Final = 1024 * 1024
+#: Larger batches race as a pointer of one write unit, behind their bytes in S3: a lost put is billed by the
+#: size of its item, and S3 by the object.
+COMBINED_INLINE_BYTES: Final = 12 * 1024
 #: A writer does not wait longer for its mail, so others leave it out then: it only keeps the appends of dead
 #: writers out of the log. All go by storage's clock, to two seconds (`aws/clock.py`).
 MAIL_LIVES_MS: Final = 20_000

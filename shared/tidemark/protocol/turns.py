@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidemark.protocol.mail import SENDER_DIGITS, ChainEnd, Mail
+from tidemark.protocol.mail import COMBINED_INLINE_BYTES, SENDER_DIGITS, ChainEnd, Mail
 
 #: In a larger crowd only a few look into the box, because every look reads it whole.
 _ALL_LOOK: Final = 32
 #: In a larger crowd only writers with mail in the previous box look into it.
 _SMALL_CROWD: Final = 16
 _LEADS: Final = 8
+_LEADS_OF_MUCH: Final = 2
 #: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
 _LINGER_SECONDS: Final = (0.004, 0.012)
 #: In crowds of this size or more, the others read a receipt, not the batch.
@@ -31,6 +32,7 @@ _PAUSE_SECONDS_EACH: Final = 0.0001
 #: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
 _RECEIPT_SECONDS: Final = 0.005
+_S3_SECONDS: Final = 0.030
 _WIDEST_SPREAD_MS: Final = 6
 _USUAL_SPREAD_MS: Final = 3
 
@@ -41,8 +43,17 @@ def lot(mail_id: str) -> float:
     return int(digits, 16) / float(16 ** len(digits))
 
 
-def may_lead(mail_id: str, crowd: int, looks: int) -> bool:
-    """Many may after posting, few afterwards, and more and more, the longer nothing happens."""
+def commit_seconds(size: int) -> float:
+    """About how long another writer's commit of so many bytes takes: a look, S3 if they go there, a batch
+    and a receipt."""
+    return _OTHERS_SECONDS if size <= COMBINED_INLINE_BYTES else _OTHERS_SECONDS + _S3_SECONDS
+
+
+def may_lead(mail_id: str, crowd: int, size: int, looks: int) -> bool:
+    """Many may after posting, few afterwards, and more and more, the longer nothing happens. Every look reads
+    the box whole, so only two look into a large one."""
+    if size > COMBINED_INLINE_BYTES:
+        return lot(mail_id) * crowd < _LEADS_OF_MUCH * 2 ** (looks / 3)
     return (not looks and crowd <= _ALL_LOOK) or lot(mail_id) * crowd < _LEADS * 2 ** (looks / 2)
 
 
@@ -66,7 +77,7 @@ def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
     return before <= {mail.id[:SENDER_DIGITS] for mail in mails}
 
 
-def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int) -> int:
+def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, size: int, looks: int) -> int:
     """The number of writers before this one. All `mails` are open, and all that it waits for are there.
 
     If that is so at the first look, this writer posted last and commits at once; if the crowd has grown, that
@@ -76,7 +87,7 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int
     place = (own.posted_ms, own.id)
     if looks:
         later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
-        before = sum(may_lead(mail.id, crowd, looks) for mail in later)
+        before = sum(may_lead(mail.id, crowd, size, looks) for mail in later)
     elif len(mails) > 2 * len(end.mailed):
         before = sum((mail.posted_ms, mail.id) < place for mail in mails)
     else:
@@ -84,13 +95,14 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int
     return min(before, _HIGHEST_RANK)
 
 
-def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int) -> float:
+def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int, size: int) -> float:
     """The pause before the next look. The first look should come right after the batch, so it is later for
     writers that posted early, by the spread of the posts before."""
     if looks:
-        return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD))
+        rest = commit_seconds(size) - _OTHERS_SECONDS
+        return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD)) + rest / 4
     if not found:
-        return _OTHERS_SECONDS + _PAUSE_SECONDS_EACH * crowd
+        return commit_seconds(size) + _PAUSE_SECONDS_EACH * crowd
     before = [mail.posted_ms for mail in found if mail.box != end.offset]
     posted = len(found) - len(before)
     spread_ms = min(max(before) - min(before), _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS

@@ -33,6 +33,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
 
+from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
 from tidemark.log.records import Batch, Checksums
@@ -46,7 +47,7 @@ from tidemark.protocol.errors import (
     StreamGone,
     StreamNotFound,
 )
-from tidemark.protocol.mail import MAIL_ID_BYTES, Mail, Mailed, fitting, open_mail
+from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_ID_BYTES, Mail, Mailed, fitting, open_mail
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
 from tidemark.protocol.turns import (
@@ -214,8 +215,14 @@ class _Combining:
     def _crowd(self) -> int:
         return max(len(self._open), len(self._head.mailed), round(self._stores.crowd.size))
 
+    @property
+    def _size(self) -> int:
+        """About how many bytes wait in the box."""
+        found = sum(len(mail.append.messages.data) for mail in self._found)
+        return max(found, self._crowd * len(self._own.messages.data))
+
     def _may_lead(self) -> bool:
-        return may_lead(self._id, self._crowd, self._looks)
+        return may_lead(self._id, self._crowd, self._size, self._looks)
 
     def _is_its_turn(self) -> bool:
         assert self._mail is not None, "an append waits as mail"
@@ -226,10 +233,11 @@ class _Combining:
         if not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
             return False
         self._ready += 1
-        return self._may_lead() and self._ready > rank(self._mail, end, self._open, self._crowd, self._looks)
+        before = rank(self._mail, end, self._open, self._crowd, self._size, self._looks)
+        return self._may_lead() and self._ready > before
 
     def _wait(self) -> Outcome | None:
-        pause = pause_seconds(self._head.chain_end, self._found, self._crowd, self._looks)
+        pause = pause_seconds(self._head.chain_end, self._found, self._crowd, self._looks, self._size)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
@@ -265,8 +273,14 @@ class _Combining:
             return self._wait()
         batch = self._batch(mails, plan)
         self._has_looked = False
+        stored = batch
+        if batch.size > COMBINED_INLINE_BYTES:
+            blob = batch_blob_key(self._record.incarnation, self._stores.new_id())
+            self._stores.blobs.put(blob, plan.data)
+            batch = replace(batch, blob=blob)
+            stored = replace(batch, data=None)
         try:
-            put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
+            put_batch(self._stores.table, self._record, stored, plan.pushed_out.values())
         except TailMoved as moved:
             return self._advance(moved.winner)
         except Busy:
