@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +24,11 @@ SMALL_OBJECT: Final = 4 * _SMALLEST_PART
 #: Copies within S3 go at some 100 MB/s each, and many at once. A part is copied before its client gives up.
 _COPIED_PART: Final = 64 * _MEGABYTE
 _AT_ONCE: Final = 16
+#: In the name of several objects. Neither is in a name that is made here.
+_NEXT_PART: Final = "+"
+_SIZE: Final = ":"
+#: S3 removes so many at once.
+_MOST_DELETED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,28 @@ def log_prefix(incarnation: str) -> str:
     return f"log/{incarnation}/"
 
 
+def joined_key(parts: Sequence[tuple[str, int]]) -> str:
+    """The name of the bytes of several objects, one after the other, by their keys and sizes; all are of one
+    incarnation. It stands where an object's key does, so a batch of many bodies is one as any other."""
+    if len(parts) == 1:
+        return parts[0][0]
+    prefix = parts[0][0].rpartition("/")[0]
+    return f"{prefix}/" + _NEXT_PART.join(f"{key.rpartition('/')[2]}{_SIZE}{size}" for key, size in parts)
+
+
+def parts_of(key: str, size: int) -> list[tuple[str, int]]:
+    """The objects behind a key, and their sizes: of most keys it is the object itself."""
+    if _NEXT_PART not in key:
+        return [(key, size)]
+    prefix, _, names = key.rpartition("/")
+    parts = (part.partition(_SIZE) for part in names.split(_NEXT_PART))
+    return [(f"{prefix}/{name}", int(part_size)) for name, _, part_size in parts]
+
+
+def objects_of(keys: Iterable[str]) -> list[str]:
+    return [name for key in keys for name, _ in parts_of(key, 0)]
+
+
 def snapshot_blob_key(incarnation: str, offset: int, mark: str) -> str:
     """Each publish has a mark of its own, so that no blob is ever written over."""
     return f"{snapshot_prefix(incarnation)}{render_offset(offset)}-{mark}"
@@ -134,7 +161,7 @@ class Blobs(Protocol):
         """Anybody who has the URL may write this one object for so many seconds."""
 
     def delete(self, *keys: str) -> None:
-        """Remove up to 1,000 objects at once; it is no error if one does not exist."""
+        """Remove the objects behind these keys; it is no error if one does not exist."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose name begins with `prefix`."""
@@ -199,8 +226,10 @@ class BlobStore:
         return url
 
     def delete(self, *keys: str) -> None:
+        objects = objects_of(keys)
         with _translated():
-            self._delete(keys)
+            for first in range(0, len(objects), _MOST_DELETED):
+                self._delete(objects[first : first + _MOST_DELETED])
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose key begins with `prefix`, 1,000 at a time."""

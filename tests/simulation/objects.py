@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.aws.s3 import Objects
-from tidemark.blobs import Composition
+from tidemark.blobs import Composition, objects_of
 
 _MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
 
@@ -63,7 +63,7 @@ class SimulatedBlobs:
 
     def delete(self, *keys: str) -> None:
         self._turn()
-        for key in keys:
+        for key in objects_of(keys):
             self._bucket.objects.pop(key, None)
 
     def delete_prefix(self, prefix: str) -> None:

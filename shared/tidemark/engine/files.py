@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, urlencode
 
-from tidemark.blobs import Composition
+from tidemark.blobs import Composition, objects_of
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.
@@ -98,7 +98,7 @@ class BlobFiles:
     def delete(self, *keys: str) -> None:
         self._check_fast()
         with _translated():
-            for key in keys:
+            for key in objects_of(keys):
                 self.path_of(key).unlink(missing_ok=True)
 
     def delete_prefix(self, prefix: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from typing import Final
 from zlib import crc32
 
@@ -147,8 +149,15 @@ class Checksums:
 
     @classmethod
     def of(cls, before: int | None, start: int, data: bytes) -> Checksums:
-        head = (before or 0).to_bytes(4, "big") + start.to_bytes(8, "big")
-        return cls(before, crc32(data, crc32(head)))
+        return cls(before, crc32(data, _head_crc(before, start)))
+
+    @classmethod
+    def of_bodies(cls, before: int | None, start: int, bodies: Iterable[tuple[int, int]]) -> Checksums:
+        """The same, of bytes that are elsewhere: the CRC-32 and the size of each part."""
+        crc = _head_crc(before, start)
+        for part, size in bodies:
+            crc = crc32_joined(crc, part, size)
+        return cls(before, crc)
 
     def fit(self, start: int, data: bytes) -> bool:
         return self.after is None or self == Checksums.of(self.before, start, data)
@@ -156,6 +165,39 @@ class Checksums:
     def follow(self, earlier: Checksums) -> bool:
         """Whether this batch was written behind that one, as far as both say."""
         return self.before is None or earlier.after in {None, self.before}
+
+
+def _head_crc(before: int | None, start: int) -> int:
+    return crc32((before or 0).to_bytes(4, "big") + start.to_bytes(8, "big"))
+
+
+def crc32_joined(first: int, second: int, size: int) -> int:
+    """The CRC-32 of two pieces, one after the other, by that of each and the size of the second one. The
+    first is moved on by `size` zero bytes, of which each power of two is a linear map of its bits (as zlib's
+    `crc32_combine` does it)."""
+    bit = 0
+    while size:
+        if size & 1:
+            first = _mapped(_zeros(bit), first)
+        size, bit = size >> 1, bit + 1
+    return first ^ second
+
+
+def _mapped(columns: tuple[int, ...], value: int) -> int:
+    result = 0
+    for index, column in enumerate(columns):
+        if value >> index & 1:
+            result ^= column
+    return result
+
+
+@cache
+def _zeros(bit: int) -> tuple[int, ...]:
+    """What 2 ** `bit` zero bytes make of each bit of a CRC-32, which is complemented before and after."""
+    if not bit:
+        return tuple(crc32(b"\0", 1 << index) ^ crc32(b"\0", 0) for index in range(32))
+    half = _zeros(bit - 1)
+    return tuple(_mapped(half, column) for column in half)
 
 
 UNKNOWN_CHECKSUMS: Final = Checksums(None, None)

@@ -67,6 +67,10 @@ class AppendPlan:
     writes: bool = False
 
     @property
+    def size(self) -> int:
+        return self.after.offset - self.before.offset
+
+    @property
     def data(self) -> bytes:
         return b"".join(messages.data for messages in self.accepted)
 
@@ -134,7 +138,7 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
     """§5.2.1: the request that closed the stream may be repeated; every other append is refused."""
     claim = append.claim
     if claim is None:
-        if append.close and not append.messages.data and append.fault is None:
+        if append.close and not append.messages.lengths and append.fault is None:
             return Outcome(Kind.ALREADY_CLOSED, tail.offset, closed=True, incarnation=append.incarnation)
         raise StreamClosed(tail.offset)
     if claim == tail.closed_by:
@@ -153,7 +157,7 @@ def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outco
 
 def _accept(plan: AppendPlan, append: Append, *, is_back: bool) -> Outcome:
     tail, claim = plan.after, append.claim
-    end = tail.offset + len(append.messages.data)
+    end = tail.offset + append.messages.size
     producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, end) if claim else None
     producers, pushed_out = tail.producers, tuple[ProducerState, ...]()
     if producer is not None:

@@ -31,11 +31,13 @@ from tidemark.protocol.producer import ProducerState
 #: Four bytes of the sender, which is a process, and four of the append.
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
-#: Larger appends go on racing: a box is read whole.
+#: Of larger appends the mail is a pointer to S3: a box is read whole.
 MAIL_BYTES: Final = 8 * 1024
 #: The limits of one batch. With the state that it carries, it fits an item.
 MAX_APPENDS: Final = 128
 MAX_BYTES: Final = 1024 * 1024
+#: With the bytes that are in S3: what a read may have to answer at once.
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 #: Larger batches race as a pointer of one write unit, behind their bytes in S3: a lost put is billed by the
 #: size of its item, and S3 by the object.
 COMBINED_INLINE_BYTES: Final = 12 * 1024
@@ -92,7 +94,7 @@ def fits_mail(append: Append) -> bool:
     """Whether the append may be posted as mail. One that closes the stream or has a precondition races
     instead."""
     is_plain = append.fault is None and append.if_match is None and not append.close
-    return is_plain and 0 < len(append.messages.data) <= MAIL_BYTES
+    return is_plain and append.messages.size > 0
 
 
 def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
@@ -110,10 +112,11 @@ def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> l
 def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
     """One's own mail, and the oldest of the others' that fit one batch; in the order of posting."""
     taken: list[Mail] = []
-    size = 0
+    size = mailed_size = 0
     for mail in sorted(mails, key=lambda mail: mail.id != own_id):
-        size += len(mail.append.messages.data)
-        if len(taken) == MAX_APPENDS or size > MAX_BYTES:
+        size += mail.append.messages.size
+        mailed_size += len(mail.append.messages.data)
+        if len(taken) == MAX_APPENDS or size > MAX_BATCH_BYTES or mailed_size > MAX_BYTES:
             break
         taken.append(mail)
     return sorted(taken, key=lambda mail: (mail.posted_ms, mail.id))

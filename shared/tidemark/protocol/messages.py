@@ -81,11 +81,25 @@ _WHITESPACE: Final = b" \t\n\r"
 
 
 @dataclass(frozen=True, slots=True)
+class StoredBody:
+    """Bytes that are in S3 already, by the name of their object, and their CRC-32."""
+
+    blob: str
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
 class Messages:
-    """Bytes as they are stored, and the stored length of each message in them."""
+    """Bytes as they are stored, and the stored length of each message in them. If they are in S3 already,
+    `data` is empty."""
 
     data: bytes
     lengths: tuple[int, ...]
+    stored: StoredBody | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(self.lengths)
 
 
 NOTHING: Final = Messages(b"", ())

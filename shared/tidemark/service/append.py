@@ -60,15 +60,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, Checksums, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.mail import fits_mail
-from tidemark.protocol.messages import NOTHING, ContentType
+from tidemark.protocol.mail import MAIL_BYTES, fits_mail
+from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine
@@ -82,6 +81,7 @@ from tidemark.service.stores import Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
 INLINE_BYTES: Final = 64 * 1024
+KILOBYTE: Final = 1024
 #: An append that loses this often is to a stream with more writers than one partition takes.
 _MAX_LOSSES = 40
 
@@ -106,7 +106,7 @@ class Spilled:
 
     incarnation: str
     data: bytes
-    blob: str
+    body: StoredBody
     parsed: Append | None = None
 
 
@@ -146,7 +146,8 @@ class _Attempt:
                     return plan.results
                 latest, fresh = load_head(self._stores, self._key), True
             elif self.combines(head, appends):
-                combined = combine(self._stores, head, appends[0], self._append_id)
+                mailed = self.mailable(head.record, appends[0])
+                combined = combine(self._stores, head, mailed, self._append_id)
                 if isinstance(combined, Outcome):
                     return [combined]
                 latest, fresh = combined
@@ -164,12 +165,32 @@ class _Attempt:
     def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has
         combined appends of its own, and goes on racing."""
-        is_alone = not self._losses and not head.mailed
+        crowd, size = self._stores.crowd, appends[0].messages.size
+        is_alone = not self._losses and not head.mailed and not crowd.lost_ms
         if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
             return False
-        if self._losses >= (1 if self._has_lost_before else 3):
+        # A lost put is billed by its size: the larger the append, the sooner it is mail.
+        if self._losses >= (1 if self._has_lost_before or size > KILOBYTE else 3):
             return True
-        return len(head.mailed) >= CROWD and self._stores.clock_ms() - head.written_ms < CROWDED_APART_MS
+        now_ms = self._stores.clock_ms()
+        if size > MAIL_BYTES and crowd.has_lost_in(CROWDED_APART_MS, now_ms):
+            return True
+        return len(head.mailed) >= CROWD and now_ms - head.written_ms < CROWDED_APART_MS
+
+    def mailable(self, record: StreamRecord, append: Append) -> Append:
+        """The append as mail. A large body goes to S3 first, so that it is sent once, and the mail is a
+        pointer."""
+        data, lengths = append.messages.data, append.messages.lengths
+        if len(data) <= MAIL_BYTES:
+            return append
+        return replace(append, messages=Messages(b"", lengths, self.spill(record, data).body))
+
+    def spill(self, record: StreamRecord, data: bytes) -> Spilled:
+        """Put into S3 once, however often the tail moves, and again only for another incarnation."""
+        spilled = self._spilled
+        if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
+            spilled = self._spilled = _put_blob(self._stores, record, data)
+        return spilled
 
     def parse(self, record: StreamRecord) -> list[Append]:
         spilled = self._spilled
@@ -186,8 +207,7 @@ class _Attempt:
         return appends
 
     def commit(self, head: StreamHead, plan: AppendPlan) -> None:
-        """Raises TailMoved. Large bytes are put into S3 once, however often the tail moves, and again
-        only for another incarnation."""
+        """Raises TailMoved."""
         stores, record, data = self._stores, head.record, plan.data
         batch = Batch(
             start=plan.before.offset,
@@ -201,10 +221,7 @@ class _Attempt:
         )
         stored = batch
         if len(data) > INLINE_BYTES:
-            spilled = self._spilled
-            if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
-                spilled = self._spilled = _put_blob(stores, record, data)
-            batch = replace(batch, blob=spilled.blob)
+            batch = replace(batch, blob=self.spill(record, data).body.blob)
             stored = replace(batch, data=None)
         put_batch(stores.table, record, stored, plan.pushed_out.values())
         stores.recent.keep(record.incarnation, batch)
@@ -268,9 +285,7 @@ def _remembered_or_read(stores: Stores, key: StreamKey) -> tuple[StreamHead, boo
 
 
 def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
-    name = batch_blob_key(record.incarnation, stores.new_id())
-    stores.blobs.put(name, data)
-    return Spilled(record.incarnation, data, name)
+    return Spilled(record.incarnation, data, stores.put_body(record.incarnation, data))
 
 
 def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:

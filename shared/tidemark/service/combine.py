@@ -31,9 +31,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import groupby
 from typing import Final
 
-from tidemark.blobs import batch_blob_key
+from tidemark.blobs import joined_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
 from tidemark.log.records import Batch, Checksums
@@ -48,6 +49,7 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_ID_BYTES, Mail, Mailed, fitting, open_mail
+from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
 from tidemark.protocol.turns import (
@@ -273,14 +275,8 @@ class _Combining:
             return self._wait()
         batch = self._batch(mails, plan)
         self._has_looked = False
-        stored = batch
-        if batch.size > COMBINED_INLINE_BYTES:
-            blob = batch_blob_key(self._record.incarnation, self._stores.new_id())
-            self._stores.blobs.put(blob, plan.data)
-            batch = replace(batch, blob=blob)
-            stored = replace(batch, data=None)
         try:
-            put_batch(self._stores.table, self._record, stored, plan.pushed_out.values())
+            put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
         except TailMoved as moved:
             return self._advance(moved.winner)
         except Busy:
@@ -301,18 +297,36 @@ class _Combining:
             for mail, result in zip(mails, plan.results, strict=True)
             if isinstance(result, Outcome) and result.kind is Kind.APPENDED
         ]
-        data = plan.data
+        data, blob, checksums = self._body(plan)
         return Batch(
             start=plan.before.offset,
             after=plan.after,
             append_id=self._append_id,
             time_ms=self._stores.clock_ms(),
             data=data,
+            blob=blob,
             lengths=plan.lengths,
             appends=plan.appends,
             mailed=tuple(accepted),
-            checksums=Checksums.of(self._head.crc, plan.before.offset, data),
+            checksums=checksums,
         )
+
+    def _body(self, plan: AppendPlan) -> tuple[bytes | None, str | None, Checksums]:
+        """The bytes of the batch, or the name under which they are in S3, and the checksums."""
+        before, start, accepted = self._head.crc, plan.before.offset, plan.accepted
+        if plan.size <= COMBINED_INLINE_BYTES and not any(each.stored for each in accepted):
+            return plan.data, None, Checksums.of(before, start, plan.data)
+        runs = [list(run) for _, run in groupby(accepted, key=lambda each: each.stored)]
+        bodies = self._stores.concurrency.each(self._stored, runs)
+        blob = joined_key([(body.blob, size) for body, size in bodies])
+        return None, blob, Checksums.of_bodies(before, start, [(body.crc, size) for body, size in bodies])
+
+    def _stored(self, run: Sequence[Messages]) -> tuple[StoredBody, int]:
+        """Mail that is in the box goes to S3 together."""
+        size = sum(each.size for each in run)
+        if (stored := run[0].stored) is not None:
+            return stored, size
+        return self._stores.put_body(self._record.incarnation, b"".join(each.data for each in run)), size
 
     def _check_renewed(self) -> None:
         """Reads may have renewed the stream. If they have not, this writer does not commit; but others, whose
@@ -338,7 +352,7 @@ class _Combining:
         mails = self._open
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
         self._stores.tails.learn(self._head)
-        self._stores.crowd.meet(max(len(batch.mailed), len(mails)))
+        self._stores.crowd.meet(max(len(batch.mailed), len(mails)), self._stores.clock_ms())
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
             claim, end = self._own.claim, mailed.end

@@ -21,7 +21,8 @@ _KEPT: Final = 0.9
 
 @dataclass(slots=True)
 class Crowd:
-    """`sender` names the process; `size` is how many writers it has met lately, on whichever stream."""
+    """`sender` names the process; `size` is how many writers it has met lately, on whichever stream, and
+    `lost_ms` when it last lost a race to them, or shared a batch with them."""
 
     sender: str = ""
     lost_ms: int = 0
@@ -30,5 +31,7 @@ class Crowd:
     def has_lost_in(self, last_ms: int, now_ms: int) -> bool:
         return now_ms - self.lost_ms < last_ms
 
-    def meet(self, writers: int) -> None:
+    def meet(self, writers: int, now_ms: int) -> None:
         self.size = max(writers, self.size * _KEPT)
+        if writers >= CROWD:
+            self.lost_ms = now_ms

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
@@ -17,7 +18,7 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
-from tidemark.blobs import Blobs, BlobStore
+from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.format import check_format
 from tidemark.log.packs import fill_blocks
@@ -25,6 +26,7 @@ from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
+from tidemark.protocol.messages import StoredBody
 from tidemark.protocol.pack import Packing
 from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
@@ -124,9 +126,18 @@ class Stores:
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged if one has another size."""
-        if len(wanted) == 1:
-            return [self.blobs.get(*wanted[0])]
-        return self.concurrency.each(lambda blob: self.blobs.get(*blob), wanted)
+        parts = [parts_of(*blob) for blob in wanted]
+        flat = list(chain.from_iterable(parts))
+        if len(flat) == 1:
+            return [self.blobs.get(*flat[0])]
+        found = iter(self.concurrency.each(lambda part: self.blobs.get(*part), flat))
+        return [b"".join(islice(found, len(each))) for each in parts]
+
+    def put_body(self, incarnation: str, data: bytes) -> StoredBody:
+        """Under a name that is never written twice."""
+        name = batch_blob_key(incarnation, self.new_id())
+        self.blobs.put(name, data)
+        return StoredBody(name, crc32(data))
 
     def snapshot_blob(self, snapshot: Snapshot) -> bytes:
         """Raises Damaged if it is not what was published."""

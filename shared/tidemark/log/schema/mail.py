@@ -1,5 +1,5 @@
 """Mail of a crowded stream: an append that another writer commits, and the receipt for it. Mail has the
-attributes END, DATA or DEFLATED_DATA, MESSAGE_LENGTHS and STREAM_SEQ, as a batch has them."""
+attributes END, DATA or DEFLATED_DATA or BLOB, MESSAGE_LENGTHS and STREAM_SEQ, as a batch has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from tidemark.log.schema.batches import (
     encode_data,
     encode_lengths,
 )
-from tidemark.log.schema.items import END, PK, SK, TTL, Item, Key, binary, make_key
+from tidemark.log.schema.items import BLOB, END, PK, SK, TTL, Item, Key, binary, make_key
 from tidemark.protocol.append import Append
 from tidemark.protocol.mail import Mail
-from tidemark.protocol.messages import Messages
+from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 
 POSTED_MS: Final = "po"
+CHECKSUM: Final = "c"  # CRC-32 of bytes that are in S3 already
 CLAIM: Final = "cl"  # JSON: id, epoch, seq, and what was looked up of the producer
 
 #: How long mail and receipts stay, until DynamoDB removes them for free. They are not needed any more by
@@ -45,11 +46,14 @@ def mail_pk(incarnation: str, box: int) -> str:
 def encode_mail(incarnation: str, mail: Mail) -> Item:
     append = mail.append
     item = make_key(mail_pk(incarnation, mail.box), mail.id) | {
-        END: {"N": str(len(append.messages.data))},
+        END: {"N": str(append.messages.size)},
         POSTED_MS: {"N": str(mail.posted_ms)},
         TTL: {"N": str(-(-(mail.posted_ms + MAIL_KEPT_MS) // 1000))},
     }
-    item |= encode_data(append.messages.data)
+    if stored := append.messages.stored:
+        item |= {BLOB: {"S": stored.blob}, CHECKSUM: {"N": str(stored.crc)}}
+    else:
+        item |= encode_data(append.messages.data)
     if len(append.messages.lengths) > 1:
         item[MESSAGE_LENGTHS] = binary(encode_lengths(append.messages.lengths))
     if append.stream_seq is not None:
@@ -67,11 +71,13 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
 def decode_mail(item: Item) -> Mail:
     """Raises Damaged if the bytes in the item are not as many as it says."""
     _, incarnation, box = item[PK]["S"].split("/")
-    data = decode_data(item, int(item[END]["N"])) or b""
+    size, stored = int(item[END]["N"]), None
+    if BLOB in item:
+        stored = StoredBody(item[BLOB]["S"], int(item[CHECKSUM]["N"]))
+    data = b"" if stored else decode_data(item, size) or b""
+    lengths: tuple[int, ...] = (size,)
     if MESSAGE_LENGTHS in item:
         lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
-    else:
-        lengths = (len(data),)
     claim, looked_up = None, dict[str, ProducerState | None]()
     if CLAIM in item:
         row = orjson.loads(item[CLAIM]["S"])
@@ -83,7 +89,7 @@ def decode_mail(item: Item) -> Mail:
         box=int(box),
         posted_ms=int(item[POSTED_MS]["N"]),
         append=Append(
-            Messages(data, lengths),
+            Messages(data, lengths, stored),
             stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
             claim=claim,
             incarnation=incarnation,

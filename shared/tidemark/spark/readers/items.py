@@ -9,6 +9,7 @@ A test holds the two decoders to each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Any, Final
@@ -18,7 +19,7 @@ import numpy as np
 import orjson
 
 from tidemark.aws.retry import NoAnswer
-from tidemark.blobs import BlobStore
+from tidemark.blobs import BlobStore, parts_of
 from tidemark.log.schema import (
     BLOB,
     END,
@@ -42,6 +43,7 @@ BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDE
 
 #: Blocks of a pack that are fetched together: 2 MB of data.
 _BLOCKS_AT_ONCE: Final = 16
+_BODIES_AT_ONCE: Final = 16
 #: Items are read together up to about this many bytes of data, and from this many items on.
 RUN_BYTES: Final = 2 * 1024 * 1024
 _RUN_ITEMS: Final = 4
@@ -290,10 +292,21 @@ def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterato
         return
     data = item.data
     if data is None:
-        data = item.checked(blobs.get(item.s.S) if item.s is not None else b"")
+        data = item.checked(body_of(item, blobs))
     ends = message_ends(item) if item.m is not None else (item.end,)
     producers = producers_by_end(item) if item.p is not None else None
     yield data, item.start, ends, repeat(item.t.N), producers
+
+
+def body_of(item: BatchItem, blobs: BlobStore) -> bytes:
+    """The bytes that are in S3, of a crowd's batch in several objects."""
+    if item.s is None:
+        return b""
+    parts = parts_of(item.s.S, item.end - item.start)
+    if len(parts) == 1:
+        return blobs.get(item.s.S)
+    with ThreadPoolExecutor(_BODIES_AT_ONCE) as pool:
+        return b"".join(pool.map(lambda part: blobs.get(*part), parts))
 
 
 @dataclass(frozen=True, slots=True)
