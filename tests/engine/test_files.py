@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.blobs import Composition
+from tidemark.blobs import Composition, joined_key
 from tidemark.engine.files import BlobFiles
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
@@ -48,7 +48,9 @@ def test_a_blob_of_another_size_is_damaged(blobs: BlobFiles) -> None:
 def test_removing_what_is_not_there_is_no_error_and_takes_nothing_else(blobs: BlobFiles) -> None:
     for key in ("log/a/one", "log/ab/one", "snapshot/a/1-x", "snapshot/a/1-y", "snapshot/a/2-x"):
         blobs.put(key, b"x")
-    blobs.delete("log/a/none", "snapshot/none/x")
+    blobs.put("log/b/one", b"1")
+    blobs.put("log/b/two", b"2")
+    blobs.delete("log/a/none", "snapshot/none/x", joined_key([("log/b/one", 1), ("log/b/two", 1)]))
     blobs.delete_prefix("log/a/")
     blobs.delete_prefix("log/none/")
     blobs.delete_prefix("snapshot/a/1-")

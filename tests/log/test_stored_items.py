@@ -51,7 +51,7 @@ from tidemark.protocol.append import Append
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.mail import Mail, Mailed
-from tidemark.protocol.messages import Messages, parse_content_type
+from tidemark.protocol.messages import Messages, StoredBody, parse_content_type
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.retention import Retention
@@ -203,6 +203,21 @@ STORED = {
             AT,
             Append(Messages(b"[1", (2,)), claim=Claim("p", 1, 2), incarnation=FIRST),
             {"p": ProducerState("p", 1, 1, 40)},
+        ),
+    ),
+    "mail whose body is in S3": (
+        decode_mail,
+        """{"pk":{"S":"mail/Zk3v9QpLw2Xa_-01/0000000000000042"},"sk":{"S":"00112233aabbccdd"},"e":{"N":"5"},
+        "po":{"N":"1767225600000"},"ttl":{"N":"1767229200"},"s":{"S":"log/Zk3v9QpLw2Xa_-01/body"},
+        "c":{"N":"7"},"m":{"B":"AwI="}}""",
+        Mail(
+            "00112233aabbccdd",
+            42,
+            AT,
+            Append(
+                Messages(b"", (3, 2), StoredBody("log/Zk3v9QpLw2Xa_-01/body", 7)),
+                incarnation=FIRST,
+            ),
         ),
     ),
     "batch with many producers": (

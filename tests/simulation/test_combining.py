@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -26,7 +27,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
-from tidemark.protocol.mail import ChainEnd
+from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_BYTES, ChainEnd
 from tidemark.protocol.pack import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
@@ -125,13 +126,15 @@ class Contest:
 
 
 def play(seed: int, around: Callable[[Contest], Callable[[Send], Send]]) -> list[str]:
+    """Of every second seed, the batches' bytes go to S3."""
     contest = Contest(seed)
     contest.begin()
     bodies = [b"<%d>" % number for number in range(WRITERS)]
     contest.spawn(contest.stores(around(contest)), bodies[0])
     for body in bodies[1:]:
         contest.spawn(contest.stores(), body)
-    contest.run()
+    with patch.object(combine, "COMBINED_INLINE_BYTES", 0 if seed % 2 else COMBINED_INLINE_BYTES):
+        contest.run()
     assert len(contest.answers) == WRITERS, "everybody has an answer"
     return contest.problems(may_fail=bodies[0])
 
@@ -477,6 +480,22 @@ def test_mail_of_a_dead_writer_is_left_where_it_is_after_its_time() -> None:
     contest.run()
     assert contest.problems(may_fail=b"<dead>") == []
     assert contest.answers[b"<late>"].next_offset == len(b"<late>")
+
+
+@pytest.mark.parametrize("large", [0, 1, 3])
+def test_what_a_crowd_appends_is_read_back_wherever_its_bytes_are(
+    monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    """In the box, where they go to S3 together, or in S3 from the beginning."""
+    monkeypatch.setattr(combine, "COMBINED_INLINE_BYTES", 8)
+    contest = Contest(5)
+    contest.begin()
+    bodies = [b"<large %d>" % n + b"x" * MAIL_BYTES if n < large else b"<small %d>" % n for n in range(4)]
+    for body in bodies:
+        contest.spawn(contest.stores(), body)
+    contest.run()
+    assert contest.problems(may_fail=b"") == []
+    assert contest.bucket.objects
 
 
 def test_mail_that_is_damaged_stops_nobody() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from benchmarks.contention import STEADY, WEATHER, Contest
+from benchmarks.contention import STEADY, WEATHER, Contest, Load
 from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant, item_size
 from tests.simulation.virtual_time import VirtualTime
 
@@ -27,6 +27,21 @@ def test_writers_that_combine_share_their_writes_and_nobody_is_refused() -> None
     assert row.appends_per_second > 300
     assert row.p99_ms < 100
     assert row.write_units < 1.5
+    assert row.refused == 0
+
+
+def test_a_large_append_of_a_crowd_is_sent_once() -> None:
+    """Its bytes go to S3, and pointers race; racing, eight writers would pay its size several times."""
+    row = Contest(8, STEADY, Load(16_384)).run(seconds=0.5)
+    assert row.write_units < 2.5
+    assert row.refused == 0
+
+
+def test_producers_of_a_crowd_combine_as_other_writers_do() -> None:
+    """More of them than an idle stream carries: none is pushed out or looked up in the middle of a race."""
+    row = Contest(16, STEADY, Load(50, producers=True)).run(seconds=0.5)
+    assert row.write_units < 1.5
+    assert row.appends_per_second > 300
     assert row.refused == 0
 
 

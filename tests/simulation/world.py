@@ -41,8 +41,8 @@ def small_limits(recent_producers: int = 2) -> Iterator[None]:
     with (
         patch.object(append, "INLINE_BYTES", 32),
         patch.object(create, "INLINE_BYTES", 32),
-        patch.object(append, "MAIL_BYTES", 16),
-        patch.object(combine, "COMBINED_INLINE_BYTES", 24),
+        patch.object(append, "MAIL_BYTES", 4),
+        patch.object(combine, "COMBINED_INLINE_BYTES", 6),
         patch.object(tail, "RECENT_PRODUCERS", recent_producers),
         patch.object(tail, "MOST_PRODUCERS", recent_producers + 1),
     ):

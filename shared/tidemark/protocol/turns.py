@@ -8,6 +8,7 @@ writers in step: all writers of one batch are in the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidemark.protocol.mail import COMBINED_INLINE_BYTES, SENDER_DIGITS, ChainEnd, Mail
@@ -32,9 +33,20 @@ _PAUSE_SECONDS_EACH: Final = 0.0001
 #: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
 _RECEIPT_SECONDS: Final = 0.005
+#: The same of S3, where the batch's bytes go there.
 _S3_SECONDS: Final = 0.030
 _WIDEST_SPREAD_MS: Final = 6
 _USUAL_SPREAD_MS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """What a writer that waits knows of the others: how many `writers` it expects, how many bytes (`size`)
+    wait in the box, and how often it has looked since the last batch."""
+
+    writers: int
+    size: int
+    looks: int
 
 
 def lot(mail_id: str) -> float:
@@ -43,18 +55,13 @@ def lot(mail_id: str) -> float:
     return int(digits, 16) / float(16 ** len(digits))
 
 
-def commit_seconds(size: int) -> float:
-    """About how long another writer's commit of so many bytes takes: a look, S3 if they go there, a batch
-    and a receipt."""
-    return _OTHERS_SECONDS if size <= COMBINED_INLINE_BYTES else _OTHERS_SECONDS + _S3_SECONDS
-
-
-def may_lead(mail_id: str, crowd: int, size: int, looks: int) -> bool:
+def may_lead(mail_id: str, crowd: Crowding) -> bool:
     """Many may after posting, few afterwards, and more and more, the longer nothing happens. Every look reads
     the box whole, so only two look into a large one."""
-    if size > COMBINED_INLINE_BYTES:
-        return lot(mail_id) * crowd < _LEADS_OF_MUCH * 2 ** (looks / 3)
-    return (not looks and crowd <= _ALL_LOOK) or lot(mail_id) * crowd < _LEADS * 2 ** (looks / 2)
+    place = lot(mail_id) * crowd.writers
+    if crowd.size > COMBINED_INLINE_BYTES:
+        return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
+    return (not crowd.looks and crowd.writers <= _ALL_LOOK) or place < _LEADS * 2 ** (crowd.looks / 2)
 
 
 def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
@@ -77,7 +84,7 @@ def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
     return before <= {mail.id[:SENDER_DIGITS] for mail in mails}
 
 
-def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, size: int, looks: int) -> int:
+def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> int:
     """The number of writers before this one. All `mails` are open, and all that it waits for are there.
 
     If that is so at the first look, this writer posted last and commits at once; if the crowd has grown, that
@@ -85,9 +92,9 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, size: int,
     lead: the others expect it to have committed by now.
     """
     place = (own.posted_ms, own.id)
-    if looks:
+    if crowd.looks:
         later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
-        before = sum(may_lead(mail.id, crowd, size, looks) for mail in later)
+        before = sum(may_lead(mail.id, crowd) for mail in later)
     elif len(mails) > 2 * len(end.mailed):
         before = sum((mail.posted_ms, mail.id) < place for mail in mails)
     else:
@@ -95,17 +102,18 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, size: int,
     return min(before, _HIGHEST_RANK)
 
 
-def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int, size: int) -> float:
+def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: Crowding) -> float:
     """The pause before the next look. The first look should come right after the batch, so it is later for
     writers that posted early, by the spread of the posts before."""
-    if looks:
-        rest = commit_seconds(size) - _OTHERS_SECONDS
-        return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD)) + rest / 4
+    s3_seconds = _S3_SECONDS if crowd.size > COMBINED_INLINE_BYTES else 0.0
+    if crowd.looks:
+        each = _PAUSE_SECONDS_EACH * (crowd.writers - _SMALL_CROWD)
+        return max(_PAUSE_SECONDS, each) + s3_seconds / 4
     if not found:
-        return commit_seconds(size) + _PAUSE_SECONDS_EACH * crowd
+        return _OTHERS_SECONDS + s3_seconds + _PAUSE_SECONDS_EACH * crowd.writers
     before = [mail.posted_ms for mail in found if mail.box != end.offset]
     posted = len(found) - len(before)
     spread_ms = min(max(before) - min(before), _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
-    early = spread_ms / 1000 * max(0.0, 1 - posted / crowd) if crowd else 0.0
+    early = spread_ms / 1000 * max(0.0, 1 - posted / crowd.writers) if crowd.writers else 0.0
     receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
     return _FIRST_PAUSE_SECONDS + early + receipt

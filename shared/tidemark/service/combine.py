@@ -54,6 +54,7 @@ from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
 from tidemark.protocol.turns import (
     RECEIPTS_FROM,
+    Crowding,
     boxes_to_look_into,
     is_complete,
     linger_seconds,
@@ -214,17 +215,13 @@ class _Combining:
     # --- whose turn it is ---
 
     @property
-    def _crowd(self) -> int:
-        return max(len(self._open), len(self._head.mailed), round(self._stores.crowd.size))
-
-    @property
-    def _size(self) -> int:
-        """About how many bytes wait in the box."""
+    def _crowd(self) -> Crowding:
+        writers = max(len(self._open), len(self._head.mailed), round(self._stores.crowd.size))
         found = sum(len(mail.append.messages.data) for mail in self._found)
-        return max(found, self._crowd * len(self._own.messages.data))
+        return Crowding(writers, max(found, writers * len(self._own.messages.data)), self._looks)
 
     def _may_lead(self) -> bool:
-        return may_lead(self._id, self._crowd, self._size, self._looks)
+        return may_lead(self._id, self._crowd)
 
     def _is_its_turn(self) -> bool:
         assert self._mail is not None, "an append waits as mail"
@@ -235,11 +232,11 @@ class _Combining:
         if not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
             return False
         self._ready += 1
-        before = rank(self._mail, end, self._open, self._crowd, self._size, self._looks)
+        before = rank(self._mail, end, self._open, self._crowd)
         return self._may_lead() and self._ready > before
 
     def _wait(self) -> Outcome | None:
-        pause = pause_seconds(self._head.chain_end, self._found, self._crowd, self._looks, self._size)
+        pause = pause_seconds(self._head.chain_end, self._found, self._crowd)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
