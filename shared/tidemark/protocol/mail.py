@@ -32,7 +32,7 @@ from tidemark.protocol.producer import ProducerState
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: Of larger appends the mail is a pointer to S3: a box is read whole.
-MAIL_BYTES: Final = 8 * 1024
+MAIL_BYTES: Final = 2 * 1024
 #: The limits of one batch. With the state that it carries, it fits an item.
 MAX_APPENDS: Final = 128
 MAX_BYTES: Final = 1024 * 1024

@@ -71,7 +71,7 @@ from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBod
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine
-from tidemark.service.crowd import CROWD, CROWDED_APART_MS, CROWDED_MS, SHARED_MS, STALE_MS
+from tidemark.service.crowd import CROWD, CROWDED_APART_MS, CROWDED_MS, SEVERAL, SHARED_MS, STALE_MS
 from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
@@ -152,12 +152,10 @@ class _Attempt:
                     return [combined]
                 latest, fresh = combined
             else:
-                try:
-                    self.commit(head, plan)
-                except TailMoved as moved:
-                    latest, fresh = self.adopt(head, moved.winner)
-                else:
+                moved = self.race(head, plan, appends)
+                if moved is None:
                     return plan.results
+                latest, fresh = moved
             if latest.record.incarnation != head.record.incarnation:
                 appends = self.parse(latest.record)
             head = latest
@@ -165,17 +163,36 @@ class _Attempt:
     def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has
         combined appends of its own, and goes on racing."""
-        crowd, size = self._stores.crowd, appends[0].messages.size
-        is_alone = not self._losses and not head.mailed and not crowd.lost_ms
+        met = self._stores.crowd.on(head.record.incarnation)
+        is_alone = not self._losses and not head.mailed and not met.lost_ms
         if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
             return False
+        size = appends[0].messages.size
         # A lost put is billed by its size: the larger the append, the sooner it is mail.
         if self._losses >= (1 if self._has_lost_before or size > KILOBYTE else 3):
             return True
         now_ms = self._stores.clock_ms()
-        if size > MAIL_BYTES and crowd.has_lost_in(CROWDED_APART_MS, now_ms):
+        if met.was_in(CROWDED_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= SEVERAL):
             return True
         return len(head.mailed) >= CROWD and now_ms - head.written_ms < CROWDED_APART_MS
+
+    def race(
+        self, head: StreamHead, plan: AppendPlan, appends: Sequence[Append]
+    ) -> tuple[StreamHead, bool] | None:
+        """None if the plan is committed; else the head to decide on next, and whether it was read just now. A
+        partition that throttles large puts may still take a pointer, so a large append becomes mail then."""
+        try:
+            self.commit(head, plan)
+        except TailMoved as moved:
+            return self.adopt(head, moved.winner)
+        except Busy:
+            is_large = len(appends) == 1 and appends[0].messages.size > MAIL_BYTES and fits_mail(appends[0])
+            if self._losses or not is_large:
+                raise
+            self._losses = 1
+            self._stores.crowd.lose(head.record.incarnation, self._stores.clock_ms())
+            return head, False
+        return None
 
     def mailable(self, record: StreamRecord, append: Append) -> Append:
         """The append as mail. A large body goes to S3 first, so that it is sent once, and the mail is a
@@ -233,10 +250,10 @@ class _Attempt:
         once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
         one may have its name."""
         self._losses += 1
-        crowd, now_ms = self._stores.crowd, self._stores.clock_ms()
+        crowd, incarnation, now_ms = self._stores.crowd, head.record.incarnation, self._stores.clock_ms()
         if self._losses == 1:
-            self._has_lost_before = crowd.has_lost_in(CROWDED_MS, now_ms)
-        crowd.lost_ms = now_ms
+            self._has_lost_before = crowd.on(incarnation).was_in(CROWDED_MS, now_ms)
+        crowd.lose(incarnation, now_ms)
         if winner.tombstone:
             self._stores.tails.forget(self._key)
             return load_head(self._stores, self._key), True
@@ -279,7 +296,8 @@ def _remembered_or_read(stores: Stores, key: StreamKey) -> tuple[StreamHead, boo
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):
         return load_head(stores, key), True
-    if now_ms - head.learned_ms > STALE_MS and stores.crowd.has_lost_in(SHARED_MS, now_ms):
+    is_stale = now_ms - head.learned_ms > STALE_MS
+    if is_stale and stores.crowd.on(head.record.incarnation).was_in(SHARED_MS, now_ms):
         return reload_tail(stores, head.record), True
     return head, False
 

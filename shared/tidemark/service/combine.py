@@ -74,6 +74,9 @@ _CALL_SECONDS: Final = 0.005
 #: While the tail does not move, every fourth look is for the batch itself: its writer may not live to write
 #: the receipt.
 _LOOKS_FOR_RECEIPTS: Final = 4
+#: How many times as long a throttled writer pauses, and what it takes off with each look that succeeds.
+_FARTHEST: Final = 16.0
+_STEP_FORWARD: Final = 0.5
 
 
 def combine(
@@ -105,6 +108,7 @@ class _Combining:
         self._id = _digest(stores.crowd.sender) + _digest(append_id)
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
+        self._back_off = 1.0
         self._decided_on: Tail | None = None
         self._looked_up = NONE_KNOWN
         self._adopt(head)
@@ -205,9 +209,14 @@ class _Combining:
                 lambda box: collect(self._stores.table, self._record, box), boxes
             )
         except Busy:
+            self._step_back()
             return
         self._found = [mail for box in found for mail in box]
         self._has_looked = True
+
+    def _step_back(self) -> None:
+        """The partition is throttled: everybody who waits looks half as often, and soon a little more."""
+        self._back_off = min(2 * self._back_off, _FARTHEST)
 
     def _at_once(self, *calls: Callable[[], None]) -> None:
         self._stores.concurrency.each(lambda call: call(), calls)
@@ -216,7 +225,8 @@ class _Combining:
 
     @property
     def _crowd(self) -> Crowding:
-        writers = max(len(self._open), len(self._head.mailed), round(self._stores.crowd.size))
+        lately = round(self._stores.crowd.on(self._record.incarnation).size)
+        writers = max(len(self._open), len(self._head.mailed), lately)
         found = sum(len(mail.append.messages.data) for mail in self._found)
         return Crowding(writers, max(found, writers * len(self._own.messages.data)), self._looks)
 
@@ -236,7 +246,7 @@ class _Combining:
         return self._may_lead() and self._ready > before
 
     def _wait(self) -> Outcome | None:
-        pause = pause_seconds(self._head.chain_end, self._found, self._crowd)
+        pause = self._back_off * pause_seconds(self._head.chain_end, self._found, self._crowd)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
@@ -245,8 +255,12 @@ class _Combining:
         found: list[Batch | None] = []
 
         def find_next() -> None:
-            with suppress(Busy):
+            try:
                 found.append(find(self._stores.table, self._record, self._head.tail.offset))
+            except Busy:
+                self._step_back()
+            else:
+                self._back_off = max(1.0, self._back_off - _STEP_FORWARD)
 
         self._has_looked = False
         self._at_once(find_next, *([self._look] if self._may_lead() else []))
@@ -277,6 +291,7 @@ class _Combining:
         except TailMoved as moved:
             return self._advance(moved.winner)
         except Busy:
+            self._step_back()
             return None
         self._stores.recent.keep(self._record.incarnation, batch)
         if len(self._head.mailed) > RECEIPTS_FROM:
@@ -349,7 +364,8 @@ class _Combining:
         mails = self._open
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
         self._stores.tails.learn(self._head)
-        self._stores.crowd.meet(max(len(batch.mailed), len(mails)), self._stores.clock_ms())
+        writers = max(len(batch.mailed), len(mails))
+        self._stores.crowd.meet(self._record.incarnation, writers, self._stores.clock_ms())
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
             claim, end = self._own.claim, mailed.end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 #: How long after a lost race, or a batch of several writers, others are expected.
@@ -19,19 +19,43 @@ CROWD: Final = 2
 _KEPT: Final = 0.9
 
 
+#: Where so many were met, who has just won alone combines as well: it would win again and again, before the
+#: others have put a batch together.
+SEVERAL: Final = 4
+#: Streams that a process remembers; the one that it has met others on first leaves first.
+_MOST_STREAMS: Final = 256
+
+
 @dataclass(slots=True)
-class Crowd:
-    """`sender` names the process; `size` is how many writers it has met lately, on whichever stream, and
-    `lost_ms` when it last lost a race to them, or shared a batch with them."""
+class Meeting:
+    """How many writers a process has met lately on a stream, and when it last lost a race to them or shared a
+    batch with them."""
 
-    sender: str = ""
-    lost_ms: int = 0
     size: float = 0.0
+    lost_ms: int = 0
 
-    def has_lost_in(self, last_ms: int, now_ms: int) -> bool:
+    def was_in(self, last_ms: int, now_ms: int) -> bool:
         return now_ms - self.lost_ms < last_ms
 
-    def meet(self, writers: int, now_ms: int) -> None:
-        self.size = max(writers, self.size * _KEPT)
+
+@dataclass(slots=True)
+class Crowd:
+    """`sender` names the process. Streams are named by their incarnations."""
+
+    sender: str = ""
+    _met: dict[str, Meeting] = field(default_factory=dict)
+
+    def on(self, incarnation: str) -> Meeting:
+        return self._met.get(incarnation) or Meeting()
+
+    def lose(self, incarnation: str, now_ms: int) -> None:
+        self._met.setdefault(incarnation, Meeting()).lost_ms = now_ms
+        while len(self._met) > _MOST_STREAMS:
+            self._met.pop(next(iter(self._met)), None)
+
+    def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
+        """In a batch of so many."""
         if writers >= CROWD:
-            self.lost_ms = now_ms
+            self.lose(incarnation, now_ms)
+        if (meeting := self._met.get(incarnation)) is not None:
+            meeting.size = max(writers, meeting.size * _KEPT)
