@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.support import BYTES, JSON, Process, World, a_key, before
+from tidemark.blobs import joined_key
+from tidemark.log.append import put_batch
 from tidemark.log.read import load_last, read_page
+from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import log_pk
 from tidemark.protocol.caching import render_etag
-from tidemark.protocol.errors import HistoryGone, Malformed, StreamNotFound
+from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 
@@ -160,3 +165,27 @@ def test_a_read_of_the_tail_does_not_read_the_bytes_of_the_last_batch(world: Wor
     last = load_last(process.stores.table, log_pk(key, record.incarnation))
     assert last is not None
     assert (last.start, last.end, last.data) == (1, 4, None)
+
+
+def test_a_batch_of_several_objects_is_read_forked_and_removed_as_any_other(world: World) -> None:
+    """As a crowd with large appends writes it (`service/combine.py`)."""
+    process, key = filled(world, b"first.")
+    head = load_head(process.stores, key)
+    bodies = [process.stores.put_body(head.record.incarnation, body) for body in (b"abc", b"defgh")]
+    blob = joined_key([(bodies[0].blob, 3), (bodies[1].blob, 5)])
+    checksums = Checksums.of(head.crc, 6, b"abcdefgh")
+    put_batch(
+        process.stores.table,
+        head.record,
+        Batch(6, Tail(14), "id", process.stores.clock_ms(), None, blob, (3, 5), checksums=checksums),
+    )
+    reader, forked = world.process(), a_key()
+    assert reader.read_all(key) == b"first.abcdefgh"
+    assert reader.read_all(key, 8) == b"cdefgh"
+    reader.fork(forked, key, 10)
+    assert world.process().read_all(forked) == b"first.abcd"
+    process.stores.blobs.put(bodies[1].blob, b"DEFGH")
+    with pytest.raises(Damaged):
+        world.process().read_all(key)
+    process.stores.blobs.delete(blob)
+    assert [process.stores.blobs.size(body.blob) for body in bodies] == [None, None]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
 from tests.support import BYTES, JSON, World
-from tidemark.blobs import BlobStore
+from tidemark.blobs import BlobStore, joined_key
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
 from tidemark.protocol.errors import Damaged
@@ -32,6 +32,7 @@ from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
 from tidemark.spark.readers.items import (
     BatchItem,
     MessageRun,
+    body_of,
     merge_page,
     message_ends,
     pieces_of,
@@ -300,3 +301,13 @@ def test_a_fork_without_data_of_its_own(world: World, name: str) -> None:
     world.process().fork(key(name), key(f"{name}-source"), 2)
     expected = [(render_offset(0), render_offset(2), b"ab")]
     assert read_here(table_options(world), subscribe=name) == expected
+
+
+def test_a_batch_of_several_objects_is_read_in_order() -> None:
+    """As a crowd with large appends writes it."""
+    blob = joined_key([("log/i/one", 3), ("log/i/two", 5)])
+    item = decoded(Batch(100, Tail(108), "id", 1, None, blob, lengths=(3, 5)))
+    blobs = BlobStore.__new__(BlobStore)
+    there = {("log/i/one", 3): b"abc", ("log/i/two", 5): b"defgh"}
+    blobs.get = lambda *part: there[part]  # type: ignore[method-assign]
+    assert body_of(item, blobs) == b"abcdefgh"

@@ -108,7 +108,7 @@ def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: Crowding) -> floa
     s3_seconds = _S3_SECONDS if crowd.size > COMBINED_INLINE_BYTES else 0.0
     if crowd.looks:
         each = _PAUSE_SECONDS_EACH * (crowd.writers - _SMALL_CROWD)
-        return max(_PAUSE_SECONDS, each) + s3_seconds / 4
+        return max(_PAUSE_SECONDS, each) + s3_seconds / 10
     if not found:
         return _OTHERS_SECONDS + s3_seconds + _PAUSE_SECONDS_EACH * crowd.writers
     before = [mail.posted_ms for mail in found if mail.box != end.offset]
