@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.asgi import Door
 from tests.support import World
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import parse_plain_path
 from tidemark.service.retention import trim_below
 
@@ -26,11 +27,32 @@ def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world:
     door.put(path, JSON, b"[1,22]")
     key = parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
     assert trim_below(world.process().stores, key, 2)
-    answer = door.get(f"{path}?offset=-1")
+    answer = door.get(f"{path}?offset=0000000000000000")
     assert (answer.status, answer["cache-control"]) == (410, "no-store")
     assert b"Offsets below 0000000000000002 are no longer retained: read on from there" in answer.body
     assert answer.next_offset == door.head(path)["Stream-Retained-Offset"] == "0000000000000002"
     assert door.get(f"{path}?offset={answer.next_offset}").body == b"[22]"
+
+
+@pytest.mark.parametrize("query", ["", "?offset=-1", "?offset=-1&live=long-poll", "?offset=-1&live=sse"])
+def test_the_beginning_is_the_earliest_that_is_retained(
+    door: Door, world: World, path: str, query: str
+) -> None:
+    """Official clients begin there, and take a 410 for the end of the stream. The first time the server
+    remembers the stream as it was, the second time as it is."""
+    door.put(path, JSON, b"[1,22]")
+    door.post(path, JSON | {"Stream-Closed": "true"})
+    key = parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
+    assert trim_below(world.process().stores, key, 2)
+    for _ in range(2):
+        answer = door.get(f"{path}{query}")
+        assert (answer.status, b"[22]" in answer.body) == (200, True)
+        if "sse" not in query:
+            assert (answer["Stream-Retained-Offset"], answer.next_offset) == (
+                render_offset(2),
+                render_offset(5),
+            )
+    assert door.get(f"{path}?offset=0000000000000002")["Stream-Retained-Offset"] is None
 
 
 LIMITS = {"Stream-Retain-Seconds": "86400", "Stream-Retain-Bytes": "1000000"}

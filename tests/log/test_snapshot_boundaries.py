@@ -65,7 +65,7 @@ def test_an_empty_stream_has_one_boundary(world: World) -> None:
     assert accepted(process, key) == [0]
     publish(process, key, 0, b"nothing yet")
     assert accepted(process, key) == [0]
-    assert read(process.stores, key, 0).page.up_to_date, "-1 and 0 are the same place, and it is retained"
+    assert read(process.stores, key, 0).page.up_to_date, "offset 0 is retained"
     process.append(key, b"abc")
     assert accepted(process, key) == [0, 3]
     assert read(process.stores, key, 0).data == b"abc"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.offset import MAX_OFFSET, NOW, parse_read_from, parse_token, render_offset
+from tidemark.protocol.offset import EARLIEST, MAX_OFFSET, NOW, parse_read_from, parse_token, render_offset
 
 positions = st.integers(min_value=0, max_value=MAX_OFFSET)
 
@@ -45,10 +45,8 @@ def test_text_in_any_other_form_is_no_offset(value: str) -> None:
     assert parse_token(value) is None
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, 0), ("-1", 0), ("now", NOW)])
-def test_absent_and_minus_one_are_the_beginning_and_now_is_the_tail(
-    value: str | None, expected: int | str
-) -> None:
+@pytest.mark.parametrize(("value", "expected"), [(None, EARLIEST), ("-1", EARLIEST), ("now", NOW)])
+def test_absent_and_minus_one_are_the_earliest_and_now_is_the_tail(value: str | None, expected: str) -> None:
     assert parse_read_from(value) == expected
 
 

@@ -20,6 +20,7 @@ from tests.support import BYTES, JSON, World
 from tidemark.aws.clock import CLOCK
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
+from tidemark.service.retention import trim_below
 from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
@@ -127,6 +128,26 @@ def test_an_offset_that_retention_removed_is_data_loss_or_is_skipped() -> None:
         assert [value for _, _, value in rows_of(reader, lenient)] == [b"3"]
         # Planned afterwards, `earliest` is what is retained.
         assert [value for _, _, value in read_here({"url": foreign.url}, subscribe="s")] == [b"3"]
+
+
+@pytest.mark.parametrize("timed", [{}, {"includeTimestamps": "true"}])
+def test_a_beginning_that_retention_removed_is_data_loss_or_is_skipped(
+    server: ThreadedServer, world: World, name: str, timed: dict[str, str]
+) -> None:
+    """Our server reads on from the earliest that is retained, and says where that is."""
+    filled(world, name, b"[1,22]", b"333", content_type=JSON)
+    asked = timed | {"url": server.url, "subscribe": name}
+    loud = parse_read_options(asked, streaming=False)
+    quiet = parse_read_options(asked | {"failOnDataLoss": "false"}, streaming=False)
+    (reader, (part,)), (_, (lenient,)) = plan_here(loud), plan_here(quiet)
+    assert trim_below(world.process().stores, key(name), 2)
+    with pytest.raises(DataLoss, match="it begins at 0000000000000002 now"):
+        list(reader.read(part, loud.columns))
+    found = [row for batch in reader.read(lenient, quiet.columns) for row in batch.to_pylist()]
+    assert [(row["offset"], row["value"]) for row in found] == [
+        ("0000000000000002", b"22"),
+        ("0000000000000002", b"333"),
+    ]
 
 
 def positions(url: str) -> dict[str, Position]:

@@ -199,9 +199,9 @@ _APPENDING: Final[Answers] = {
     413: ("The body is too large.",),
 }
 _READING: Final[Answers] = {
-    200: ("Data, events, or nothing yet.", *_READ),
-    204: ("Nothing came while waiting.", *_READ),
-    304: ("The client has it already.", *_READ),
+    200: ("Data, events, or nothing yet.", *_READ, "Stream-Retained-Offset"),
+    204: ("Nothing came while waiting.", *_READ, "Stream-Retained-Offset"),
+    304: ("The client has it already.", *_READ, "Stream-Retained-Offset"),
 }
 #: PUT changes no existing stream, so the right to write is enough to create one, as agents do that own a
 #: prefix. The right to manage is enough too: managers set up streams for other writers.

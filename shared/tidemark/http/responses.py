@@ -25,7 +25,7 @@ from tidemark.protocol.caching import (
 )
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
-from tidemark.protocol.offset import NOW, render_offset
+from tidemark.protocol.offset import EARLIEST, NOW, render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
@@ -120,7 +120,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     page = reading.page
     from_now = request.read_from == NOW
     incarnation = reading.record.incarnation
-    headers = _reading_headers(reading)
+    headers = _reading_headers(request, reading)
     headers["Cache-Control"] = decide_cache_control(
         has_data=page.has_data,
         closed=page.closed,
@@ -141,7 +141,7 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A long-poll's response (§5.7): 200 with data, 204 without."""
     page, incarnation = reading.page, reading.record.incarnation
     from_now = request.read_from == NOW
-    headers = _reading_headers(reading)
+    headers = _reading_headers(request, reading)
     if not page.closed:
         headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms, incarnation))
     headers["Cache-Control"] = decide_long_poll(
@@ -157,9 +157,12 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     return Response(render_body(reading.record.content_type, reading.data), headers=headers)
 
 
-def _reading_headers(reading: Reading) -> dict[str, str]:
+def _reading_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
     page = reading.page
     headers = data_headers(reading.record.content_type)
+    if request.read_from == EARLIEST and page.start:
+        # What was before is gone, and the reader did not say from where on it has the rest.
+        headers["Stream-Retained-Offset"] = render_offset(page.start)
     headers["Stream-Next-Offset"] = render_offset(page.end)
     if page.closed:
         headers["Stream-Closed"] = "true"

@@ -8,9 +8,10 @@ from typing import Final, Literal
 WIDTH: Final = 16
 MAX_OFFSET: Final = 10**WIDTH - 1
 NOW: Final = "now"
+EARLIEST: Final = "-1"
 
-#: The start of a read: a byte position, or the tail at the time of reading.
-ReadFrom = int | Literal["now"]
+#: The start of a read: a byte position, or the earliest that is there, or the tail, at the time of reading.
+ReadFrom = int | Literal["-1", "now"]
 
 _TOKEN = re.compile(r"[0-9]{16}", re.ASCII)
 
@@ -27,10 +28,10 @@ def parse_token(token: str) -> int | None:
 def parse_read_from(value: str | None) -> ReadFrom | None:
     """The start of a read, or None if the value is malformed.
 
-    Absent and `-1` both mean the beginning, `now` the tail (§8, sentinel values).
+    Absent and `-1` both mean the earliest, `now` the tail (§8, sentinel values).
     """
-    if value is None or value == "-1":
-        return 0
+    if value is None or value == EARLIEST:
+        return EARLIEST
     if value == NOW:
         return NOW
     return parse_token(value)

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Final
+from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.lifecycle import load_stream
@@ -197,7 +197,7 @@ class AppendTimes:
     sizes: list[int] = field(default_factory=list)
 
 
-def load_times(stores: Stores, key: StreamKey, start: int) -> AppendTimes:
+def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> AppendTimes:
     """The times of the page that a read at `start` returns. Raises as `read`.
 
     The calls are those of the read, for the same items without their bytes. Bodies in S3 are not fetched; of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
@@ -21,7 +21,7 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
-from tidemark.protocol.offset import NOW, ReadFrom
+from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
@@ -86,7 +86,7 @@ def _limits(*, small: bool) -> Mapping[str, Any]:
 
 
 def load_page(
-    stores: Stores, key: StreamKey, start: int, now_ms: int, asked: Mapping[str, Any]
+    stores: Stores, key: StreamKey, asked_from: int | Literal["-1"], now_ms: int, asked: Mapping[str, Any]
 ) -> tuple[StreamRecord, Page]:
     """The stream and the page: both at once where the incarnation is remembered, else in turn. `asked` are
     more arguments of `read_page`. Raises as `read`.
@@ -100,11 +100,15 @@ def load_page(
         record = require_live(load_stream(stores.table, key))
     else:
         head = remembered
+        guess = _begin(head.record, asked_from)
         found, page = stores.concurrency.pair(
             lambda: load_stream(stores.table, key),
-            lambda: _try_page(stores, head.record, start, head.tail, asked),
+            lambda: _try_page(stores, head.record, guess, head.tail, asked),
         )
         record = require_live(found)
+        if guess != _begin(record, asked_from):
+            page = None
+    start = _begin(record, asked_from)
     if start < record.retained:
         last_used_ms(stores, record, 0, now_ms)  # If the stream has expired: StreamNotFound.
         raise RetentionGone(record.retained)
@@ -119,6 +123,14 @@ def load_page(
             _log.error("the log of %s is damaged: %s", key, page.__cause__)
         raise page
     return record, page
+
+
+def _begin(record: StreamRecord, asked_from: int | Literal["-1"]) -> int:
+    """Where a read begins. The earliest is what is retained; but where a snapshot replaced what was before,
+    messages alone are not the stream, and such a read is refused with the way on (extensions §2.2)."""
+    if asked_from != EARLIEST:
+        return asked_from
+    return record.retained if record.snapshot is None else 0
 
 
 def _try_page(

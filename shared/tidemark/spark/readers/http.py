@@ -318,8 +318,10 @@ class HttpReader:
         response = self._client.request("GET", url, stream=True)
         content_type = response.headers.get("Content-Type", "")
         end = response.headers["Stream-Next-Offset"]
+        # From the beginning, our server gives what is retained, and says where that begins.
+        begin = response.headers.get("Stream-Retained-Offset", offset) if offset == BEGINNING else offset
         return HttpPage(
-            offset,
+            begin,
             end,
             incarnation_in(response.headers.get("ETag", ""), end),
             response.headers.get("Stream-Up-To-Date", "").lower() == "true",
@@ -331,7 +333,11 @@ class HttpReader:
         """The page at `start`. If that offset is gone, and data loss is allowed, the page at the first
         retained offset."""
         try:
-            return self._open(partition.name, start)
+            page = self._open(partition.name, start)
+            if page.start == start:
+                return page
+            page.leave()
+            _lose(partition, f"it begins at {page.start} now")
         except HttpFault as fault:
             if fault.status not in (404, 410):
                 raise

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import urllib3
 
-from tidemark.protocol.offset import parse_token
+from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
 from tidemark.spark.readers.port import BEGINNING
@@ -107,8 +107,9 @@ class PageTimes:
     rows, taken in order."""
 
     def __init__(self, start: str, *, is_json: bool) -> None:
-        self.end = start
         self._first = 0 if start == BEGINNING else parse_token(start) or 0
+        # A page that began at the beginning has no times any more where that was let go of since.
+        self.end = render_offset(0) if start == BEGINNING else start
         self._is_json = is_json
         self._times_ms: list[int] = []
         self._messages: list[int] = []

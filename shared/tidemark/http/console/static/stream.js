@@ -232,7 +232,7 @@ export function StreamPage({ path }) {
     const findStart = () =>
       resolveStart(path, "last", DEFAULT_LAST).then(
         (found) => isGone || setStart(found),
-        (refused) => isGone || (isFinal(refused) ? setStart("-1") : (timer = setTimeout(findStart, STATS_EVERY_MS))),
+        (refused) => isGone || (isFinal(refused) ? setStart(renderOffset(0)) : (timer = setTimeout(findStart, STATS_EVERY_MS))),
       )
     setStart(at)
     // An address that names a message shows it, and not the end.
