@@ -20,7 +20,7 @@ from typing import Final
 
 import orjson
 
-from benchmarks import cpu, reading
+from benchmarks import cpu, house, reading
 from benchmarks.instant_table import InstantTable
 from benchmarks.layer import BUILD, FUNCTIONS, layer_sizes, make_runnable
 from tidemark.cold_start import spare_what_is_loaded
@@ -112,11 +112,17 @@ def guard_cold_starts() -> list[Guarded]:
     return [*rows, Guarded("the layer as a zip, MB", layer_sizes()[1] / 1e6, LIMITS["layer"])]
 
 
+def guard_house() -> list[Guarded]:
+    found = house.measured()
+    return [Guarded(name, found[name], limit) for name, limit in house.LIMITS.items()]
+
+
 def report(rows: list[Guarded]) -> str:
     lines = ["| | measured | limit |", "| --- | ---: | ---: |"]
     for row in rows:
         limit = f"{row.limit:g}" if row.holds else f"**{row.limit:g} ✗**"
-        lines.append(f"| {row.name} | {row.measured:.3g} | {limit} |")
+        measured = f"{row.measured:.3g}" if row.measured < 1000 else f"{row.measured:.0f}"
+        lines.append(f"| {row.name} | {measured} | {limit} |")
     return "\n".join(lines)
 
 
@@ -125,8 +131,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     os.environ.update(cpu.ENVIRONMENT)
-    rows = [*guard_append(), *guard_read(), *guard_cold_starts()]
+    rows = [*guard_append(), *guard_read(), *guard_cold_starts(), *guard_house()]
     print(json.dumps([asdict(row) for row in rows]) if arguments.json else report(rows))
+    if not arguments.json:
+        print(
+            "\nLines by room:",
+            ", ".join(f"{room} {lines}" for room, lines in house.lines_by_room().most_common()),
+        )
     return 0 if all(row.holds for row in rows) else 1
 
 

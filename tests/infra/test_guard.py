@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from unittest.mock import patch
 
 import pytest
 
-from benchmarks import cpu, guard
+from benchmarks import cpu, guard, house
 from benchmarks.guard import LIMITS, Guarded
+from tests.infra.test_template import TEMPLATE
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,7 @@ def test_one_figure_over_its_limit_fails_the_guard(
     monkeypatch.setattr(guard, "guard_append", lambda: [Guarded("calls", measured, 1.0)])
     monkeypatch.setattr(guard, "guard_read", lambda: [Guarded("CPU", 1.0, 2.0)])
     monkeypatch.setattr(guard, "guard_cold_starts", list)
+    monkeypatch.setattr(guard, "guard_house", list)
     assert guard.main() == code
     assert ("✗" in capsys.readouterr().out) == bool(code)
 
@@ -44,6 +47,17 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
     assert {row.name: row.limit for row in rows}.items() <= published_limits().items()
     assert (calls, reads) == (1.0, 0)
     assert all(value > 0.01 for value in spent)
+
+
+def test_the_house_is_counted() -> None:
+    """Whether it is too large is judged by the guard alone. The cases are counted by pytest itself."""
+    with patch.object(house, "_cases", lambda: 0):
+        found = house.measured()
+    assert found.keys() == house.LIMITS.keys()
+    assert sum(house.lines_by_room().values()) == found["lines of the package"]
+    assert found["parameters of the template"] == len(TEMPLATE["Parameters"])
+    assert 5 < found["imports, % of the package's lines"] < 15
+    assert found["variables of the environment"] > 25
 
 
 def test_the_page_about_benchmarks_names_the_limits_of_imports_and_of_the_layer() -> None:
