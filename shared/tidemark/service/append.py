@@ -50,8 +50,9 @@ A group of appends (`service/group_commit.py`) is decided in order, each on the 
 leaves behind, and is written as one batch. A body over 64 KB is put into S3 first, under a key that is
 never written twice; the batch then names it. If the batch loses for good, nothing points to the body.
 
-The decision is pure (`protocol/append.py`). `tests/faults/test_rules_of_the_proof.py` removes one rule after
-the other, and each time an append is lost, doubled or in the wrong place.
+Which answer to a lost race is whose: `docs/internals/races.md`. The decision is pure
+(`protocol/append.py`). `tests/faults/test_rules_of_the_proof.py` removes one rule after the other, and each
+time an append is lost, doubled or in the wrong place.
 """
 
 from __future__ import annotations

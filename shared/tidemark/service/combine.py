@@ -4,7 +4,7 @@ A writer that has lost the race for the tail posts its append as mail (`protocol
 the box and for the next batch. One of these writers commits all mail in the box with the same conditional
 write as every append. Each append is decided in order, as group commit does within a process. The others find
 their outcomes in that batch. There is no lock, no lease and no transaction: whose turn it is
-(`protocol/turns.py`) only saves writes, and any writer may commit at any time.
+(`protocol/turns.py`) only saves writes, and any writer may commit at any time (`docs/internals/races.md`).
 
 | state  | what happens                                                     | next                     |
 | ------ | ---------------------------------------------------------------- | ------------------------ |

@@ -2,7 +2,7 @@
 tail share one write.
 
 While a write to a stream is under way, further appends to it gather; the next write takes
-all of them. Each is still decided in order and answered on its own.
+all of them. Each is still decided in order and answered on its own (`docs/internals/races.md`).
 
 An append that waits has not been sent, so it may still be cancelled, and nothing was written:
 when its client leaves, when it has waited for too long, and when the write before it got no
