@@ -23,7 +23,7 @@ from tidemark import __version__
 from tidemark.client import Chunk, Stream, StreamError, Unreachable
 from tidemark.client.core import is_json
 from tidemark.ops import progress_bar
-from tidemark.ops.client import RemoteServer, stream_path
+from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
@@ -250,6 +250,7 @@ def create(
         server.stream_url(stream),
         content_type=content_type,
         headers=server.headers,
+        retry=PATIENCE,
         ttl=ttl,
         expires_at=expires_at,
     )
@@ -350,7 +351,7 @@ def append(
     """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
     target = server.stream(stream)
     if content_type is not None:
-        target = Stream.create(target.url, content_type=content_type, headers=server.headers)
+        target = Stream.create(target.url, content_type=content_type, headers=server.headers, retry=PATIENCE)
     of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
     size = size_of(file)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from tidemark.client import MalformedReply, Retry, Stream
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.core import Request, exchange
 
+#: Six to eight seconds: a server that starts again is waited for, and who mistyped an address is told soon.
+PATIENCE: Final = Retry(max_retries=6)
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """`token` goes into the Authorization header; empty sends none. Everything raises StreamError. Requests
-    that may succeed later are repeated for about half a minute."""
+    """`token` goes into the Authorization header; empty sends none. Everything raises StreamError."""
 
     url: str
     token: str = ""
@@ -29,12 +31,12 @@ class RemoteServer:
         return self.url.rstrip("/") + stream_path(stream)
 
     def stream(self, stream: str) -> Stream:
-        return Stream(self.stream_url(stream), headers=self.headers)
+        return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
 
     def get(self, path: str, **query: str) -> Any:
         """The JSON of an answer."""
         request = Request("GET", self.url.rstrip("/") + path, params=query)
-        body = BlockingDriver(None, self.headers, {}).run(exchange(request, Retry())).body
+        body = BlockingDriver(None, self.headers, {}).run(exchange(request, PATIENCE)).body
         try:
             return json.loads(body)
         except ValueError as wrong:
