@@ -109,6 +109,8 @@ WAYS = ("door", "way")
 EVERY_CASE_BY_EACH_WAY = frozenset(
     f"http/{name}" for name in ("test_append.py", "test_read.py", "test_long_poll.py", "test_sse.py")
 )
+#: What a browser or the command line sees is the same by each way: the first test of a file shows it.
+FIRST_TEST_BY_EACH_WAY = ("console/", "ops/test_cli.py")
 
 #: Spark's environment has none.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
@@ -149,9 +151,20 @@ def is_repeated(item: pytest.Item) -> bool:
     )
 
 
+def later_tests_by_another_way(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    first: dict[Path, str] = {}
+    for item in items:
+        place = str(item.path.relative_to(TESTS)) if TESTS in item.path.parents else ""
+        if place.startswith(FIRST_TEST_BY_EACH_WAY) and hasattr(item, "callspec"):
+            name = item.name.partition("[")[0]
+            if name != first.setdefault(item.path, name) and "lambda" in item.callspec.params.values():
+                yield item
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow files run first: several processes then end at about the same time."""
     repeated = {item for item in items if TESTS in item.path.parents and is_repeated(item)}
+    repeated |= set(later_tests_by_another_way(items))
     config.hook.pytest_deselected(items=list(repeated))
     items[:] = [item for item in items if item not in repeated]
     for item in items:

@@ -7,7 +7,6 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,22 +21,6 @@ PATIENCE_MS: Final = 120_000
 AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The console is the same files and the same API by both ways in: each file's first test shows the second
-    way, and the others run by the first."""
-    shown: dict[Path, str] = {}
-    repeated = []
-    for item in items:
-        if Path(__file__).parent not in item.path.parents or not hasattr(item, "callspec"):
-            continue
-        name = item.name.partition("[")[0]
-        if name != shown.setdefault(item.path, name) and "lambda" in item.callspec.params.values():
-            repeated.append(item)
-    config.hook.pytest_deselected(items=repeated)
-    items[:] = [item for item in items if item not in repeated]
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
