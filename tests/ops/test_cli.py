@@ -216,6 +216,8 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
         (("tail", "x", "--last", "0"), "--last"),
         (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
         (("ls", "--bucket", "no"), "400: Bucket id must be"),
+        (("ls", "--token", "a\nb"), "Error: the request cannot be sent: Illegal header value"),
+        (("create", "x", "--content-type", "ü/ü€"), "is not ASCII, as a header is"),
     ],
 )
 def test_an_error_is_printed_without_a_traceback(

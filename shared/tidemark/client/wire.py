@@ -63,13 +63,18 @@ def request_of(
         url = httpx.URL(request.url)
     except httpx.InvalidURL as wrong:
         raise ValueError(f"{request.url!r} is not a URL: {wrong}") from wrong
-    return client.build_request(
-        request.method,
-        url.copy_merge_params({**params, **request.params}),
-        headers={**headers, **request.headers},
-        content=request.body or None,
-        timeout=httpx.Timeout(request.timeout_seconds, connect=_CONNECT_SECONDS),
-    )
+    try:
+        return client.build_request(
+            request.method,
+            url.copy_merge_params({**params, **request.params}),
+            headers={**headers, **request.headers},
+            content=request.body or None,
+            timeout=httpx.Timeout(request.timeout_seconds, connect=_CONNECT_SECONDS),
+        )
+    except UnicodeEncodeError as wrong:
+        raise ValueError(
+            f"the request cannot be sent: {wrong.object!r} is not ASCII, as a header is"
+        ) from wrong
 
 
 def follows_redirects(request: Request) -> bool:

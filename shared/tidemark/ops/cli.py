@@ -43,7 +43,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except Unreachable as failed:
             raise click.ClickException(f"The server does not answer: {failed}") from None
-        except StreamError as failed:
+        except (StreamError, ValueError) as failed:  # ValueError: what was given cannot be sent.
             raise click.ClickException(str(failed)) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(
