@@ -43,6 +43,8 @@ class Application:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
         self.bodies: list[bytes] = []
+        #: Of the last request, once it was answered.
+        self.headers: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -53,6 +55,7 @@ class Application:
             await self._endless(receive, send)
         else:
             await self._echo(receive, send)
+            self.headers = scope["headers"]
 
     async def _endless(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -191,6 +194,65 @@ def test_bytes_that_are_not_http_get_400_and_a_sentence(sent: bytes) -> None:
 def test_what_rfc_9112_has_a_server_refuse_is_refused(sent: bytes, status: int, said: str) -> None:
     answered, _, body = parsed(play(lambda port, _: ask(port, sent)))
     assert (answered, said in body["error"]) == (status, True), body
+
+
+#: Each means something in a header section, and nothing in the trailer section of a body (RFC 9110 §6.5.1).
+MEANINGFUL = [
+    b"Authorization: Bearer t",
+    b"X-Tidemark-Authorization: Bearer t",
+    b"X-Tidemark-Edge: secret",
+    b"X-Tidemark-Path: /v1/stream/other",
+    b"Host: evil",
+    b"Stream-Closed: true",
+    b"Producer-Id: p\r\nProducer-Epoch: 0\r\nProducer-Seq: 0",
+    b"If-Match: 1",
+    b"Stream-TTL: 1",
+    b"Stream-Forked-From: /v1/stream/other",
+    b"Content-Type: application/json",
+    b"Expect: 100-continue",
+    b"Origin: http://evil",
+]
+
+
+@pytest.mark.parametrize("is_one_read", [True, False], ids=["in one read", "byte by byte"])
+@pytest.mark.parametrize("trailer", MEANINGFUL, ids=lambda fields: fields.partition(b":")[0].decode())
+def test_a_trailer_field_is_no_header(trailer: bytes, *, is_one_read: bool) -> None:
+    """Whether it arrives before the application runs or after. The request behind it has its own headers."""
+    post = (
+        b"POST / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+        + trailer
+        + b"\r\n\r\n"
+    )
+    after = b"GET / HTTP/1.1\r\nhost: t\r\nx-own: 1\r\nconnection: close\r\n\r\n"
+
+    async def scenario(port: int, application: Application) -> tuple[Any, Any]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in [post] if is_one_read else [post[at : at + 1] for at in range(len(post))]:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        seen = application.headers
+        writer.write(after)
+        await reader.read()
+        writer.close()
+        return seen, answer, application.headers
+
+    seen, answer, later = play(scenario)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert seen == [(b"host", b"t"), (b"transfer-encoding", b"chunked")]
+    assert (b"x-own", b"1") in later
+
+
+@pytest.mark.parametrize("trailer", [b"Content-Length: 3", b"Transfer-Encoding: chunked"])
+def test_a_trailer_field_of_framing_is_refused(trailer: bytes) -> None:
+    async def scenario(port: int, application: Application) -> tuple[bytes, list[bytes]]:
+        head = b"POST / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
+        answer = await ask(port, head + b"1\r\nx\r\n0\r\n" + trailer + b"\r\n\r\n")
+        return answer, application.bodies
+
+    answer, bodies = play(scenario)
+    assert (parsed(answer)[0], bodies) == (400, [])
 
 
 def test_a_bad_chunk_behind_expect_100_continue_gets_400_alone() -> None:

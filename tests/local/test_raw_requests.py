@@ -68,6 +68,21 @@ def test_no_header_gives_a_5xx(server: Server, method: bytes, header: bytes) -> 
     assert "Traceback" not in server.log_tail(1_000_000)
 
 
+def test_trailer_fields_do_not_act(server: Server) -> None:
+    """In one read, so that they are there before the application runs."""
+    fields = b"Host: evil\r\nStream-Closed: true\r\nContent-Type: application/json\r\nStream-TTL: 1\r\n"
+    head = (
+        b"PUT /v1/stream/trailed HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    answer = ask(server, head + b"1\r\nx\r\n0\r\n" + fields + b"\r\n").lower()
+    assert answer.startswith(b"http/1.1 201 "), answer
+    assert b"\r\nlocation: http://localhost/v1/stream/trailed\r\n" in answer
+    assert b"\r\ncontent-type: text/plain\r\n" in answer
+    assert b"stream-closed: true" not in answer
+    assert b"stream-ttl" not in answer
+
+
 NOT_REQUESTS = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(30),

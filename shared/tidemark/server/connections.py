@@ -228,9 +228,14 @@ class Connection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
     def on_message_begin(self) -> None:
-        """A callback of httptools, as the next two."""
+        """A callback of httptools, as the next three."""
         self._has_begun = True
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools calls it for trailer fields too, which are no headers (RFC 9110 §6.5.1): dropped."""
+        if not self._has_headers:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         version = self.parser.get_http_version()
