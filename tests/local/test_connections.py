@@ -225,7 +225,7 @@ def test_a_trailer_field_is_no_header(trailer: bytes, *, is_one_read: bool) -> N
     )
     after = b"GET / HTTP/1.1\r\nhost: t\r\nx-own: 1\r\nconnection: close\r\n\r\n"
 
-    async def scenario(port: int, application: Application) -> tuple[Any, Any]:
+    async def scenario(port: int, application: Application) -> tuple[Any, Any, Any]:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in [post] if is_one_read else [post[at : at + 1] for at in range(len(post))]:
