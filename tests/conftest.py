@@ -67,6 +67,7 @@ SLOW_FILES = frozenset(
         "infra/test_guard.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
+        "lambdas/test_two_releases.py",
         "local/test_connections.py",
         "local/test_container.py",
         "local/test_engines.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,9 +26,11 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.schema import decode_mail
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
-from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_BYTES, ChainEnd
+from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_BYTES, ChainEnd, Mail
+from tidemark.protocol.messages import Messages
 from tidemark.protocol.pack import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
@@ -37,6 +40,7 @@ from tidemark.service.read import read
 from tidemark.service.stores import Stores
 
 WRITERS = 3
+BODIES = [b"<%d>" % number for number in range(WRITERS)]
 #: More calls than a writer makes.
 CALLS = 24
 SEEDS = 6
@@ -129,14 +133,13 @@ def play(seed: int, around: Callable[[Contest], Callable[[Send], Send]]) -> list
     """Of every second seed, the batches' bytes go to S3."""
     contest = Contest(seed)
     contest.begin()
-    bodies = [b"<%d>" % number for number in range(WRITERS)]
-    contest.spawn(contest.stores(around(contest)), bodies[0])
-    for body in bodies[1:]:
+    contest.spawn(contest.stores(around(contest)), BODIES[0])
+    for body in BODIES[1:]:
         contest.spawn(contest.stores(), body)
     with patch.object(combine, "COMBINED_INLINE_BYTES", 0 if seed % 2 else COMBINED_INLINE_BYTES):
         contest.run()
     assert len(contest.answers) == WRITERS, "everybody has an answer"
-    return contest.problems(may_fail=bodies[0])
+    return contest.problems(may_fail=BODIES[0])
 
 
 def at_call(number: int, fault: Callable[[Send, str, bytes], tuple[int, bytes]]) -> Any:
@@ -282,6 +285,31 @@ def test_without_saying_that_the_outcome_is_unknown_a_writer_is_told_what_is_not
 
     monkeypatch.setattr(combine._Combining, "run", nothing_has_changed)
     assert some_seed_goes_wrong()
+
+
+def test_an_append_that_another_writer_has_misread_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a release that does not know the mail's form: it commits no bytes under the mail's name."""
+    nothing = Messages(b"", (0,))
+
+    def misread(item: Any) -> Mail:
+        mail = decode_mail(item)
+        return replace(mail, append=replace(mail.append, messages=nothing))
+
+    monkeypatch.setattr("tidemark.log.mailbox.decode_mail", misread)
+    unknown = 0
+    for seed in range(SEEDS):
+        contest = Contest(seed)
+        contest.begin()
+        for body in BODIES:
+            contest.spawn(contest.stores(), body)
+        contest.run()
+        data = contest.data()
+        for body, answer in contest.answers.items():
+            assert not isinstance(answer, Outcome) or body in data
+            unknown += isinstance(answer, OutcomeUnknown)
+    assert unknown
 
 
 def test_without_a_box_for_each_incarnation_a_re_created_stream_gets_old_mail(

@@ -83,6 +83,12 @@ class ChainEnd:
     def holds(self, mail_id: str) -> Mailed | None:
         return next((mailed for mailed in self.mailed if mailed.mail_id == mail_id), None)
 
+    def size_of(self, mail_id: str) -> int:
+        """How many bytes the last batch, which names this mail, has of it."""
+        starts = [self.last_start or 0, *(mailed.end for mailed in self.mailed)]
+        named = zip(starts, self.mailed, strict=False)
+        return next(mailed.end - start for start, mailed in named if mailed.mail_id == mail_id)
+
     def is_open(self, box: int, mail_id: str) -> bool:
         """Whether the next batch may commit the mail."""
         if box == self.offset:

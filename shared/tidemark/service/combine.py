@@ -27,6 +27,7 @@ their outcomes in that batch. There is no lock, no lease and no transaction: who
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -66,6 +67,8 @@ from tidemark.service.decide import NONE_KNOWN, decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
 from tidemark.service.stores import Stores
+
+_log = logging.getLogger("tidemark")
 
 #: A look takes some 5 ms. Mail that is settled by then is not posted again.
 _MAX_LOOKS: Final = 200
@@ -368,6 +371,7 @@ class _Combining:
         self._stores.crowd.meet(self._record.incarnation, writers, self._stores.clock_ms())
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
+            self._check_whole(batch)
             claim, end = self._own.claim, mailed.end
             producer = (
                 None if claim is None else ProducerState(claim.producer_id, claim.epoch, claim.seq, end)
@@ -381,6 +385,14 @@ class _Combining:
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True
         return None
+
+    def _check_whole(self, batch: Batch) -> None:
+        """Raises OutcomeUnknown if the batch has not as many bytes of this mail as were posted: its writer
+        has misread it. There is no checksum of each mail in a batch, only one of all bytes."""
+        size = self._head.chain_end.size_of(self._id)
+        if size != self._own.messages.size:
+            _log.error("mail is misread: batch %s has %d bytes of %s", batch.append_id, size, self._id)
+            raise OutcomeUnknown
 
 
 def _digest(name: str) -> str:

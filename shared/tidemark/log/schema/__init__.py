@@ -11,7 +11,8 @@ of item. Other packages import all names from here.
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
 |          |                                          | closed stream's tombstone                      |
 | producer | `producer/<incarnation>`                 | producer id                                    |
-| mail     | `mail/<incarnation>/<start offset>`      | mail id, 16 hexadecimal digits                 |
+| mail     | `mail/<format>/<incarnation>/<start      | mail id, 16 hexadecimal digits                 |
+|          | offset>`                                 |                                                |
 | receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |

@@ -27,6 +27,11 @@ from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 
+#: In the key of a box, so that a release finds only mail and receipts that it can read: writers of two
+#: formats race with each other, and do not combine. Increment it with every change of `encode_mail`.
+#: 1 (not in the key): bodies of any size are in the item. 2: pointers to S3, and producers looked up.
+MAIL_FORMAT: Final = 2
+
 POSTED_MS: Final = "po"
 CHECKSUM: Final = "c"  # CRC-32 of bytes that are in S3 already
 CLAIM: Final = "cl"  # JSON: id, epoch, seq, and what was looked up of the producer
@@ -40,7 +45,7 @@ FIRST_MAIL: Final = "0"
 
 
 def mail_pk(incarnation: str, box: int) -> str:
-    return f"mail/{incarnation}/{render_offset(box)}"
+    return f"mail/{MAIL_FORMAT}/{incarnation}/{render_offset(box)}"
 
 
 def encode_mail(incarnation: str, mail: Mail) -> Item:
@@ -70,7 +75,7 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
 
 def decode_mail(item: Item) -> Mail:
     """Raises Damaged if the bytes in the item are not as many as it says."""
-    _, incarnation, box = item[PK]["S"].split("/")
+    incarnation, box = item[PK]["S"].split("/")[-2:]
     size, stored = int(item[END]["N"]), None
     if BLOB in item:
         stored = StoredBody(item[BLOB]["S"], int(item[CHECKSUM]["N"]))
