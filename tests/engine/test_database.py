@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import pytest
 from tidemark.engine.database import Database, Slow, UnusableDatabase
 from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
-from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
+from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")
 
@@ -174,6 +175,72 @@ def test_a_commit_that_fails_takes_back_the_whole_turn_and_the_next_one_goes_on(
 
     scene.run(scenario)
     assert (forgotten, done, scene.sks()) == ([True], [], ["2"])
+
+
+def _write_and_hide(scene: Scene) -> None:
+    scene.put("lost")()
+    with suppress(StorageUnavailable):
+        scene.database.operate(_fail, writes=True)
+
+
+def _see_and_hide(scene: Scene) -> None:
+    """It rests on its neighbour's write, which the failure takes back."""
+    assert scene.sks() == ["before", "neighbour"]
+    with suppress(StorageUnavailable):
+        scene.database.operate(_fail, writes=False)
+
+
+def _hide_and_write(scene: Scene) -> None:
+    _write_and_hide(scene)
+    with suppress(StorageUnavailable):
+        scene.put("in the next turn")()
+
+
+def _refuse_for_what_is_lost(scene: Scene) -> None:
+    _write_and_hide(scene)
+    raise KeyError
+
+
+def _fail_halfway(scene: Scene) -> None:
+    """An operation of two writes, by another failure than SQLite's."""
+
+    def write_one(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO items VALUES ('p', 'half', '{}', NULL)")
+        raise Damaged
+
+    with suppress(Damaged):
+        scene.database.operate(write_one, writes=True)
+
+
+def _fail(db: sqlite3.Connection) -> None:
+    db.execute("SELECT * FROM pages_that_cannot_be_read")
+
+
+@pytest.mark.parametrize(
+    "call", [_write_and_hide, _see_and_hide, _hide_and_write, _refuse_for_what_is_lost, _fail_halfway]
+)
+def test_a_call_that_hides_a_failure_is_refused_with_its_turn(
+    scene: Scene, call: Callable[[Scene], None]
+) -> None:
+    """What it has written or seen is gone, so it may not be answered, nor write in the next turn."""
+    done: list[bool] = []
+
+    def hide() -> None:
+        try:
+            call(scene)
+        finally:
+            scene.database.then(lambda: done.append(True))
+
+    async def scenario() -> None:
+        await scene.database.run(scene.put("before"))
+        calls = (scene.database.run(call) for call in (scene.put("neighbour"), hide))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [OutcomeUnknown, StorageUnavailable]
+        assert await scene.database.run(scene.sks) == ["before"]
+        await scene.database.run(scene.put("later"))
+
+    scene.run(scenario)
+    assert (scene.sks(), done) == (["before", "later"], [])
 
 
 def test_a_full_disk_refuses_what_has_no_room_and_leaves_nothing_half_done(scene: Scene) -> None:

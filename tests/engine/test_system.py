@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from tests.support import BYTES, append_request, create_request
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
-from tidemark.log.records import PendingMark
+from tidemark.log.records import Batch, PendingMark
+from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.tail import Tail
 from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, Turns
 from tidemark.service.append import append
 from tidemark.service.create import create
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import Settings
@@ -146,21 +152,40 @@ def test_a_new_wake_comes_before_a_crowd_and_before_retries() -> None:
     assert order == ["crowd 0", "quiet", "crowd 1", "crowd 2", "retry", "after the call"]
 
 
-def test_readers_take_no_batch_from_memory_before_it_is_committed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_remembered_before_its_turn_is_committed(tmp_path: Path, fails: bool) -> None:
+    """Threads look there meanwhile. Of a turn that is taken back nothing is remembered, so the next append
+    goes where the lost one was."""
     system = a_system(tmp_path)
     create(system.stores, KEY, create_request(BYTES))
-    seen: list[int] = []
+    database, stores = system.database, system.stores
+    commit, incarnation = database._try_commit, load_head(stores, KEY).record.incarnation
+    pack = Batch(0, Tail(9), "", 0, None)
 
-    def append_and_look() -> None:
-        append(system.stores, KEY, [append_request(b"x")])
-        head = system.stores.tails.get(KEY, system.stores.clock_ms())
+    def remembered() -> tuple[int, int, int]:
+        head = stores.tails.get(KEY, stores.clock_ms())
         assert head is not None
-        seen.append(len(system.stores.recent.chain(head.record.incarnation, 0, 100)))
+        batches, packs = (stores.recent.chain(log, 0, 100, with_pack=True) for log in (incarnation, "packed"))
+        return head.tail.offset, len(batches), len(packs)
+
+    def append_and_look() -> tuple[int, int, int]:
+        append(stores, KEY, [append_request(b"x")])
+        stores.recent.keep_pack("packed", pack)
+        return remembered()
+
+    def refuse() -> Exception | None:
+        database._try_commit = commit  # type: ignore[method-assign]
+        return sqlite3.OperationalError("disk I/O error")
 
     async def scenario() -> None:
-        with system.database.serving():
-            await system.database.run(append_and_look)
-            await system.database.run(append_and_look)
+        with database.serving():
+            if fails:
+                database._try_commit = refuse  # type: ignore[method-assign]
+                with pytest.raises(OutcomeUnknown):
+                    await database.run(append_and_look)
+                assert remembered() == (0, 0, 0)
+            assert await database.run(append_and_look) == (0, 0, 0)
 
     asyncio.run(scenario())
-    assert seen == [0, 1]
+    assert remembered() == (1, 1, 1)
+    assert read(stores, KEY, 0).data == b"x"

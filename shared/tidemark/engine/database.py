@@ -3,8 +3,9 @@
 A server makes its calls by *turns* on its event loop. A turn is one transaction: the calls that wait run one
 after the other, each whole, and the commit is one sync of the disk for all of them, made by a thread while
 the loop serves connections. No call is answered before the commit of its turn, whether it wrote or only read:
-what was seen is on disk. A commit that fails takes back the whole turn: every call of it is refused, and
-`taken_back` is called, for what remembers what was written.
+what was seen is on disk. A commit or an operation that fails takes back the whole turn: every call of it is
+refused, also the one that is running, whatever it makes of the failure. `taken_back` is called, for what
+remembers what was written.
 
     calls wait ─▶ run one after the other ─▶ COMMIT on a thread ─▶ answers
                                              the next ones wait
@@ -76,6 +77,15 @@ class Slow(BaseException):
     for an error."""
 
 
+class _Call:
+    """The call of a turn that is running."""
+
+    def __init__(self) -> None:
+        self.has_written = False
+        #: Its turn was taken back: what it has written, or seen of others, is gone.
+        self.is_lost = False
+
+
 class Database:
     """Safe to use from any thread. `path` is a file, or `MEMORY`. Raises UnusableDatabase."""
 
@@ -88,8 +98,8 @@ class Database:
         self._loop_thread: int | None = None
         #: Whether the turn that runs has written anything.
         self.is_dirty = False
-        # Of that turn: whether this call has written; what is done after the commit, and whose answers wait.
-        self._call_has_written = False
+        # Of that turn: the call that is running; what is done after the commit, and whose answers wait.
+        self._call: _Call | None = None
         self._then: list[Callable[[], object]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._is_free = asyncio.Event()
@@ -157,6 +167,8 @@ class Database:
         return result
 
     def _in_turn(self, operation: Operation[_T], *, writes: bool) -> _T:
+        self._refuse_if_lost()
+        changes = self._connection.total_changes
         try:
             if writes and not self.is_dirty:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -169,14 +181,24 @@ class Database:
             if isinstance(error, sqlite3.OperationalError):
                 raise StorageUnavailable from error
             raise Damaged from error
-        self._call_has_written = self._call_has_written or writes
+        except BaseException as error:
+            if self._connection.total_changes != changes:  # Half an operation must not be committed.
+                self._take_back(error)
+            raise
+        if self._call is not None and writes:
+            self._call.has_written = True
         return result
+
+    def _refuse_if_lost(self) -> None:
+        if self._call is not None and self._call.is_lost:
+            raise StorageUnavailable
 
     def then(self, call: Callable[[], object]) -> None:
         """Do this once what was written so far is committed; never, if it is taken back."""
-        if self.is_dirty and (self._loop is None or threading.get_ident() == self._loop_thread):
+        is_in_turn = self._loop is None or threading.get_ident() == self._loop_thread
+        if is_in_turn and self.is_dirty:
             self._then.append(call)
-        else:
+        elif not (is_in_turn and self._call is not None and self._call.is_lost):
             call()
 
     # --- turns ---
@@ -216,9 +238,8 @@ class Database:
         not wait for anything."""
         while not self._is_free.is_set():
             await self._is_free.wait()
-        self._call_has_written = False
         try:
-            result = call()
+            result = self._called(call)
         except Slow:
             raise
         except Exception:
@@ -227,11 +248,29 @@ class Database:
         await self._committed()
         return result
 
+    def _called(self, call: Callable[[], _T]) -> _T:
+        """What the call returns or raises, unless its turn was taken back: it rests on what is gone."""
+        running = self._call = _Call()
+        try:
+            result = call()
+            self._refuse_if_lost()
+        except (Slow, StorageUnavailable, OutcomeUnknown, Damaged):
+            raise
+        except Exception as refusal:
+            if running.is_lost:
+                raise StorageUnavailable from refusal
+            raise
+        finally:
+            self._call = None
+        return result
+
     def check_fast(self) -> None:
         """Called before what takes long. Raises Slow in a turn; but a call that has written already cannot be
         made again, so the others wait for it."""
-        if threading.get_ident() == self._loop_thread and not self._call_has_written:
-            raise Slow
+        if threading.get_ident() == self._loop_thread:
+            self._refuse_if_lost()
+            if self._call is None or not self._call.has_written:
+                raise Slow
 
     async def _committed(self) -> None:
         """Until the turn is. Its commit begins when every call that waits now has run."""
@@ -294,7 +333,9 @@ class Database:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
         waiting, self._waiting, self._then = self._waiting, [], []
-        if self.is_dirty and isinstance(failure, sqlite3.Error):
+        if self.is_dirty and (self._loop is not None or isinstance(failure, sqlite3.Error)):
+            if self._call is not None:
+                self._call.is_lost = True
             _log.error("what was written could not be committed: %s", failure)
             for each in self.taken_back:
                 each()

@@ -113,11 +113,6 @@ class TailCache:
             if key in self._heads:
                 self._drop(key)
 
-    def clear(self) -> None:
-        with self._lock:
-            for key in list(self._heads):
-                self._drop(key)
-
     def _drop(self, key: StreamKey) -> None:
         """The last key of the row takes the place of the one that goes."""
         self._held_bytes -= held_bytes(self._heads.pop(key))
@@ -181,12 +176,6 @@ class RecentBatches:
                 _, dropped = self._batches.popitem(last=False)
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
         return tuple(shared)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._batches.clear()
-            self._packs.clear()
-            self._held_bytes = 0
 
     def keep_pack(self, incarnation: str, pack: Batch) -> None:
         """Keep a pack that was found just now. A pack that is remembered already keeps its time."""

@@ -32,7 +32,7 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
-from tidemark.log.tails import RecentBatches
+from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
@@ -109,19 +109,34 @@ class InOrder:
 
 
 class CommittedBatches(RecentBatches):
-    """Readers that wait take batches from here without asking the table: they come here once they are
-    committed."""
+    """Readers that wait take batches from here without asking the table. What is read or written comes here
+    once it is committed, and never if its turn is taken back."""
 
     def __init__(self, capacity_bytes: int, database: Database) -> None:
         super().__init__(capacity_bytes)
         self._database = database
 
     def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
-        if not self._database.is_dirty:
-            return super().keep(incarnation, *batches)
-        keep = super().keep
-        self._database.then(lambda: keep(incarnation, *batches))
-        return batches
+        shared, keep = [batches], super().keep
+        self._database.then(lambda: shared.append(keep(incarnation, *batches)))
+        return shared[-1]
+
+    def keep_pack(self, incarnation: str, pack: Batch) -> None:
+        keep_pack = super().keep_pack
+        self._database.then(lambda: keep_pack(incarnation, pack))
+
+
+class CommittedTails(TailCache):
+    """Threads use these tails while a turn is being committed. A tail that is then taken back would lead
+    their appends behind a gap, where no reader comes."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def learn(self, head: StreamHead) -> None:
+        learn = super().learn
+        self._database.then(lambda: learn(head))
 
 
 class EmbeddedSystem:
@@ -140,12 +155,12 @@ class EmbeddedSystem:
         self.stores = Stores(
             self.table,
             self.blobs,
+            tails=CommittedTails(self.database),
             recent=CommittedBatches(64 * MEGABYTE, self.database),
             concurrency=InOrder(self.database),
             packing=Packing.after_seconds(settings.pack_after_seconds),
         )
         self.stores.check_format(raises=True)
-        self.database.taken_back += [self.stores.tails.clear, self.stores.recent.clear]
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake)
         self._is_followed = bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
 
