@@ -62,9 +62,9 @@ def start_typescript(code: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
-    """Until the reader has saved something."""
+    """Until the reader has saved a token."""
     deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text()):
+    while not (file.exists() and json.loads(file.read_text())["text"]):
         assert time.monotonic() < deadline, "the reader saved nothing"
         assert process.poll() is None, finish(process)
         time.sleep(0.02)
@@ -141,3 +141,14 @@ def test_a_python_reader_that_is_killed_goes_on_where_it_stopped(server: Server,
     finish(writer)
     assert before["text"]
     assert before["text"] + rest == ANSWER == json.loads(file.read_text())["text"]
+
+
+def test_a_python_reader_begins_again_where_the_answer_was_written_anew(
+    server: Server, tmp_path: Path
+) -> None:
+    """The writer runs again and the reader with it: the new answer is longer, and shorter."""
+    writer = at(server, PY_WRITER).replace("0.25", "0")
+    for answer in (ANSWER, "It is longer now. " + ANSWER, "Short. "):
+        finish(start([sys.executable, "-c", writer.replace(ANSWER.strip(), answer.strip())], tmp_path))
+        out = finish(start([sys.executable, "-c", at(server, PY_READER)], tmp_path))
+        assert out.lstrip() == json.loads((tmp_path / "answer-42.json").read_text())["text"] == answer

@@ -344,7 +344,7 @@ FOLLOWED = [
         "from now on nothing is caught up with",
         follow(offset="now"),
         [
-            Reply(200, AT_42),
+            Reply(200, AT_42 | {"content-type": "text/plain"}),
             STREAM,
             b'event: control\ndata: {"streamNextOffset":"7","streamClosed":true}\n\n',
         ],
@@ -369,6 +369,48 @@ FOLLOWED = [
 def test_following_hands_out_each_chunk_once(steps: Any, answers: list[Any], expected: list[Any]) -> None:
     seen, _ = play(steps, *answers)
     assert chunks(seen) == expected
+
+
+OLD, NEW = "hVoUT3vW1_oWzWtg", "pQ0c8jv1nY2sXa7D"
+
+
+def of(incarnation: str, reply: Reply) -> Reply:
+    return Reply(reply.status, {**reply.headers, "etag": f'"{incarnation}:{0:016}.0a:{9:016}"'}, reply.body)
+
+
+@pytest.mark.parametrize("gone", ["error", "earliest"])
+@pytest.mark.parametrize(
+    ("offset", "answers"),
+    [
+        ("7", [of(NEW, page(b"new", "10", UP))]),
+        ("7", [Reply(410, {}), of(NEW, Reply(200, AT_42 | {"stream-retained-offset": "40"}))]),
+        ("7", [of(OLD, page(b"a", "8")), of(NEW, page(b"b", "9", UP))]),
+        (
+            "7",
+            [
+                *[of(OLD, page(b"a", "8", UP)), STREAM, events("b", 9), CUT, page(b"", "9", UP)],
+                *[Reply(410, {}), of(NEW, Reply(200, AT_42))],
+            ],
+        ),
+        ("now", [of(NEW, Reply(200, AT_42))]),
+    ],
+)
+def test_a_stream_with_another_incarnation_is_not_gone_on_with(
+    gone: Any, offset: str, answers: list[Any]
+) -> None:
+    """Whether the page tells it, or the server refuses the place or its cursor."""
+    with pytest.raises(errors.StreamReplaced, match=r"created again.*begin again from offset -1"):
+        play(protocol().follow(offset, gone=gone, incarnation=OLD), *answers)
+
+
+@pytest.mark.parametrize(
+    "etag", [None, '"a:1"', 'W/"b"', '"L3YxL3N0cmVhbS8:-1:0000000000000000_0000000000000012"']
+)
+def test_other_servers_tags_tell_no_incarnation(etag: str | None) -> None:
+    first, last = page(b"a", "1"), page(b"b", "2", END)
+    tagged = Reply(200, {**first.headers} | ({"etag": etag} if etag else {}), first.body)
+    seen, _ = play(follow(), tagged, of(OLD, last))
+    assert [one.incarnation for one in seen if isinstance(one, Chunk)] == [None, OLD]
 
 
 def test_base64_is_decoded_however_its_lines_are_broken() -> None:

@@ -22,7 +22,7 @@ from tests.protocol.event_source import Event, parse_comments, parse_events
 from tests.support import Process
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
-from tidemark.protocol.caching import MARK_BITS, mark_of
+from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS, mark_of
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
@@ -282,7 +282,7 @@ class Door:
     def post(self, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
         return self("POST", target, headers, body)
 
-    def cursor_of(self, path: str, interval: int = 0) -> int:
+    def cursor_of(self, path: str, interval: int = CATCH_UP_INTERVAL) -> int:
         """The stream's own cursor for an interval."""
         tag = self.head(path)["etag"] or ""
         return interval << MARK_BITS | mark_of(tag.strip('"').partition(":")[0])

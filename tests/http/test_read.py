@@ -162,6 +162,27 @@ def test_a_url_that_a_cache_may_answer_by_itself_belongs_to_one_incarnation(
     assert (again.status, again.body, again["cache-control"]) == (200, b"new!", REVALIDATED)
 
 
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
+@pytest.mark.parametrize("again", [b"a longer one", b"new", b""])
+def test_a_cursor_of_an_earlier_stream_of_this_name_is_410_with_the_way_on(
+    door: Door, make_stream: Make, live: str, again: bytes
+) -> None:
+    """Its reader would read the end of this one behind the beginning of that one, wherever it ends."""
+    path = make_stream(body=b"old!")
+    caught_up = door.get(path)
+    polled = door.get(f"{path}?offset=-1&live=long-poll")["stream-cursor"]
+    door.delete(path)
+    door.put(path, {"Content-Type": "text/plain"}, again)
+    for cursor in (caught_up["stream-cursor"], polled):
+        refused = door.get(f"{path}?offset={caught_up.next_offset}&cursor={cursor}{live}")
+        assert (refused.status, refused["cache-control"]) == (410, "no-store")
+        assert "offset -1 without the cursor" in refused.json["error"]
+        for begin in ("-1", refused.next_offset):
+            assert door.get(f"{path}?offset={begin}&cursor={cursor}{live}").status in {200, 204}
+    other = f"{path}?offset={caught_up.next_offset}&cursor=7{live}"
+    assert door.get(other).status == (200 if len(again) > 4 else 410), "no cursor of ours says nothing"
+
+
 # --- pages --------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from tidemark.protocol.caching import (
     decide_private,
     etag_matches,
     is_of,
+    is_of_another,
     known_cursor,
     mark_of,
     parse_cursor,
@@ -288,13 +289,39 @@ def test_a_cursor_says_which_incarnation_gave_it() -> None:
     assert is_of(decide_cursor(given, at_interval(1000), AGAIN), AGAIN)
 
 
+NOW_MS = at_interval(3_400_000)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "refused"),
+    [
+        (decide_cursor(None, NOW_MS, AGAIN), True),
+        (decide_catch_up_cursor(None, AGAIN), True),
+        (decide_cursor(decide_cursor(None, NOW_MS, AGAIN), NOW_MS, AGAIN), True),  # ahead of the clock
+        (decide_cursor(None, at_interval(2_000_000), AGAIN), True),  # a reader that was away for long
+        (decide_cursor(None, NOW_MS, STREAM), False),
+        (decide_catch_up_cursor(None, STREAM), False),
+        (None, False),
+        (mark_of(AGAIN), False),  # a catch-up cursor of the releases before
+        (0, False),
+        (3_400_000, False),  # the reference server's
+        (NOW_MS // 1000, False),
+        (NOW_MS, False),
+        (NOW_MS * 1000, False),
+        (LIMIT - 1, False),
+    ],
+)
+def test_only_a_cursor_that_another_incarnation_gave_is_of_another(cursor: int | None, refused: bool) -> None:
+    assert is_of_another(cursor, STREAM, NOW_MS) == refused
+
+
 def test_readers_that_catch_up_share_one_cursor_or_keep_their_own() -> None:
     shared = decide_catch_up_cursor(None, STREAM)
     assert is_of(shared, STREAM)
-    assert decide_catch_up_cursor(decide_cursor(None, at_interval(7), AGAIN), STREAM) == shared
-    own = decide_cursor(None, at_interval(7), STREAM)
+    assert decide_catch_up_cursor(decide_cursor(None, NOW_MS, AGAIN), STREAM) == shared
+    own = decide_cursor(None, NOW_MS, STREAM)
     assert decide_catch_up_cursor(own, STREAM) == own
-    assert decide_cursor(shared, at_interval(7), STREAM) == own, "it becomes a live one without a jump"
+    assert decide_cursor(shared, NOW_MS, STREAM) == own, "it becomes a live one without a jump"
 
 
 def test_a_catch_up_read_ignores_what_is_no_cursor() -> None:

@@ -44,6 +44,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.SnapshotNeeded(), 409, {}),
     (errors.UploadNotFound(), 409, {}),
     (errors.HistoryGone(13, 12), 410, {"Stream-Next-Offset": "0000000000000012"}),
+    (errors.StreamReplaced(12), 410, {"Stream-Next-Offset": "0000000000000012"}),
     (errors.RetentionGone(12), 410, {"Stream-Next-Offset": "0000000000000012"}),
     (errors.StreamClosed(12), 409, {"Stream-Closed": "true", "Stream-Next-Offset": "0000000000000012"}),
     (errors.ContentTypeMismatch("a/b", "c/d"), 409, {}),

@@ -33,6 +33,7 @@ from tidemark.client.errors import StreamClosed as StreamClosed
 from tidemark.client.errors import StreamConflict as StreamConflict
 from tidemark.client.errors import StreamError as StreamError
 from tidemark.client.errors import StreamGone as StreamGone
+from tidemark.client.errors import StreamReplaced as StreamReplaced
 from tidemark.client.errors import TooManyRequests as TooManyRequests
 from tidemark.client.errors import Unavailable as Unavailable
 from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite

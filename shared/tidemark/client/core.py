@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import json
 import random
+import re
 from base64 import b64decode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tidemark.client.errors import (
     StatusError,
     StreamError,
     StreamGone,
+    StreamReplaced,
     UnconfirmedWrite,
     Unreachable,
     is_true,
@@ -41,6 +43,8 @@ _LIVE_SECONDS: Final = 75.0
 _SECONDS: Final = 30.0
 #: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
 _SILENT_EVENT_STREAMS: Final = 3
+#: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
+_ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 #: Not a long-poll's answer: a server that does not wait is asked once a second.
 _UNLESS_IT_WAITS_SECONDS: Final = 1.0
 
@@ -205,7 +209,8 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow."""
+    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow. A
+    stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
 
     data: bytes
     offset: str
@@ -213,6 +218,7 @@ class Chunk:
     up_to_date: bool = False
     closed: bool = False
     cursor: str | None = None
+    incarnation: str | None = None
 
     @property
     def text(self) -> str:
@@ -364,6 +370,7 @@ class Protocol:
         live: Live = "auto",
         gone: Literal["error", "earliest"] = "error",
         cursor: str | None = None,
+        incarnation: str | None = None,
     ) -> Generator[Effect | Chunk, Any, None]:
         """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
         catches up, waits for more by an event stream or long-polls, and reconnects for as long as it takes
@@ -371,9 +378,13 @@ class Protocol:
         closed.
 
         `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
-        raising StreamGone, if `offset` is older."""
-        # There is nothing to catch up with from `now` on.
-        chunk = Chunk(b"", offset, cursor=cursor, up_to_date=offset == "now" and live is not False)
+        raising StreamGone, if `offset` is older. Raises StreamReplaced if a stream with another `incarnation`
+        has the name by now; give that of the last chunk together with its offset."""
+        # There is nothing to catch up with from `now` on, and no page that tells the incarnation.
+        from_now = offset == "now" and live is not False
+        if from_now:
+            incarnation = self._same(incarnation, (yield from self.head()).etag)
+        chunk = Chunk(b"", offset, cursor=cursor, up_to_date=from_now, incarnation=incarnation)
         silent, ever = 0, False
         while not chunk.closed:
             try:
@@ -391,13 +402,18 @@ class Protocol:
                         live = "long-poll"
                 ever = True
             except StreamGone as why:
-                if gone == "error":
+                if gone == "error" and chunk.incarnation is None:
                     raise
-                chunk = Chunk(b"", (yield from self._earliest(why, chunk.offset)))
+                head = yield from self.head()
+                self._same(chunk.incarnation, head.etag)
+                earliest = head.headers.get("stream-retained-offset")
+                if gone == "error" or earliest is None or earliest == chunk.offset:
+                    raise why from None
+                chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
 
     def _next_page(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
         chunk = yield from self._page(
-            place.offset, live=place.up_to_date, cursor=place.cursor, forever=forever
+            place.offset, place.incarnation, live=place.up_to_date, cursor=place.cursor, forever=forever
         )
         if _tells(chunk, place):
             yield chunk
@@ -418,7 +434,9 @@ class Protocol:
             yield Sleep(self.retry.delay(0, Lost("")))
         return chunk, True
 
-    def _page(self, offset: str, *, live: bool, cursor: str | None, forever: bool) -> Steps[Chunk]:
+    def _page(
+        self, offset: str, incarnation: str | None = None, *, live: bool, cursor: str | None, forever: bool
+    ) -> Steps[Chunk]:
         """At the tail an answer of 200 without data is no long-poll's: such a server is not asked at once
         again."""
         params = {"offset": offset, "live": "long-poll" if live else None, "cursor": cursor if live else None}
@@ -427,6 +445,7 @@ class Protocol:
         )
         reply = yield from exchange(request, self.retry, forever=forever)
         headers = reply.headers
+        incarnation = self._same(incarnation, headers.get("etag"))
         if reply.status == 200:
             self._learn(headers)
         following = _next_offset(request, reply)
@@ -443,6 +462,7 @@ class Protocol:
             or (following == offset and not reply.body),
             closed=closed,
             cursor=headers.get("stream-cursor", cursor),
+            incarnation=incarnation,
         )
 
     def _events(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
@@ -465,7 +485,7 @@ class Protocol:
                 if name == "data":
                     pieces.append(_decode_base64(text) if base64 else text.encode())
                 elif name == "control":
-                    before, last, pieces = last, self._chunk(pieces, text), []
+                    before, last, pieces = last, self._chunk(pieces, text, last), []
                     if _tells(last, before):
                         yield last
         return last
@@ -475,7 +495,7 @@ class Protocol:
         headers = {"Accept": "text/event-stream"}
         return Request("GET", self.url, headers, _given(params), streams=True, timeout_seconds=_LIVE_SECONDS)
 
-    def _chunk(self, pieces: Sequence[bytes], control: str) -> Chunk:
+    def _chunk(self, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
         try:
             told = json.loads(control)
             offset = told["streamNextOffset"]
@@ -491,15 +511,18 @@ class Protocol:
             up_to_date=closed or told.get("upToDate") is True,
             closed=closed,
             cursor=told.get("streamCursor"),
+            incarnation=before.incarnation,
         )
 
-    def _earliest(self, why: StreamGone, offset: str) -> Steps[str]:
-        """Where what is retained begins, if the server says so and it is somewhere else."""
-        head = yield from self.head()
-        earliest = head.headers.get("stream-retained-offset")
-        if earliest is None or earliest == offset:
-            raise why
-        return earliest
+    def _same(self, incarnation: str | None, etag: str | None) -> str | None:
+        """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
+        told = _ETAG.match(etag or "")
+        if told and incarnation not in {None, told[1]}:
+            raise StreamReplaced(
+                f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
+                "the earlier stream; begin again from offset -1"
+            )
+        return told[1] if told else incarnation
 
     def known_content_type(self) -> Steps[str]:
         if self.content_type is None:

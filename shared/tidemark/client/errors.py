@@ -14,6 +14,7 @@ StreamError
 │   ├── ETagMismatch         412: `If-Match` names another tail
 │   ├── TooManyRequests      429, after all retries
 │   └── Unavailable          5xx, after all retries
+├── StreamReplaced       another stream has the name by now: what was read is of an earlier one
 ├── Unreachable          no whole answer, after all retries
 │   └── UnconfirmedWrite     the same of a write that may have been carried out
 └── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
@@ -86,6 +87,10 @@ class TooManyRequests(StatusError):
 
 
 class Unavailable(StatusError):
+    pass
+
+
+class StreamReplaced(StreamError):
     pass
 
 

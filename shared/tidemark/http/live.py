@@ -55,7 +55,7 @@ async def read_or_wait(
     """
     deadline = time.monotonic() + wait_seconds
     with backend.hub.listen(key) as listener:
-        reading = await backend.run(lambda: read(backend.stores, key, request.read_from))
+        reading = await backend.run(lambda: read(backend.stores, key, request.read_from, request.cursor))
         if _is_news(reading) or wait_seconds <= 0:
             return reading
         follower = Follower(backend, listener, reading)

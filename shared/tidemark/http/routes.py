@@ -187,7 +187,8 @@ async def read_stream(request: Request) -> Response:
         return await long_poll(request, backend, key, read_request)
     if read_request.live is Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
-    reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from))
+    read_from, cursor = read_request.read_from, read_request.cursor
+    reading = await backend.run(lambda: read(backend.stores, key, read_from, cursor))
     return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 
@@ -215,8 +216,9 @@ async def server_sent_events(
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, read_request)
         return Response(events, headers=responses.event_stream_headers(record))
+    read_from, cursor = read_request.read_from, read_request.cursor
     async with backend.first_pages:
-        reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from, small=True))
+        reading = await backend.run(lambda: read(backend.stores, key, read_from, cursor, small=True))
     headers = responses.event_stream_headers(reading.record)
 
     async def counted_events() -> AsyncIterator[bytes]:

@@ -19,7 +19,8 @@ offset with one cursor receives the same next one, so a cache in front can go on
 
 A stream that is deleted and created again begins anew at the same offsets, under the same URL, but with
 another mark. So a cache may keep only responses to requests with the stream's own mark: such a request cannot
-mean another incarnation.
+mean another incarnation. And a reader that goes on with a cursor of another one is refused: it would read one
+stream's end behind the other's beginning.
 """
 
 from __future__ import annotations
@@ -153,6 +154,14 @@ MARK_BITS: Final = 26
 LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS
 
 
+#: The interval in the cursor of a catch-up read, which has no time: in June 2025, before the first release,
+#: so that every live cursor is greater.
+CATCH_UP_INTERVAL: Final = 1 << 20
+#: A cursor moves on by one with each request at least, so a busy reader's runs ahead of the clock, by less
+#: than so many intervals.
+_MOST_AHEAD: Final = 1 << 20
+
+
 def mark_of(incarnation: str) -> int:
     return crc32(incarnation.encode()) >> (32 - MARK_BITS)
 
@@ -178,13 +187,25 @@ def is_of(cursor: int | None, incarnation: str) -> bool:
     return cursor is not None and cursor % (1 << MARK_BITS) == mark_of(incarnation)
 
 
+def is_of_another(cursor: int | None, incarnation: str, now_ms: int) -> bool:
+    """Whether a stream with another incarnation gave the cursor. A number whose interval is none that we give
+    (one that another server gave, an early release, or the client) says nothing."""
+    if cursor is None or is_of(cursor, incarnation):
+        return False
+    return CATCH_UP_INTERVAL <= cursor >> MARK_BITS <= _interval_at(now_ms) + _MOST_AHEAD
+
+
+def _interval_at(now_ms: int) -> int:
+    return max(0, now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
+
+
 def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> int:
     """The interval that `now_ms` lies in, but always greater than the client's cursor.
 
     A client ahead of the clock still moves forward. Otherwise a cache would give it the response to
     its own last request for ever.
     """
-    interval = max(0, now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
+    interval = _interval_at(now_ms)
     if client_cursor is not None:
         interval = max(interval, (client_cursor >> MARK_BITS) + 1)
     return interval << MARK_BITS | mark_of(incarnation)
@@ -195,4 +216,4 @@ def decide_catch_up_cursor(client_cursor: int | None, incarnation: str) -> int:
     readers of an offset share a response."""
     if client_cursor is not None and is_of(client_cursor, incarnation):
         return client_cursor
-    return mark_of(incarnation)
+    return CATCH_UP_INTERVAL << MARK_BITS | mark_of(incarnation)

@@ -37,6 +37,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── HistoryGone           410  the offset lies beyond the tail
+    ├── StreamReplaced        410  the cursor is of an earlier stream of this name
     ├── PreconditionFailed    412  If-Match names another tail
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
@@ -338,6 +339,21 @@ class HistoryGone(ProtocolError):
         super().__init__(
             f"Offset {render_offset(offset)} lies beyond the end of the stream, which may have been put back "
             f"to an older state: start over from {render_offset(retained)} or, in a bucket, from bootstrap",
+            {"Stream-Next-Offset": render_offset(retained)},
+        )
+
+
+class StreamReplaced(ProtocolError):
+    """The reader's cursor is of an earlier stream of this name. Its offset means other bytes in this one. The
+    header says where to start over."""
+
+    status = 410
+
+    def __init__(self, retained: int) -> None:
+        super().__init__(
+            "The cursor is of a stream that was deleted and created again under this name: drop what was "
+            "read of it, and read from offset -1 without the cursor, or, in a bucket, start over from "
+            "bootstrap",
             {"Stream-Next-Offset": render_offset(retained)},
         )
 

@@ -12,7 +12,8 @@ also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for storage
                           PreconditionFailed
     GroupCommit           group_commit: as append
     load_head             load: StreamNotFound, StreamGone
-    read                  read: StreamNotFound, StreamGone, RetentionGone, HistoryGone, Malformed
+    read                  read: StreamNotFound, StreamGone, StreamReplaced, RetentionGone, HistoryGone,
+                          Malformed
     read_on               read: StreamNotFound, StreamGone
     renew_while_waiting   read: StreamNotFound, StreamGone
     delete                delete: StreamNotFound, StreamGone

@@ -12,6 +12,7 @@ from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
+from tidemark.protocol.caching import is_of_another
 from tidemark.protocol.errors import (
     Damaged,
     HistoryGone,
@@ -19,6 +20,7 @@ from tidemark.protocol.errors import (
     ProtocolError,
     RetentionGone,
     StreamNotFound,
+    StreamReplaced,
 )
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
@@ -47,9 +49,12 @@ class Reading:
         return self.page.data
 
 
-def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = False) -> Reading:
-    """One page, or a small one. Raises StreamNotFound, RetentionGone for an offset below what is retained,
-    HistoryGone for one beyond the tail, or Malformed for one inside a message.
+def read(
+    stores: Stores, key: StreamKey, read_from: ReadFrom, cursor: int | None = None, *, small: bool = False
+) -> Reading:
+    """One page, or a small one. Raises StreamNotFound, StreamReplaced for the cursor of an earlier stream of
+    this name, RetentionGone for an offset below what is retained, HistoryGone for one beyond the tail, or
+    Malformed for one inside a message.
 
     A read renews a sliding expiry (§5.1), whether it finds data or not.
     """
@@ -59,7 +64,7 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = F
         record = renew(stores, head.record, head.touched_ms, now_ms)
         tail = head.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
-    record, page = load_page(stores, key, read_from, now_ms, _limits(small=small))
+    record, page = load_page(stores, key, read_from, now_ms, _limits(small=small), cursor=cursor)
     return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
 
 
@@ -86,7 +91,13 @@ def _limits(*, small: bool) -> Mapping[str, Any]:
 
 
 def load_page(
-    stores: Stores, key: StreamKey, asked_from: int | Literal["-1"], now_ms: int, asked: Mapping[str, Any]
+    stores: Stores,
+    key: StreamKey,
+    asked_from: int | Literal["-1"],
+    now_ms: int,
+    asked: Mapping[str, Any],
+    *,
+    cursor: int | None = None,
 ) -> tuple[StreamRecord, Page]:
     """The stream and the page: both at once where the incarnation is remembered, else in turn. `asked` are
     more arguments of `read_page`. Raises as `read`.
@@ -109,6 +120,10 @@ def load_page(
         if guess != _begin(record, asked_from):
             page = None
     start = _begin(record, asked_from)
+    # From where the data begins on, a reader begins anew, whatever cursor it still has.
+    if asked_from not in {EARLIEST, record.retained} and is_of_another(cursor, record.incarnation, now_ms):
+        last_used_ms(stores, record, 0, now_ms)
+        raise StreamReplaced(record.retained)
     if start < record.retained:
         last_used_ms(stores, record, 0, now_ms)  # If the stream has expired: StreamNotFound.
         raise RetentionGone(record.retained)
