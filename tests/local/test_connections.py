@@ -20,6 +20,7 @@ from tests.local.polling import DEADLINE_SECONDS
 from tests.local.test_server import _answer, _live, _until_refused
 from tidemark.server import Message, Receive, Scope, Send, connections
 from tidemark.server.connections import (
+    MAX_HEAD_BYTES,
     TRIM_AFTER,
     TRIM_WAITS,
     FreedMemory,
@@ -189,6 +190,8 @@ def test_bytes_that_are_not_http_get_400_and_a_sentence(sent: bytes) -> None:
             501,
             "chunked alone, got 'gzip, chunked'",
         ),
+        (b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, "at most 65536 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:b\r\n" * 12_000 + b"\r\n", 431, "at most 65536 bytes"),
     ],
 )
 def test_what_rfc_9112_has_a_server_refuse_is_refused(sent: bytes, status: int, said: str) -> None:
@@ -253,6 +256,49 @@ def test_a_trailer_field_of_framing_is_refused(trailer: bytes) -> None:
 
     answer, bodies = play(scenario)
     assert (parsed(answer)[0], bodies) == (400, [])
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: ",
+        CHUNKED + b"1\r\nx\r\n0\r\nX-Long: ",
+        CHUNKED + b"1;",
+    ],
+    ids=["target", "header", "trailer", "chunk extension"],
+)
+def test_what_has_no_end_is_not_held(sent: bytes) -> None:
+    """No time limit ends it here, and each read would copy what has been read before."""
+
+    async def scenario(port: int, application: Application) -> tuple[bytes, list[bytes]]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(sent)
+        answering = asyncio.create_task(reader.read())
+        while not answering.done():
+            writer.write(b"x" * 10_000)
+            await asyncio.sleep(0.01)
+        writer.close()
+        return await answering, application.bodies
+
+    answer, bodies = play(scenario)
+    assert (parsed(answer)[0], bodies) == (431, [])
+
+
+def test_a_body_of_many_small_chunks_is_not_counted() -> None:
+    async def scenario(port: int, application: Application) -> list[bytes]:
+        await ask(
+            port,
+            CHUNKED.replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+            *[b"1\r\nx\r\n"] * 20_000,
+            b"0\r\n\r\n",
+        )
+        return application.bodies
+
+    assert play(scenario) == [b"x" * 20_000]
 
 
 def test_a_bad_chunk_behind_expect_100_continue_gets_400_alone() -> None:

@@ -43,8 +43,8 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: A body that is too large is read up to this size, so that the client gets to read the response.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
 
-#: A quoted parameter of a content type (RFC 9110 §5.6.4).
-_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+#: A content type whose commas are all in quoted parameters (RFC 9110 §5.6.4).
+_ONE_TYPE: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+")*+')
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 
 #: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
@@ -149,7 +149,7 @@ def is_closing(request: Request) -> bool:
 def parse_body_type(request: Request) -> ContentType | None:
     """Raises Malformed, also for two types that a gateway joined: a comma belongs in quotes only."""
     value = single_header(request, "Content-Type")
-    if value and "," in _QUOTED.sub("", value):
+    if value and "," in value and not _ONE_TYPE.fullmatch(value):
         raise Malformed(f"Content-Type must be sent once, as type/subtype; got {value[:80]!r}")
     return parse_content_type(value) if value else None
 

@@ -65,8 +65,8 @@ class ContentType:
 def parse_content_type(header: str) -> ContentType:
     """Raises Malformed if the header is not `type/subtype[; parameters]`."""
     value = header.strip()
-    match = _MEDIA_TYPE.fullmatch(value)
-    if match is None or len(value) > MAX_LENGTH:
+    match = _MEDIA_TYPE.fullmatch(value) if len(value) <= MAX_LENGTH else None
+    if match is None:
         raise Malformed(f"Content-Type must look like type/subtype, got {value[:80]!r}")
     return ContentType(value, match[1].lower())
 

@@ -40,6 +40,11 @@ TRIM_WAITS: Final = 15
 #: many of them at once the next ones are closed without a word.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 64
+#: The most bytes of a request's target and headers, and of what stands around the pieces of a body. The
+#: parser holds them, copies them with each read, and has no limit of its own.
+MAX_HEAD_BYTES: Final = 64 * 1024
+#: What a header has beside its name and value.
+_FIELD_BYTES: Final = len(": \r\n")
 #: The first byte of a TLS handshake. No HTTP request begins with it.
 TLS_HANDSHAKE: Final = b"\x16"
 
@@ -108,9 +113,11 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
     return type("Connection", (Connection,), bounds)
 
 
-def refusal_of(version: str, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-    """The status and message for a request that a server must refuse (RFC 9112 §3.2, §6.1). `headers` have
-    lower-case names."""
+def refusal_of(version: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+    """The status and message for a request that is too long, or that a server must refuse (RFC 9112 §3.2,
+    §6.1). `headers` have lower-case names."""
+    if len(target) + sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers) > MAX_HEAD_BYTES:
+        return TOO_LONG
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (version == "1.1" and not hosts):
         return 400, f"An HTTP/1.1 request has one Host header; this one has {len(hosts)}"
@@ -118,6 +125,12 @@ def refusal_of(version: str, headers: Sequence[tuple[bytes, bytes]]) -> tuple[in
     if codings and codings.strip().lower() != "chunked":
         return 501, f"Transfer-Encoding must be chunked alone, got {codings[:80]!r}"
     return None
+
+
+TOO_LONG: Final = (
+    431,
+    f"A request's target and headers, or its trailers, have at most {MAX_HEAD_BYTES} bytes",
+)
 
 
 class FreedMemory:
@@ -177,6 +190,8 @@ class Connection(HttpToolsProtocol):
         self._receiving: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._has_headers = self._has_begun = False
+        #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
+        self._held_bytes = 0
         #: Why the headers of the request cannot be answered otherwise.
         self._refusal: tuple[int, str] | None = None
 
@@ -198,7 +213,7 @@ class Connection(HttpToolsProtocol):
         self.freed.ended(self.loop)
 
     def data_received(self, data: bytes) -> None:
-        if self in self.lingering or self.transport.is_closing():
+        if self._is_ending():
             return
         if not self._has_begun and data.startswith(TLS_HANDSHAKE):
             self.logger.warning(
@@ -206,8 +221,12 @@ class Connection(HttpToolsProtocol):
             )
             self.transport.close()
             return
+        self._held_bytes += len(data)
         super().data_received(data)
-        if self._has_headers:
+        if self._has_begun and self._held_bytes > MAX_HEAD_BYTES and not self._is_ending():
+            self._refusal = TOO_LONG
+            self.send_400_response(TOO_LONG[1])
+        elif self._has_headers:
             # The next data is a piece of the body: restart the timeout.
             self._stop_receiving()
             self._receiving = self.loop.call_later(self.limits.body_seconds, self._give_up_body)
@@ -228,8 +247,8 @@ class Connection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
     def on_message_begin(self) -> None:
-        """A callback of httptools, as the next three."""
-        self._has_begun = True
+        """A callback of httptools, as the next four."""
+        self._has_begun, self._held_bytes = True, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -237,9 +256,13 @@ class Connection(HttpToolsProtocol):
         if not self._has_headers:
             super().on_header(name, value)
 
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         version = self.parser.get_http_version()
-        self._refusal = refusal_of(version, self.headers)
+        self._refusal = refusal_of(version, self.url, self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal[1])
         super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
@@ -269,6 +292,9 @@ class Connection(HttpToolsProtocol):
         if self._receiving is not None:
             self._receiving.cancel()
             self._receiving = None
+
+    def _is_ending(self) -> bool:
+        return self in self.lingering or self.transport.is_closing()
 
     def _is_in_use(self) -> bool:
         """A response is being sent, or the keep-alive timer runs already."""
