@@ -17,11 +17,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from tests.conformance.servers import running as server_running
+from tests.conformance.servers import tidemark_server
 from tests.ports import free_port
 from tests.programs import find, needs
 from tests.support import TEXT, World, a_key
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tidemark.client import Stream
 from tidemark.service.delete import delete
 from tidemark.service.stores import wall_clock_ms
 
@@ -67,6 +72,7 @@ http {{
             proxy_cache_lock_age {seconds}s;
             proxy_cache_lock_timeout {seconds}s;
         }}
+        location /plain/ {{ proxy_pass http://127.0.0.1:{origin}/; }}
     }}
 }}
 """
@@ -181,6 +187,23 @@ def test_most_requests_of_two_hundred_readers_never_reach_the_origin(world: Worl
         print(f"\n{answers} answers to {READERS} readers took {requests} requests at the origin")
         assert requests <= HANDFUL * ROUNDS + READERS + answers[204]
         assert answers[200] >= READERS
+
+
+@pytest.mark.parametrize("place", ["", "/plain"], ids=["caching", "as installed"])
+def test_an_event_passes_the_proxy_while_its_stream_goes_on(tmp_path: Path, place: str) -> None:
+    """nginx would keep what it gets until a buffer is full or the response has ended, which is long after this
+    client has given up."""
+    path = "/v1/stream/events"
+    server = tidemark_server("asgi", tmp_path, SSE_SECONDS="900")
+    with server_running(server), proxied(server.port, tmp_path) as proxy:
+        written = Stream.create(f"{server.base_url}{path}", content_type="text/plain")
+        with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE_SECONDS)) as client:
+            client.request("GET", f"{place}{path}?live=sse&offset=-1")
+            response = client.getresponse()
+            for number in range(3):
+                written.append(b"message %d;" % number)
+                while response.readline() != b"data:message %d;\n" % number:
+                    pass
 
 
 def test_no_reader_gets_bytes_of_an_earlier_incarnation(world: World, tmp_path: Path) -> None:

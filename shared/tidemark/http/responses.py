@@ -184,7 +184,8 @@ def _etag(reading: Reading) -> str:
 
 
 def event_stream_headers(record: StreamRecord) -> dict[str, str]:
-    headers = data_headers(_EVENTS) | {"Cache-Control": EVENT_STREAM}
+    """The last one is for nginx, which would keep the events until the response has ended."""
+    headers = data_headers(_EVENTS) | {"Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"
     return headers
