@@ -191,7 +191,7 @@ def test_most_requests_of_two_hundred_readers_never_reach_the_origin(world: Worl
 
 @pytest.mark.parametrize("place", ["", "/plain"], ids=["caching", "as installed"])
 def test_an_event_passes_the_proxy_while_its_stream_goes_on(tmp_path: Path, place: str) -> None:
-    """nginx would keep what it gets until a buffer is full or the response has ended, which is long after this
+    """nginx would keep what it gets until a buffer is full or the response has ended: long after this
     client has given up."""
     path = "/v1/stream/events"
     server = tidemark_server("asgi", tmp_path, SSE_SECONDS="900")
