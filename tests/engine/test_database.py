@@ -7,13 +7,15 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 import pytest
 
+from tidemark.engine import database
 from tidemark.engine.database import Database, Slow, UnusableDatabase
 from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
@@ -330,6 +332,51 @@ def test_a_message_is_as_durable_as_the_write_that_it_is_part_of(scene: Scene) -
     assert [each.body for each in messages.take(10, hidden_seconds=9)] == ["two"]  # It was not done.
     now[0] += 3_000
     assert [each.body for each in messages.take(10, hidden_seconds=9)] == ["later"]
+
+
+MEGABYTE = 1024 * 1024
+
+
+def put_megabytes(scene: Scene, count: int) -> Iterator[int]:
+    """The length of the write-ahead log after each commit of one."""
+    log = Path(f"{scene.database.path}-wal")
+    for number in range(count):
+        item = {"pk": {"S": "p"}, "sk": {"S": f"{number:04}"}, "b": {"B": "x" * MEGABYTE}}
+        scene.run(partial(scene.database.run, partial(scene.table.put, item)))
+        yield log.stat().st_size
+
+
+def test_the_write_ahead_log_is_bounded_unless_a_reader_holds_it(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_COMMITS_BETWEEN", 1)
+    assert max(put_megabytes(scene, 40)) < 32 * MEGABYTE
+    assert caplog.messages == []
+    with closing(sqlite3.connect(scene.database.path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM items").fetchall()
+        assert max(put_megabytes(scene, 70)) > database.LONG_LOG_BYTES
+        [said] = caplog.messages
+        assert "another process, such as a backup, reads the database" in said
+    assert list(put_megabytes(scene, 2))[-1] <= 32 * MEGABYTE
+
+
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["new", "of an earlier release"])
+def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path, is_earlier: bool) -> None:
+    """But for a part that the next writes use. A store of an earlier release is written anew once."""
+    path = tmp_path / "tidemark.db"
+    Database(path).close()
+    if is_earlier:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.executescript("PRAGMA auto_vacuum = NONE; VACUUM")
+    scene = Scene(path)
+    list(put_megabytes(scene, 9))
+    scene.table.delete_many([{"pk": {"S": "p"}, "sk": {"S": f"{number:04}"}} for number in range(1, 9)])
+    while scene.database.give_back():
+        pass
+    assert [len(item["b"]["B"]) for item in scene.table.query("p")[0]] == [MEGABYTE]
+    scene.database.close()
+    assert path.stat().st_size < 2 * MEGABYTE
 
 
 def test_a_file_that_cannot_be_used_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeVar
@@ -34,17 +34,33 @@ MEMORY: Final = ":memory:"
 #: Of the file: `TIDE`, and the format of what is in it.
 APPLICATION_ID: Final = 0x54494445
 FORMAT: Final = 1
-#: A write-ahead log that is longer is copied into the database, by a thread of its own. It is looked at after
-#: so many commits.
-_LONG_LOG_BYTES: Final = 32 * 1024 * 1024
+#: SQLite's name for it.
+_INCREMENTAL: Final = 2
+_PAGE_BYTES: Final = 8192
+#: The commit that makes the write-ahead log longer copies it into the database, and its file is used again
+#: from the beginning (https://sqlite.org/wal.html#ckpt).
+_LOG_PAGES: Final = 2000
+#: What may be left of a file that had to be longer: while another process reads, the log is not used again.
+_LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
+#: It is said that a log is longer than this. It is looked at after so many commits.
+LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 _COMMITS_BETWEEN: Final = 256
+#: Free pages that stay in the file for what is written next, as a part of all.
+_SPARE_PART: Final = 10
+#: How many are given back in one turn.
+_GIVEN_BACK: Final = 64
+#: A store of an earlier release keeps its free pages unless it is written anew; where that takes a second,
+#: it is done when the store is opened.
+_QUICKLY_REWRITTEN_PAGES: Final = 64 * 1024 * 1024 // _PAGE_BYTES
 
-_SETTINGS: Final = """
-PRAGMA page_size = 8192;
+_SETTINGS: Final = f"""
+PRAGMA page_size = {_PAGE_BYTES};
+PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
-PRAGMA wal_autocheckpoint = 0;
+PRAGMA wal_autocheckpoint = {_LOG_PAGES};
+PRAGMA journal_size_limit = {_LEFT_LOG_BYTES};
 PRAGMA cache_size = -32768;
 PRAGMA temp_store = MEMORY;
 """
@@ -106,7 +122,7 @@ class Database:
         self._is_free.set()
         self._turns: SimpleQueue[list[asyncio.Future[None]] | None] = SimpleQueue()
         self._commits = 0
-        self._copying: threading.Thread | None = None
+        self._next_said_bytes = LONG_LOG_BYTES
         try:
             self._connection = self._open()
         except sqlite3.Error as error:
@@ -130,13 +146,13 @@ class Database:
                 f"version reads {FORMAT} at most"
             )
         db.executescript(_SETTINGS)
-        if not tables:
+        if tables:
+            _tidy(db)
+        else:
             db.executescript(_TABLES)
         return db
 
     def close(self) -> None:
-        if self._copying is not None:
-            self._copying.join()
         with self._lock:
             self._connection.close()
 
@@ -297,6 +313,9 @@ class Database:
         """The thread that commits. Meanwhile nobody else uses the connection."""
         while (turn := self._turns.get()) is not None:
             failure = self._try_commit()
+            self._commits += 1
+            if self._commits % _COMMITS_BETWEEN == 0:
+                self._look_at_the_log()
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._end_commit, turn, failure)
 
@@ -322,9 +341,6 @@ class Database:
     def _end_turn(self) -> list[Callable[[], object]]:
         """The calls to make now that the turn is committed."""
         then, self._then, self.is_dirty = self._then, [], False
-        self._commits += 1
-        if self._commits % _COMMITS_BETWEEN == 0:
-            self._copy_a_long_log()
         return then
 
     def _take_back(self, failure: BaseException) -> None:
@@ -344,18 +360,48 @@ class Database:
             if not each_waiting.done():
                 each_waiting.set_exception(OutcomeUnknown())
 
-    # --- the write-ahead log ---
+    # --- the file ---
 
-    def _copy_a_long_log(self) -> None:
+    def give_back(self) -> bool:
+        """Return some free pages to the disk. Whether there may be more."""
+        pages = self.operate(_to_give_back, writes=False)
+        if pages:
+            self.operate(lambda db: _one(db, f"PRAGMA incremental_vacuum({pages})"), writes=True)
+        return pages == _GIVEN_BACK
+
+    def _look_at_the_log(self) -> None:
+        """Say that it is too long, and again each time that it has doubled."""
         with suppress(OSError):
-            is_long = Path(f"{self.path}-wal").stat().st_size > _LONG_LOG_BYTES
-            if is_long and (self._copying is None or not self._copying.is_alive()):
-                self._copying = threading.Thread(
-                    target=self._copy_log, name="tidemark-checkpoint", daemon=True
+            size = Path(f"{self.path}-wal").stat().st_size
+            if size <= LONG_LOG_BYTES:
+                self._next_said_bytes = LONG_LOG_BYTES
+            elif size > self._next_said_bytes:
+                self._next_said_bytes = 2 * size
+                _log.warning(
+                    "the write-ahead log has %d MB: another process, such as a backup, reads the database "
+                    "and holds it; it shrinks when that has ended",
+                    size >> 20,
                 )
-                self._copying.start()
 
-    def _copy_log(self) -> None:
-        """Runs in the background (https://sqlite.org/wal.html#ckpt)."""
-        with suppress(sqlite3.Error), closing(sqlite3.connect(self.path, timeout=5)) as db:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+def _one(db: sqlite3.Connection, question: str) -> int:
+    """The number that is the answer; 0 without one."""
+    found = db.execute(question).fetchall()
+    return found[0][0] if found and found[0] else 0
+
+
+def _to_give_back(db: sqlite3.Connection) -> int:
+    if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:
+        return 0
+    spare = _one(db, "PRAGMA page_count") // _SPARE_PART
+    return max(0, min(_one(db, "PRAGMA freelist_count") - spare, _GIVEN_BACK))
+
+
+def _tidy(db: sqlite3.Connection) -> None:
+    """Empty the log, and let a store of an earlier release give back its free pages. A full disk or another
+    process that reads may keep it from that, and the next start tries again."""
+    with suppress(sqlite3.Error):
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        used = _one(db, "PRAGMA page_count") - _one(db, "PRAGMA freelist_count")
+        if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL and used <= _QUICKLY_REWRITTEN_PAGES:
+            db.execute("VACUUM")

@@ -202,6 +202,8 @@ class EmbeddedSystem:
             pass
         sweep(self.stores)
         remind(self.stores, self.attention.send)
+        while self.database.give_back():
+            pass
 
     def close(self) -> None:
         self.database.close()
