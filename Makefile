@@ -108,6 +108,10 @@ chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and re
 mutations: $(DEV) npm-if-possible ## plant known bugs in a copy of the tree: which do the tests catch? (ARGS="trim": words of names)
 	@$(VENV) -m tests.mutations $(ARGS)
 
+.PHONY: nightly
+nightly: ## what is run every night: long campaigns, planted bugs, every PySpark, benchmarks (hours)
+	@.ci/nightly
+
 .PHONY: bench
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,6 @@ LIMITS: Final = {
     "parameters of the template": 25,
     "variables of the environment": 35,
     "lines of tests": 69_000,
-    "cases of tests": 8_000,
 }
 
 
@@ -48,7 +45,6 @@ def measured() -> dict[str, float]:
         "parameters of the template": len(list(_keys_of("Parameters", template))),
         "variables of the environment": len(own_variables()),
         "lines of tests": sum(map(_lines, (ROOT / "tests").rglob("*.py"))),
-        "cases of tests": _cases(),
     }
 
 
@@ -76,12 +72,3 @@ def _keys_of(section: str, template: str) -> Iterator[str]:
     """Read as text, because the template has tags that only SAM's reader knows."""
     body = re.split(r"^(?=\w)", template.partition(f"\n{section}:\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     yield from re.findall(r"^  (\w+):$", body, re.MULTILINE)
-
-
-def _cases() -> int:
-    """Of `make test`."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    counted = re.search(r"^(\d+)(?:/\d+)? tests collected", said, re.MULTILINE)
-    assert counted is not None, said[-2_000:]
-    return int(counted[1])

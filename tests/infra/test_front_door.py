@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,33 @@ def test_a_commit_is_checked_by_what_make_lint_runs() -> None:
 
 def test_the_workflow_runs_what_every_machine_can_run() -> None:
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["all"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    [command] = [step["run"] for step in job["steps"] if "run" in step]
+    assert re.findall("[.]ci/[a-z]+", command) == [".ci/nightly", ".ci/run"]
+
+
+#: Targets that neither .ci/run nor .ci/nightly starts, and the test that runs what is behind each.
+RUN_BY_A_TEST = {
+    "deploy": "tests/emulated/test_private_stack.py",
+    "undeploy": "tests/ops/test_deploy.py",
+    "release": "tests/infra/test_locks.py",
+    "base-image": "tests/infra/test_locks.py",
+}
+#: What starts the others.
+STARTS_OTHERS = {"help", "nightly"}
+
+
+def test_each_target_of_make_help_is_run_by_day_or_by_night() -> None:
+    """A command that nothing runs breaks unseen."""
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = set(re.findall(r"^  make ([a-z0-9-]+) ", said, re.MULTILINE))
+    assert len(targets) > 30
+    scripts = "".join((ROOT / ".ci" / name).read_text() for name in ("run", "nightly", "stages.sh"))
+    commands = re.findall(r"\bmake ((?:-j \d )?[a-z][a-z0-9- ]*)", re.sub("#.*", "", scripts))
+    run = {word for command in commands for word in command.split()}
+    assert targets - run - RUN_BY_A_TEST.keys() - STARTS_OTHERS == set()
+    assert (RUN_BY_A_TEST.keys() | STARTS_OTHERS) <= targets
+    for target, test in RUN_BY_A_TEST.items():
+        assert target in (ROOT / test).read_text(), (target, test)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.stem)
