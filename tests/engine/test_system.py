@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.protocol.wake_state import DeliveryFailure
+from tidemark.server.serve import _prepared
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, Turns
 from tidemark.service.append import append
 from tidemark.service.create import create
@@ -48,6 +50,23 @@ def follow(system: EmbeddedSystem) -> None:
 
 def told(system: EmbeddedSystem) -> bytes:
     return read(system.stores, REGISTRY, 0).data
+
+
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["new", "of an earlier release"])
+def test_what_is_stored_is_its_owners_alone(tmp_path: Path, is_earlier: bool) -> None:
+    """An earlier release let everybody read: what leads to the blobs is closed when the store is opened."""
+    folder = tmp_path / "data"
+    system = a_system(_prepared(folder))
+    system.blobs.put("log/a/one", b"x")
+    private = [folder, *folder.glob("tidemark.db*"), folder / "blobs"]
+    if is_earlier:
+        for each in private[1:]:
+            each.chmod(0o755 if each.is_dir() else 0o644)
+        system = a_system(_prepared(folder))
+    else:
+        private.append(folder / "blobs/log/a/one")
+    assert len(private) >= 5
+    assert [stat.filemode(each.stat().st_mode)[4:] for each in private] == ["------"] * len(private)
 
 
 def test_nobody_is_told_of_changes_where_nobody_has_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -129,6 +130,8 @@ class Database:
             raise UnusableDatabase(f"{path} cannot be used: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
+        if self.path != MEMORY:
+            _create_private(Path(self.path))
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
         application, version, tables = (
             db.execute(question).fetchone()[0]
@@ -145,6 +148,8 @@ class Database:
                 f"{self.path} was written by a later version of Tidemark: its format is {version}, and this "
                 f"version reads {FORMAT} at most"
             )
+        if self.path != MEMORY:
+            _make_private(Path(self.path))
         db.executescript(_SETTINGS)
         if tables:
             _tidy(db)
@@ -382,6 +387,19 @@ class Database:
                     "and holds it; it shrinks when that has ended",
                     size >> 20,
                 )
+
+
+def _create_private(path: Path) -> None:
+    """For its owner alone, as SQLite makes the files beside it. Whether it can be used, SQLite says."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def _make_private(path: Path) -> None:
+    """Those of an earlier release, which everybody could read."""
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(OSError):
+            Path(f"{path}{suffix}").chmod(0o600)
 
 
 def _one(db: sqlite3.Connection, question: str) -> int:

@@ -36,7 +36,9 @@ class BlobFiles:
         self.root = root
         self.base_url = base_url
         self._check_fast = check_fast
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):
+            root.chmod(0o700)  # An earlier release let everybody in.
         self._url_key = _url_key(root.parent / _KEY_NAME)
 
     def put(self, key: str, data: bytes) -> None:
@@ -84,7 +86,7 @@ class BlobFiles:
         with _translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with part.open("xb") as file:
+                with open(part, "xb", opener=_private) as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -137,6 +139,10 @@ class BlobFiles:
         """Of a URL that lets its holder do this to one blob until a time, in Unix seconds."""
         signed = f"{method}\n{key}\n{until}\n{content_type}"
         return hmac.new(self._url_key, signed.encode(), sha256).hexdigest()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _checked(key: str, data: bytes, size: int | None) -> bytes:

@@ -300,7 +300,7 @@ class DataDirectory:
 
     def _prepare(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.lock.acquire()
             for directory in (self.tables, self.objects, self.log("x").parent):
                 directory.mkdir(exist_ok=True)

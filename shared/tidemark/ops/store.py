@@ -57,7 +57,7 @@ def back_up(data_dir: Path, target: Path) -> None:
     if not source.exists():
         raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
     try:
-        target.mkdir(parents=True)
+        target.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise NoStore(f"{target} is there already: name a folder that is not") from None
     with closing(sqlite3.connect(source)) as table, closing(sqlite3.connect(target / source.name)) as copy:

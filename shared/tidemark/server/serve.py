@@ -85,7 +85,7 @@ def _listen(configuration: LocalConfiguration, settings: Settings, *, in_memory:
 def _prepared(data_dir: Path) -> Path:
     """Raises OSError for a directory that cannot be used, or is an earlier version's."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{data_dir} cannot be used: {error.strerror}; choose another DATA_DIR") from error
     if (data_dir / "dynamodb").exists():
