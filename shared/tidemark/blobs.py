@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from typing import Any, Final, Protocol
 from tidemark.aws.clients import s3_failures
 from tidemark.aws.retry import Failure, NoAnswer
 from tidemark.aws.s3 import Objects, Refusal, storage_error
-from tidemark.protocol.errors import StorageUnavailable
+from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import render_offset
+
+_log: Final = logging.getLogger("tidemark")
 
 _MEGABYTE: Final = 1024 * 1024
 #: S3 accepts no smaller part, except the last one.
@@ -32,20 +35,33 @@ _MOST_DELETED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """An object that is there: its size in bytes, and what tells its bytes from others. S3 has an entity tag;
+    files have a CRC-32."""
+
+    size: int
+    etag: str | None = None
+    crc: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Composition:
-    """An object of `before`, the `size` bytes of the object `source`, and `after`."""
+    """An object of `before`, the `size` bytes of the object `source`, and `after`. With `etag` the source is
+    copied only if it is still that object."""
 
     content_type: str
     before: bytes
     source: str
     size: int
     after: bytes
+    etag: str | None = None
 
 
 def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
     """The object is complete, or it does not exist. Raises boto3's errors, and NoAnswer."""
     if wanted.size <= SMALL_OBJECT:
-        middle = _read(client, wanted.size, Bucket=bucket, Key=wanted.source)
+        unchanged = {} if wanted.etag is None else {"IfMatch": wanted.etag}
+        middle = _read(client, wanted.size, Bucket=bucket, Key=wanted.source, **unchanged)
         body = wanted.before + middle + wanted.after
         client.put_object(Bucket=bucket, Key=key, Body=body, ContentType=wanted.content_type)
         return
@@ -67,7 +83,9 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
     count = -(-rest // _COPIED_PART)
     edges = [_SMALLEST_PART + rest * index // count for index in range(count + 1)]  # None is too small.
     ranges = [f"bytes={first}-{behind - 1}" for first, behind in pairwise(edges)]
-    head = _read(client, _SMALLEST_PART, **source, Range=f"bytes=0-{_SMALLEST_PART - 1}")
+    unchanged = {} if wanted.etag is None else {"IfMatch": wanted.etag}
+    copy_unchanged = {} if wanted.etag is None else {"CopySourceIfMatch": wanted.etag}
+    head = _read(client, _SMALLEST_PART, **source, **unchanged, Range=f"bytes=0-{_SMALLEST_PART - 1}")
 
     def put(number: int, body: bytes) -> dict[str, Any]:
         reply = client.upload_part(**upload, PartNumber=number, Body=body)
@@ -75,7 +93,7 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
 
     def copy(numbered: tuple[int, str]) -> dict[str, Any]:
         number, byte_range = numbered
-        copied = {"CopySource": source, "CopySourceRange": byte_range}
+        copied = {"CopySource": source, "CopySourceRange": byte_range, **copy_unchanged}
         reply = client.upload_part_copy(**upload, PartNumber=number, **copied)
         return {"PartNumber": number, "ETag": reply["CopyPartResult"]["ETag"]}
 
@@ -137,6 +155,10 @@ def bootstrap_blob_key(snapshot_blob: str) -> str:
     return f"{snapshot_blob}.bootstrap"
 
 
+#: Go with a PUT to a signed URL, which allows nothing else: S3 then refuses to write over an object (412).
+PUT_HEADERS: Final = {"If-None-Match": "*"}
+
+
 class Blobs(Protocol):
     """Immutable objects by name."""
 
@@ -148,17 +170,22 @@ class Blobs(Protocol):
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
         """A part of an object. Raises Damaged if the object does not have these bytes."""
 
-    def size(self, key: str) -> int | None:
-        """The object's size in bytes; None if it does not exist."""
+    def stored(self, key: str) -> Stored | None:
+        """None if the object does not exist."""
 
-    def compose(self, key: str, wanted: Composition) -> None: ...
+    def compose(self, key: str, wanted: Composition) -> int | None:
+        """The object's CRC-32, where S3 does not check it by itself."""
 
-    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+    def url_to_get(
+        self, key: str, seconds: int, content_type: str | None = None, known: Stored | None = None
+    ) -> str:
         """Anybody who has the URL may read this one object for so many seconds. A browser saves it and does
-        not show it: S3 sends no policy that would keep a page's scripts from running."""
+        not show it: S3 sends no policy that would keep a page's scripts from running. An object that is not
+        the `known` one is not handed out whole; raises Damaged if that is seen here."""
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        """Anybody who has the URL may write this one object for so many seconds."""
+        """Anybody who has the URL may write this one object for so many seconds, once: the request needs the
+        headers `PUT_HEADERS`."""
 
     def delete(self, *keys: str) -> None:
         """Remove the objects behind these keys; it is no error if one does not exist."""
@@ -189,9 +216,9 @@ class BlobStore:
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
         return self.objects.get_range(key, first_byte, size)
 
-    def size(self, key: str) -> int | None:
-        """The object's size; None if it does not exist. Without the right to list, S3 answers 403 for a
-        missing object.
+    def stored(self, key: str) -> Stored | None:
+        """The object's size and tag; None if it does not exist. Without the right to list, S3
+        answers 403 for a missing object.
 
         It gets the first byte: the reply to a HEAD has no body, so nothing proves that its headers are not
         cut in the middle of the size.
@@ -203,17 +230,22 @@ class BlobStore:
                     reply["Body"].read()
             except Refusal as refusal:
                 if refusal.status == 416:
-                    return 0
+                    return Stored(0)
                 if refusal.status in {403, 404}:
                     return None
                 raise
-        return int(reply["ContentRange"].rpartition("/")[2])
+        return Stored(int(reply["ContentRange"].rpartition("/")[2]), etag=reply["ETag"])
 
     def compose(self, key: str, wanted: Composition) -> None:
         with _translated():
             compose(self._client, self._bucket, key, wanted)
 
-    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+    def url_to_get(
+        self, key: str, seconds: int, content_type: str | None = None, known: Stored | None = None
+    ) -> str:
+        if known and known.etag and (found := self.stored(key)) and found.etag != known.etag:
+            _log.error("a stored object is damaged: %s has the tag %s, not %s", key, found.etag, known.etag)
+            raise Damaged
         arguments = {"Bucket": self._bucket, "Key": key, "ResponseContentDisposition": "attachment"}
         if content_type is not None:
             arguments["ResponseContentType"] = content_type
@@ -221,7 +253,7 @@ class BlobStore:
         return url
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        arguments = {"Bucket": self._bucket, "Key": key}
+        arguments = {"Bucket": self._bucket, "Key": key, "IfNoneMatch": PUT_HEADERS["If-None-Match"]}
         url: str = self._client.generate_presigned_url("put_object", Params=arguments, ExpiresIn=seconds)
         return url
 

@@ -176,11 +176,11 @@ class Snapshotter(Lifecycle):
         client = Client(url.port)
         for _ in range(_UPLOAD_TRIES):
             try:
-                put = await client.request("PUT", f"{url.path}?{url.query}", body)
+                put = await client.request("PUT", f"{url.path}?{url.query}", body, headers=asked["headers"])
             except NoAnswer:
                 await self.pause(0.3)
                 continue
-            if put.status == 200:
+            if put.status in {200, 412}:  # 412: a try before this one has put it there.
                 client.close()
                 return str(asked["upload"])
             await self.pause(0.3)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from tidemark.blobs import Composition, joined_key
+from tidemark.blobs import Composition, Stored, joined_key
 from tidemark.engine.files import BlobFiles
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
@@ -20,9 +21,13 @@ def test_a_blob_is_there_whole_under_its_name(blobs: BlobFiles) -> None:
     blobs.put("log/a/one", b"0123456789")
     assert blobs.get("log/a/one") == blobs.get("log/a/one", 10) == b"0123456789"
     assert blobs.get_range("log/a/one", 3, 4) == b"3456"
-    assert (blobs.size("log/a/one"), blobs.size("log/a/none")) == (10, None)
-    blobs.compose("log/a/two", Composition("text/plain", b"<", "log/a/one", 10, b">"))
+    assert (blobs.stored("log/a/one"), blobs.stored("log/a/none")) == (
+        Stored(10, crc=crc32(b"0123456789")),
+        None,
+    )
+    crc = blobs.compose("log/a/two", Composition("text/plain", b"<", "log/a/one", 10, b">"))
     assert blobs.get("log/a/two") == b"<0123456789>"
+    assert crc == crc32(b"<0123456789>")
 
 
 def test_what_fails_leaves_no_part_of_a_blob(blobs: BlobFiles) -> None:
@@ -42,7 +47,7 @@ def test_a_blob_of_another_size_is_damaged(blobs: BlobFiles) -> None:
         blobs.get_range("log/a/one", 8, 3)
     with pytest.raises(Damaged):
         blobs.compose("log/a/two", Composition("text/plain", b"", "log/a/one", 11, b""))
-    assert blobs.size("log/a/two") is None
+    assert blobs.stored("log/a/two") is None
 
 
 def test_removing_what_is_not_there_is_no_error_and_takes_nothing_else(blobs: BlobFiles) -> None:
@@ -60,11 +65,12 @@ def test_removing_what_is_not_there_is_no_error_and_takes_nothing_else(blobs: Bl
 
 def test_the_key_that_signs_urls_outlives_the_process(blobs: BlobFiles) -> None:
     again = BlobFiles(blobs.root)
-    signed = blobs.signature("GET", "log/a/one", "100", "")
-    assert again.signature("GET", "log/a/one", "100", "") == signed
+    signed = blobs.signature("GET", "log/a/one", {"until": "100"})
+    assert again.signature("GET", "log/a/one", {"until": "100"}) == signed
     others = [
-        ("PUT", "log/a/one", "100", ""),
-        ("GET", "log/a/two", "100", ""),
-        ("GET", "log/a/one", "101", ""),
+        ("PUT", "log/a/one", {"until": "100"}),
+        ("GET", "log/a/two", {"until": "100"}),
+        ("GET", "log/a/one", {"until": "101"}),
+        ("GET", "log/a/one", {"until": "100", "crc": "00000000"}),
     ]
     assert signed not in [again.signature(*each) for each in others]

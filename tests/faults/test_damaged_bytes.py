@@ -18,7 +18,7 @@ from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import Process, World, a_key
 from tidemark.aws.s3 import Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
-from tidemark.blobs import Composition
+from tidemark.blobs import Composition, snapshot_blob_key
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, log_pk
@@ -31,7 +31,7 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import read_snapshot
+from tidemark.service.snapshots import MAX_ANSWER_BYTES, begin_upload, read_snapshot
 
 SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
 Item = dict[str, Any]
@@ -247,6 +247,27 @@ def test_a_snapshot_that_is_not_as_it_was_is_never_returned(
     assert snapshot.blob in caplog.text
 
 
+@pytest.mark.parametrize("size", [3, MAX_ANSWER_BYTES + 1])
+@pytest.mark.parametrize("offset", [0, 1], ids=["same size", "longer"])
+def test_an_upload_is_read_as_it_was_published(
+    world: World, caplog: pytest.LogCaptureFixture, size: int, offset: int
+) -> None:
+    """Whoever writes over it past the URL that was given."""
+    process = world.process()
+    key = key_in_new_bucket(process)
+    process.create(key)
+    process.append(key, b"x")
+    begun = begin_upload(process.stores, key, 1)
+    name = snapshot_blob_key(load_head(process.stores, key).record.incarnation, 1, begun.id.mark)
+    process.s3.put_object(Bucket=world.bucket_name, Key=name, Body=bytes(size))
+    publish(process, key, 1, upload=begun.id)
+    process.objects.sleep = lambda _: None
+    process.s3.put_object(Bucket=world.bucket_name, Key=name, Body=b"y" * (size + offset))
+    with pytest.raises(Damaged):
+        read_snapshot(process.stores, key, 1)
+    assert name in caplog.text
+
+
 @pytest.mark.parametrize("data", [None, b"", b"123", b"12345678"])
 def test_a_batch_without_all_its_bytes_is_not_kept_in_memory(data: bytes | None) -> None:
     whole = Batch(0, Tail(5), "id", 0, b"12345")
@@ -291,16 +312,21 @@ def cuts(proxy: Proxy, call: Callable[[], object], step: int) -> Iterator[int]:
 def test_a_cut_reply_never_gives_an_object_a_wrong_size(bucket: tuple[Process, Proxy]) -> None:
     """The size of what a client has uploaded is what its snapshot is published with."""
     process, proxy = bucket
+
+    def size_of(key: str) -> int | None:
+        found = process.stores.blobs.stored(key)
+        return None if found is None else found.size
+
     process.stores.blobs.put("a", bytes(1234))
-    positions = list(cuts(proxy, lambda: process.stores.blobs.size("a"), 7))
+    positions = list(cuts(proxy, lambda: process.stores.blobs.stored("a"), 7))
     assert len(positions) > 50
-    for _ in cuts(proxy, lambda: process.stores.blobs.size("a"), 7):
+    for _ in cuts(proxy, lambda: process.stores.blobs.stored("a"), 7):
         with pytest.raises(StorageUnavailable):
-            process.stores.blobs.size("a")
-    assert process.stores.blobs.size("a") == 1234
+            process.stores.blobs.stored("a")
+    assert size_of("a") == 1234
     process.stores.blobs.put("empty", b"")
-    assert process.stores.blobs.size("empty") == 0
-    assert process.stores.blobs.size("nothing") is None
+    assert size_of("empty") == 0
+    assert size_of("nothing") is None
 
 
 def test_a_refused_reply_of_an_object_leaves_no_connection_open(bucket: tuple[Process, Proxy]) -> None:
@@ -366,7 +392,8 @@ def test_a_composition_is_whole_or_not_there(
             process.stores.blobs.delete("composed")
             with proxy.spoiling(cut_one(number, position)), suppress(StorageUnavailable):
                 process.stores.blobs.compose("composed", wanted)
-            assert process.stores.blobs.size("composed") in {None, len(data) + 2}
+            found = process.stores.blobs.stored("composed")
+            assert found is None or found.size == len(data) + 2
             process.stores.blobs.compose("composed", wanted)
             assert process.stores.blobs.get("composed") == b"<" + data + b">", (reply.operation, position)
 
@@ -422,9 +449,9 @@ def test_a_composition_is_refused_if_the_source_is_not_the_expected_object(
 def test_an_error_reply_that_is_cut_means_storage_is_unavailable(bucket: tuple[Process, Proxy]) -> None:
     """botocore reads the body of an error elsewhere than all others."""
     process, proxy = bucket
-    for _ in cuts(proxy, lambda: process.stores.blobs.size("nothing"), 23):
+    for _ in cuts(proxy, lambda: process.stores.blobs.stored("nothing"), 23):
         with pytest.raises(StorageUnavailable):
-            process.stores.blobs.size("nothing")
+            process.stores.blobs.stored("nothing")
 
 
 def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -238,13 +240,17 @@ def begin(document: Document, offset: int) -> dict[str, Any]:
     return answer.json
 
 
-def put_to(url: str, body: bytes) -> None:
-    """Straight to S3, as any HTTP client would."""
-    request = urllib.request.Request(
-        url, data=body, method="PUT", headers={"Content-Type": "application/x-folded"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert answer.status == 200
+def put_to(upload: dict[str, Any], body: bytes) -> int:
+    """Straight to S3, as any HTTP client would. The signature is over the headers, so S3 refuses a request
+    without them."""
+    assert "if-none-match" in parse_qs(urlsplit(upload["url"]).query)["X-Amz-SignedHeaders"][0].split(";")
+    headers = {"Content-Type": "application/x-folded"} | upload["headers"]
+    request = urllib.request.Request(upload["url"], data=body, method="PUT", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
 
 
 def get_from(url: str) -> tuple[str, bytes]:
@@ -263,11 +269,13 @@ def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: D
     """It is published by name, and both its own URL and bootstrap return it, whatever its size."""
     upload = begin(document, 22)
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
-    put_to(upload["url"], body)
+    assert put_to(upload, body) == 200
+    assert put_to(upload, body[::-1]) == 412, "it is written once"
     assert door.head(document.path)["stream-snapshot-offset"] is None, "nothing is visible before the publish"
     name = {"Snapshot_Upload": upload["upload"], "Content_Type": "text/x-folded; a=b"}
     for _ in range(2):
         assert document.publish(22, b"", **name).status == 204, "asking twice publishes once"
+    assert [put_to(upload, other) for other in (body[::-1], b"x")] == [412, 412]
     read = door.get(f"{document.path}/snapshot/{token(22)}")
     assert (read["stream-snapshot-offset"], read.next_offset) == (token(22), token(22))
     answer = document.bootstrap()
@@ -291,7 +299,7 @@ def test_an_upload_that_is_missing_lapsed_or_for_another_offset_cannot_be_publis
     upload = begin(document, 22)
     name = {"Snapshot_Upload": upload["upload"]}
     assert document.publish(22, b"", **name).status == 409, "nothing was uploaded"
-    put_to(upload["url"], b"folded")
+    assert put_to(upload, b"folded") == 200
     assert document.publish(22, b"body", **name).status == 400
     assert document.publish(33, b"", **name).status == 409, "it was uploaded for another offset"
     assert document.publish(22, b"", Snapshot_Upload="x").status == 400
@@ -304,7 +312,7 @@ def test_an_upload_that_is_missing_lapsed_or_for_another_offset_cannot_be_publis
 
 def test_an_upload_that_was_superseded_is_not_published_again(document: Document) -> None:
     upload = begin(document, 22)
-    put_to(upload["url"], b"folded")
+    assert put_to(upload, b"folded") == 200
     name = {"Snapshot_Upload": upload["upload"]}
     assert document.publish(22, b"", **name).status == 204
     assert document.publish(22, b"direct").status == 204
@@ -315,7 +323,7 @@ def test_an_upload_that_was_superseded_is_not_published_again(document: Document
 
 def test_a_published_upload_does_not_lapse(door: Door, document: Document, clock: Clock) -> None:
     upload = begin(document, 22)
-    put_to(upload["url"], bytes(MAX_ANSWER_BYTES + 1))
+    assert put_to(upload, bytes(MAX_ANSWER_BYTES + 1)) == 200
     assert document.publish(22, b"", Snapshot_Upload=upload["upload"]).status == 204
     clock.advance(30 * HOUR_MS)
     sweep(door.process.stores)

@@ -83,7 +83,8 @@ def uploaded(way: Asgi, bucket: str) -> tuple[str, dict[str, str]]:
     assert until_answered(way, "PUT", f"/{bucket}/run", TEXT, b"abcdef").status in {200, 201}
     place = f"/{bucket}/run/snapshot/{AT}"
     upload = json.loads(until_answered(way, "POST", f"{place}/upload", {}).body)
-    with urllib.request.urlopen(urllib.request.Request(upload["url"], FOLDED, method="PUT")) as answer:
+    put = urllib.request.Request(upload["url"], FOLDED, upload["headers"], method="PUT")
+    with urllib.request.urlopen(put) as answer:
         assert answer.status == 200
     return place, {"Snapshot-Upload": upload["upload"], **TEXT}
 

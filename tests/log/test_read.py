@@ -188,4 +188,4 @@ def test_a_batch_of_several_objects_is_read_forked_and_removed_as_any_other(worl
     with pytest.raises(Damaged):
         world.process().read_all(key)
     process.stores.blobs.delete(blob)
-    assert [process.stores.blobs.size(body.blob) for body in bodies] == [None, None]
+    assert [process.stores.blobs.stored(body.blob) for body in bodies] == [None, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.aws.s3 import Objects
-from tidemark.blobs import Composition, objects_of
+from tidemark.blobs import Composition, Stored, objects_of
 
 _MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
 
@@ -45,16 +45,18 @@ class SimulatedBlobs:
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
         return self._objects.get_range(key, first_byte, size)
 
-    def size(self, key: str) -> int | None:
+    def stored(self, key: str) -> Stored | None:
         self._turn()
         data = self._bucket.objects.get(key)
-        return None if data is None else len(data)
+        return None if data is None else Stored(len(data))
 
     def compose(self, key: str, wanted: Composition) -> None:
         self._turn()
         self._bucket.objects[key] = wanted.before + self._bucket.objects[wanted.source] + wanted.after
 
-    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+    def url_to_get(
+        self, key: str, seconds: int, content_type: str | None = None, known: Stored | None = None
+    ) -> str:
         return f"get:{key}"
 
     def url_to_put(self, key: str, seconds: int) -> str:

@@ -28,9 +28,9 @@ _METHODS: Final = {"GetObject": "GET", "GetRange": "GET", "PutObject": "PUT"}
 #: Names the checksum that was sent with the object, as boto3 asks for it.
 _WITH_CHECKSUM: Final = {"x-amz-checksum-mode": "ENABLED"}
 _THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
-#: The bucket or the object is elsewhere, not for us, or not there. (Where listing is not allowed,
-#: S3 says 403 of an object that is not there, and nobody can tell which.)
-_CLOSED: Final = frozenset({301, 307, 401, 403, 404})
+#: The bucket or the object is elsewhere, not for us, not there, or another one by now. (Where listing is not
+#: allowed, S3 says 403 of an object that is not there, and nobody can tell which.)
+_CLOSED: Final = frozenset({301, 307, 401, 403, 404, 412})
 #: An error is XML; of a request refused on the way it may be anything.
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]+)</Code>")
 

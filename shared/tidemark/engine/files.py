@@ -8,14 +8,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, urlencode
+from zlib import crc32
 
-from tidemark.blobs import Composition, objects_of
+from tidemark.blobs import Composition, Stored, objects_of
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.
@@ -26,6 +27,10 @@ _COPIED_BYTES: Final = 1024 * 1024
 _KEY_NAME: Final = "url-key"
 
 _log: Final = logging.getLogger("tidemark")
+
+
+class WrittenBefore(Exception):
+    """A blob that is written once is there already."""
 
 
 class BlobFiles:
@@ -59,28 +64,38 @@ class BlobFiles:
             file.seek(first_byte)
             return _checked(key, file.read(size), size)
 
-    def size(self, key: str) -> int | None:
+    def stored(self, key: str) -> Stored | None:
         try:
-            return self.path_of(key).stat().st_size
+            size = self.path_of(key).stat().st_size
         except FileNotFoundError:
             return None
+        if size > _QUICK_BYTES:
+            self._check_fast()
+        crc = 0
+        with _translated(), self.path_of(key).open("rb") as file:
+            while piece := file.read(_COPIED_BYTES):
+                crc = crc32(piece, crc)
+        return Stored(size, crc=crc)
 
-    def compose(self, key: str, wanted: Composition) -> None:
+    def compose(self, key: str, wanted: Composition) -> int:
         self._check_fast()
         with self.writing(key) as file, _translated(), self.path_of(wanted.source).open("rb") as source:
             file.write(wanted.before)
-            left = wanted.size
+            crc, left = crc32(wanted.before), wanted.size
             while left:
                 piece = source.read(min(left, _COPIED_BYTES))
                 if not piece:
                     raise Damaged
                 file.write(piece)
+                crc = crc32(piece, crc)
                 left -= len(piece)
             file.write(wanted.after)
+        return crc32(wanted.after, crc)
 
     @contextmanager
-    def writing(self, key: str) -> Iterator[IO[bytes]]:
-        """A new blob, which has its name and is on disk when this ends without an error."""
+    def writing(self, key: str, *, once: bool = False) -> Iterator[IO[bytes]]:
+        """A new blob, which has its name and is on disk when this ends without an error. Raises WrittenBefore
+        if it is to be written once and is there."""
         path = self.path_of(key)
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         with _translated():
@@ -90,6 +105,8 @@ class BlobFiles:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
+                if once and path.exists():
+                    raise WrittenBefore
                 part.replace(path)
             except BaseException:
                 with suppress(OSError):
@@ -122,22 +139,26 @@ class BlobFiles:
 
     # --- URLs ---
 
-    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
-        return self._url("GET", key, seconds, content_type)
+    def url_to_get(
+        self, key: str, seconds: int, content_type: str | None = None, known: Stored | None = None
+    ) -> str:
+        asked = {} if content_type is None else {"type": content_type}
+        if known and known.crc is not None:
+            asked |= {"crc": f"{known.crc:08x}"}
+        return self._url("GET", key, seconds, asked)
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        return self._url("PUT", key, seconds, None)
+        return self._url("PUT", key, seconds, {})
 
-    def _url(self, method: str, key: str, seconds: int, content_type: str | None) -> str:
-        until = str(int(time.time()) + seconds)
-        asked = {"until": until, "signature": self.signature(method, key, until, content_type or "")}
-        if content_type is not None:
-            asked["type"] = content_type
+    def _url(self, method: str, key: str, seconds: int, asked: dict[str, str]) -> str:
+        asked = {"until": str(int(time.time()) + seconds)} | asked
+        asked["signature"] = self.signature(method, key, asked)
         return f"{self.base_url}{BLOBS_PATH}{quote(key)}?{urlencode(asked)}"
 
-    def signature(self, method: str, key: str, until: str, content_type: str) -> str:
-        """Of a URL that lets its holder do this to one blob until a time, in Unix seconds."""
-        signed = f"{method}\n{key}\n{until}\n{content_type}"
+    def signature(self, method: str, key: str, asked: Mapping[str, str]) -> str:
+        """Of a URL that lets its holder do this to one blob `until` a time, in Unix seconds."""
+        signed = f"{method}\n{key}\n{asked.get('until', '')}\n{asked.get('type', '')}"
+        signed += f"\n{asked['crc']}" if "crc" in asked else ""
         return hmac.new(self._url_key, signed.encode(), sha256).hexdigest()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidemark.blobs import PUT_HEADERS
 from tidemark.http.backend import backend_of
 from tidemark.http.requests import (
     MAX_BODY_BYTES,
@@ -167,6 +168,7 @@ def render_upload_begun(upload: Upload) -> Response:
         "upload": str(upload.id),
         "method": "PUT",
         "url": upload.url,
+        "headers": PUT_HEADERS,
         "url_expires_at_ms": upload.url_expires_ms,
         "publish_before_ms": upload.id.lapses_ms,
         "max_bytes": MAX_UPLOAD_BYTES,

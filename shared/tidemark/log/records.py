@@ -58,7 +58,9 @@ class Snapshot:
     content_type: ContentType
     size: int
     published_ms: int
-    crc: int | None = None  # CRC-32 of the blob; None if it is not known, as of an upload
+    crc: int | None = None  # CRC-32 of the blob; None if it is not known, as of a large upload in S3
+    etag: str | None = None  # S3's, of an upload
+    bootstrap_crc: int | None = None  # of the bootstrap response, where the embedded engine has composed it
 
 
 @dataclass(frozen=True, slots=True)

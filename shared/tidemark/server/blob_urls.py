@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import os
 import time
-from typing import Final
+from typing import IO, Final
 from urllib.parse import parse_qs
+from zlib import crc32
 
 import orjson
 
-from tidemark.engine.files import BLOBS_PATH, BlobFiles
+from tidemark.engine.files import BLOBS_PATH, BlobFiles, WrittenBefore
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.errors import PayloadTooLarge
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES
 from tidemark.server import Application, Receive, Scope, Send
 
+_log: Final = logging.getLogger("tidemark")
+
 _PIECE_BYTES: Final = 256 * 1024
+_WRITTEN_BEFORE: Final = (
+    "A body was uploaded to this URL before, and is written once: publish it with Snapshot-Upload, or POST "
+    "to .../upload again for another URL"
+)
 #: Pages of other origins use these URLs too, and a browser saves what comes, whatever its type.
 _HEADERS: Final = [
     (b"access-control-allow-origin", b"*"),
@@ -46,45 +56,60 @@ class BlobUrls:
             return await _refuse(send, 403, "The URL's signature does not allow this, or its time is over")
         if method == "PUT":
             return await self._take(key, receive, send)
-        return await self._hand_out(key, asked.get("type", "application/octet-stream"), send)
+        return await self._hand_out(key, asked, send)
 
     def _may(self, method: str, key: str, asked: dict[str, str]) -> bool:
-        until = asked.get("until", "")
-        signature = self._blobs.signature(method, key, until, asked.get("type", ""))
-        is_signed = hmac.compare_digest(signature, asked.get("signature", ""))
-        return is_signed and time.time() <= int(until)
+        signature = self._blobs.signature(method, key, asked)
+        is_signed = hmac.compare_digest(signature.encode(), asked.get("signature", "").encode())
+        return is_signed and time.time() <= int(asked["until"])
 
-    async def _hand_out(self, key: str, content_type: str, send: Send) -> None:
+    async def _hand_out(self, key: str, asked: dict[str, str], send: Send) -> None:
+        """A blob that does not fit its checksum ends before its last piece, and the connection with it."""
         try:
             file = await asyncio.to_thread(self._blobs.path_of(key).open, "rb")
         except FileNotFoundError:
             return await _refuse(send, 404, "There is no such blob: it was removed, or never put there")
         with file:
-            size = self._blobs.size(key) or 0
+            content_type = asked.get("type", "application/octet-stream")
+            size = os.fstat(file.fileno()).st_size
             headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % size)]
             await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *headers]})
-            while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+            crc, piece = 0, b""
+            while following := await asyncio.to_thread(file.read, _PIECE_BYTES):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                crc, piece = crc32(following, crc), following
+            if asked.get("crc", f"{crc:08x}") != f"{crc:08x}":
+                _log.error("a stored blob is damaged: %s does not fit its checksum", key)
+                return None
+            await send({"type": "http.response.body", "body": piece})
         return None
 
     async def _take(self, key: str, receive: Receive, send: Send) -> None:
-        """A client that leaves before its end has put nothing there."""
-        size, more = 0, True
-        with self._blobs.writing(key) as file:
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionAbortedError("the client left during its upload")
-                piece, more = message.get("body", b""), message.get("more_body", False)
-                size += len(piece)
-                if size > MAX_UPLOAD_BYTES:
-                    break
-                await asyncio.to_thread(file.write, piece)
-        if more:
-            await asyncio.to_thread(self._blobs.delete, key)
+        """A client that leaves before its end, or sends too much, has put nothing there. What is there stays
+        as it is: it may be published by now."""
+        try:
+            if self._blobs.path_of(key).exists():
+                raise WrittenBefore
+            with self._blobs.writing(key, once=True) as file:
+                await _copy(receive, file)
+        except WrittenBefore:
+            return await _refuse(send, 412, _WRITTEN_BEFORE)
+        except PayloadTooLarge:
             return await _refuse(send, 413, f"A snapshot has at most {MAX_UPLOAD_BYTES} bytes")
         return await _answer(send, 200, b"")
+
+
+async def _copy(receive: Receive, file: IO[bytes]) -> None:
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError("the client left during its upload")
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        size += len(piece)
+        if size > MAX_UPLOAD_BYTES:
+            raise PayloadTooLarge(MAX_UPLOAD_BYTES)
+        await asyncio.to_thread(file.write, piece)
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

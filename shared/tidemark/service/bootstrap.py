@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidemark.blobs import bootstrap_blob_key
+from tidemark.blobs import Stored, bootstrap_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.protocol.messages import DEFAULT
@@ -47,7 +47,8 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         # The object that was made when it was published: the snapshot, and no update.
         now_ms = stores.clock_ms()
         renew(stores, record, last_used_ms(stores, record, 0, now_ms), now_ms)
-        url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS)
+        known = Stored(snapshot.size, crc=snapshot.bootstrap_crc)
+        url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS, known=known)
         return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
     blob, reading = stores.concurrency.pair(
         lambda: stores.snapshot_blob(snapshot),

@@ -9,12 +9,12 @@ cannot be deleted (§2.6).
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from zlib import crc32
 
-from tidemark.blobs import Composition, bootstrap_blob_key, snapshot_blob_key
+from tidemark.blobs import Composition, Stored, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_batch_at
@@ -75,10 +75,17 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     blob = snapshot_blob_key(record.incarnation, request.offset, mark)
     if record.snapshot is not None and record.snapshot.blob == blob:
         return record.snapshot  # The upload was published before.
-    size = _store_blob(stores, blob, request)
-    # A client's own upload to S3 is not read here; S3 checks it.
-    crc = None if request.upload else crc32(request.body)
-    snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms(), crc)
+    stored, bootstrap_crc = _store_blob(stores, blob, request)
+    snapshot = Snapshot(
+        request.offset,
+        blob,
+        request.content_type,
+        stored.size,
+        stores.clock_ms(),
+        stored.crc,
+        stored.etag,
+        bootstrap_crc,
+    )
     upload = upload_due(record, blob, request.upload) if request.upload else None
     try:
         _commit(stores, record, snapshot, upload)
@@ -111,24 +118,27 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     return record
 
 
-def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> int:
+def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Stored, int | None]:
+    """The blob, with what tells its bytes from others, and the checksum of its bootstrap response."""
     if request.upload is None:
         stores.blobs.put(blob, request.body)
-        return len(request.body)
+        return Stored(len(request.body), crc=crc32(request.body)), None
     # From then on the janitor removes the upload.
     if stores.clock_ms() >= request.upload.lapses_ms:
         raise UploadNotFound
-    size = stores.blobs.size(blob)
-    if size is None:
+    stored = stores.blobs.stored(blob)
+    if stored is None:
         raise UploadNotFound
-    if size > MAX_UPLOAD_BYTES:
+    if stored.size > MAX_UPLOAD_BYTES:
         raise PayloadTooLarge(MAX_UPLOAD_BYTES)
-    if size > MAX_ANSWER_BYTES:
-        _compose_bootstrap(stores, blob, size, request)
-    return size
+    if stored.size > MAX_ANSWER_BYTES:
+        return stored, _compose_bootstrap(stores, blob, stored, request)
+    if stored.crc is None:
+        stored = replace(stored, crc=crc32(stores.blobs.get(blob, stored.size)))
+    return stored, None
 
 
-def _compose_bootstrap(stores: Stores, blob: str, size: int, request: PublishRequest) -> None:
+def _compose_bootstrap(stores: Stores, blob: str, stored: Stored, request: PublishRequest) -> int | None:
     """The answer to bootstrap, as an object: it is too large for us to give.
 
     Its boundary is chosen at random and after the blob was complete, so that no blob can have
@@ -137,14 +147,15 @@ def _compose_bootstrap(stores: Stores, blob: str, size: int, request: PublishReq
     content_type, offset = request.content_type.value, render_offset(request.offset)
     boundary = choose_boundary([Part(content_type, stores.new_id().encode())])
     headers = {"Stream-Snapshot-Offset": offset, "Stream-Next-Offset": offset}
-    stores.blobs.compose(
+    return stores.blobs.compose(
         bootstrap_blob_key(blob),
         Composition(
             content_type=f"multipart/mixed; boundary={boundary}",
             before=open_part(boundary, content_type, headers),
             source=blob,
-            size=size,
+            size=stored.size,
             after=close_parts(boundary),
+            etag=stored.etag,
         ),
     )
 
@@ -191,7 +202,7 @@ class Upload:
 
 
 def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
-    """A URL to upload the blob of a snapshot at `offset` to. Raises as `publish_snapshot`."""
+    """A URL to upload the blob of a snapshot at `offset` to, once. Raises as `publish_snapshot`."""
     record = check_snapshot_offset(stores, key, offset)
     now_ms = stores.clock_ms()
     upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
@@ -228,7 +239,8 @@ def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReadin
     snapshot = _snapshot_at(head, offset)
     renew(stores, head.record, head.touched_ms, stores.clock_ms())
     if snapshot.size > MAX_ANSWER_BYTES:
-        url = stores.blobs.url_to_get(snapshot.blob, URL_SECONDS, snapshot.content_type.value)
+        known = Stored(snapshot.size, snapshot.etag, snapshot.crc)
+        url = stores.blobs.url_to_get(snapshot.blob, URL_SECONDS, snapshot.content_type.value, known)
         return SnapshotReading(head, snapshot, url=url)
     return SnapshotReading(head, snapshot, data=stores.snapshot_blob(snapshot))
 

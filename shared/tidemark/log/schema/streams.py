@@ -124,9 +124,10 @@ SNAPSHOT_BLOB: Final = "sb"
 SNAPSHOT_CONTENT_TYPE: Final = "sc"
 SNAPSHOT_SIZE: Final = "sz"
 SNAPSHOT_PUBLISHED_MS: Final = "sp"
-SNAPSHOT_CRC: Final = (
-    "sh"  # CRC-32 and the last part of the blob's name: a release without it leaves it as it was
-)
+# Each with the last part of the blob's name behind it: a release that does not know it leaves it as it was.
+SNAPSHOT_CRC: Final = "sh"
+SNAPSHOT_ETAG: Final = "se"
+SNAPSHOT_BOOTSTRAP_CRC: Final = "sx"
 LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: its source
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
@@ -166,7 +167,12 @@ def encode_stream(record: StreamRecord) -> Item:
 def encode_snapshot(snapshot: Snapshot) -> Item:
     """Attributes of the stream's item."""
     mark = snapshot.blob.rpartition("/")[2]
-    return ({} if snapshot.crc is None else {SNAPSHOT_CRC: {"S": f"{snapshot.crc:08x} {mark}"}}) | {
+    known = {
+        SNAPSHOT_CRC: None if snapshot.crc is None else f"{snapshot.crc:08x}",
+        SNAPSHOT_ETAG: snapshot.etag,
+        SNAPSHOT_BOOTSTRAP_CRC: None if snapshot.bootstrap_crc is None else f"{snapshot.bootstrap_crc:08x}",
+    }
+    return {name: {"S": f"{value} {mark}"} for name, value in known.items() if value is not None} | {
         SNAPSHOT_OFFSET: {"N": str(snapshot.offset)},
         SNAPSHOT_BLOB: {"S": snapshot.blob},
         SNAPSHOT_CONTENT_TYPE: {"S": snapshot.content_type.value},
@@ -178,15 +184,22 @@ def encode_snapshot(snapshot: Snapshot) -> Item:
 def decode_snapshot(item: Item) -> Snapshot | None:
     if SNAPSHOT_BLOB not in item:
         return None
-    crc, _, mark = item.get(SNAPSHOT_CRC, {}).get("S", "").partition(" ")
-    is_of_blob = crc and item[SNAPSHOT_BLOB]["S"].rpartition("/")[2] == mark
+    known = {
+        name: value
+        for name in (SNAPSHOT_CRC, SNAPSHOT_ETAG, SNAPSHOT_BOOTSTRAP_CRC)
+        for value, _, mark in [item.get(name, {}).get("S", "").rpartition(" ")]
+        if value and mark == item[SNAPSHOT_BLOB]["S"].rpartition("/")[2]
+    }
+    crc, bootstrap_crc = known.get(SNAPSHOT_CRC), known.get(SNAPSHOT_BOOTSTRAP_CRC)
     return Snapshot(
         offset=int(item[SNAPSHOT_OFFSET]["N"]),
         blob=item[SNAPSHOT_BLOB]["S"],
         content_type=parse_content_type(item[SNAPSHOT_CONTENT_TYPE]["S"]),
         size=int(item[SNAPSHOT_SIZE]["N"]),
         published_ms=int(item[SNAPSHOT_PUBLISHED_MS]["N"]),
-        crc=int(crc, 16) if is_of_blob else None,
+        crc=None if crc is None else int(crc, 16),
+        etag=known.get(SNAPSHOT_ETAG),
+        bootstrap_crc=None if bootstrap_crc is None else int(bootstrap_crc, 16),
     )
 
 

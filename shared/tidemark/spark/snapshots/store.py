@@ -98,7 +98,10 @@ class HttpSnapshots:
             if len(body) > MAX_ANSWER_BYTES:
                 # A body too large for a request goes straight to S3 (docs/buckets-and-snapshots.md).
                 begun = orjson.loads(self._client.request("POST", f"{url}/upload").data)
-                self._bare.request("PUT", begun["url"], body=body)
+                # 412: a try before this one has put it there.
+                self._bare.request(
+                    "PUT", begun["url"], headers=begun.get("headers"), body=body, allow=frozenset({412})
+                )
                 headers["Snapshot-Upload"], body = begun["upload"], b""
             self._client.request("PUT", url, headers=headers, body=body)
         except HttpFault as fault:
