@@ -149,5 +149,5 @@ def test_a_fork_of_a_stream_in_a_bucket_requires_read_on_the_source(way: Way, bu
     fork = {"Stream-Forked-From": f"/{bucket}/run"}
     scope = f"write:{bucket}/fork"
     assert way("PUT", f"/{bucket}/fork", fork | bearer(scope)).status == 404
-    made = way("PUT", f"/{bucket}/fork", fork | bearer(f"{scope} read:{bucket}/run"))
+    made = way("PUT", f"/{bucket}/fork", fork | bearer(f"{scope} read:{bucket}/run fork:{bucket}/run"))
     assert made.status in {201, 410}, "its beginning may be trimmed, but it was looked at"

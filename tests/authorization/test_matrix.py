@@ -140,26 +140,32 @@ def test_a_scope_names_everything_a_bucket_a_prefix_or_a_stream(
     assert way("GET", f"/v1/stream/{stream}", bearer(scope)).status == status
 
 
-@pytest.mark.parametrize("source_readable", [True, False])
-@pytest.mark.parametrize("target_writable", [True, False])
-def test_a_fork_requires_read_on_its_source(
-    way: Way, stream: str, *, source_readable: bool, target_writable: bool
+@pytest.mark.parametrize(
+    ("target", "source", "status"),
+    [
+        ("write", ["read", "write"], 201),
+        ("write", ["read", "manage"], 201),
+        ("manage", ["read", "fork"], 201),
+        # A fork would keep the owner from using the name again.
+        ("write", ["read"], 403),
+        ("read", ["read", "write"], 403),
+        ("write", ["write"], 404),
+        ("write", ["fork"], 404),
+        ("write", [], 404),
+    ],
+    ids=str,
+)
+def test_a_fork_requires_read_and_a_right_to_hold_its_source(
+    way: Way, stream: str, target: str, source: list[str], status: int
 ) -> None:
-    """Without it the response is that for a source that does not exist."""
-    scope = f"write:v1/{stream}/fork" if target_writable else f"read:v1/{stream}/fork"
-    if source_readable:
-        scope += f" read:v1/{stream}"
+    scope = " ".join([f"{target}:v1/{stream}/fork", *(f"{right}:v1/{stream}" for right in source)])
     fork = {"Stream-Forked-From": f"/v1/stream/{stream}"}
     answer = way("PUT", f"/v1/stream/{stream}/fork", fork | bearer(scope))
-    if not target_writable:
-        assert answer.status == 403
-    elif source_readable:
-        assert answer.status == 201
-    else:
-        assert answer.status == 404
+    assert answer.status == status
+    if status == 404:
         # Readable, and truly missing: the words are the same.
         never = {"Stream-Forked-From": f"/v1/stream/{stream}/never"}
-        scope += f" read:v1/{stream}/never"
+        scope += f" read:v1/{stream}/never fork:v1/{stream}/never"
         assert way("PUT", f"/v1/stream/{stream}/fork", never | bearer(scope)) == answer
 
 

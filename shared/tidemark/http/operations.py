@@ -98,7 +98,8 @@ _SUBSCRIPTIONS: Final = f"{RESERVED_SEGMENT}/subscriptions/"
 
 
 def _stream(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """A fork reads its source. The creation reports errors in the headers."""
+    """A fork reads its source, and holds its name until the fork is deleted, so a right to read is not enough.
+    The creation reports errors in the headers."""
     key = parse_stream(request)
     yield RequiredScope(Target(key.bucket, key.stream_id), rights)
     if request.method != "PUT":
@@ -110,6 +111,7 @@ def _stream(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScop
     if fork is not None:
         source = Target(fork.source.bucket, fork.source.stream_id)
         yield RequiredScope(source, frozenset({Right.READ}), absent=_NO_SOURCE)
+        yield RequiredScope(source, frozenset({Right.FORK, Right.WRITE, Right.MANAGE}))
 
 
 def _below_stream(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:

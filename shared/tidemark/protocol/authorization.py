@@ -6,6 +6,7 @@ A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:
     write:agents/user-1/*   the streams whose name begins with "user-1/"
     manage:v1/chat/42       one stream of the plain surface, whose bucket is `v1`
     read:*                  everything
+    fork:news               forking the streams of a bucket that the token may only read
 
 No right includes another one: a writer may not read unless its token says so. Words in the claim
 that do not have this form belong to other services and grant nothing here. Characters that OAuth
@@ -33,6 +34,8 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
+    #: To fork a stream that one may only read: a fork keeps the name and the data of its source from being freed.
+    FORK = "fork"
 
 
 @dataclass(frozen=True, slots=True)
