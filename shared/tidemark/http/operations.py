@@ -98,8 +98,8 @@ _SUBSCRIPTIONS: Final = f"{RESERVED_SEGMENT}/subscriptions/"
 
 
 def _stream(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """A fork reads its source, and holds its name until the fork is deleted, so a right to read is not enough.
-    The creation reports errors in the headers."""
+    """A fork reads its source and keeps its name in use; for that a right to read is not enough. The
+    creation reports errors in the headers."""
     key = parse_stream(request)
     yield RequiredScope(Target(key.bucket, key.stream_id), rights)
     if request.method != "PUT":

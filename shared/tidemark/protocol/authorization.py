@@ -34,7 +34,7 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
-    #: To fork a stream that one may only read: a fork keeps the name and the data of its source from being freed.
+    #: To fork a stream that one may only read. A fork keeps the name and the data of its source in use.
     FORK = "fork"
 
 
