@@ -131,9 +131,9 @@ def test_it_prints_one_ready_line_serves_and_ends_cleanly(start: Start, tmp_path
 
 
 def test_the_table_is_also_served_in_dynamodbs_protocol(start: Start, via: str) -> None:
-    """As boto3 speaks it, beside requests over HTTP."""
-    port = free_port()
-    system = System(start(VIA=via, DYNAMODB_PORT=str(port)))
+    """As boto3 speaks it, beside requests over HTTP. The handlers' S3 has a port of its own."""
+    port, s3_port = free_port(), free_port()
+    system = System(start(VIA=via, DYNAMODB_PORT=str(port), S3_PORT=str(s3_port)))
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     secret = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
     with closing(
@@ -146,6 +146,11 @@ def test_the_table_is_also_served_in_dynamodbs_protocol(start: Start, via: str) 
         assert stream["ct"] == {"S": "text/plain"}
         with pytest.raises(client.exceptions.ResourceNotFoundException):
             client.scan(TableName="another")
+    if via == "lambda":
+        with closing(
+            boto3.client("s3", "us-east-1", endpoint_url=f"http://127.0.0.1:{s3_port}", **secret)
+        ) as client:
+            assert [each["Name"] for each in client.list_buckets()["Buckets"]] == ["tidemark-blobs"]
     assert system.end() == (0, "", "")
 
 
@@ -315,14 +320,15 @@ def test_an_emulator_that_dies_ends_the_system(start: Start) -> None:
     assert "Traceback" not in err
 
 
-def test_a_taken_port_is_one_line(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["PORT", "DYNAMODB_PORT", "S3_PORT"])
+def test_a_taken_port_is_one_line(start: Start, tmp_path: Path, name: str) -> None:
     with listening_socket("127.0.0.1", 0) as taken:
         port = port_of(taken)
-        code, out, err = outcome(start(PORT=str(port)))
+        code, out, err = outcome(start(VIA="asgi" if name == "PORT" else "lambda", **{name: str(port)}))
     assert (code, out) == (1, "")
     refused = f"port {port} on 127.0.0.1 cannot be used: Address already in use"
-    assert err == f"tidemark: {refused}; choose another HOST or PORT\n"
-    assert not (tmp_path / ".data").exists()
+    assert err == f"tidemark: {refused}{'; choose another HOST or PORT' if name == 'PORT' else ''}\n"
+    assert name != "PORT" or not (tmp_path / ".data").exists()
 
 
 def test_a_data_directory_that_cannot_be_made_is_named_in_one_line(start: Start, tmp_path: Path) -> None:

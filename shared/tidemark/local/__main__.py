@@ -2,8 +2,8 @@
 behind an imitation of what is in front of them on AWS.
 
 Environment of `VIA=lambda`, beside the server's: `EDGE` (true: event streams are streamed, as behind
-CloudFront). Its data is below `DATA_DIR/lambda`: the server has blobs as files, and the handlers have them in
-an emulator of S3.
+CloudFront), `S3_PORT` (any: where its emulator of S3 listens). Its data is below `DATA_DIR/lambda`: the
+server has blobs as files, and the handlers have them in that emulator.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
-        place = f"port {configuration.port} on {configuration.host}"
-        _say(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT")
+        _say(f"{error}; choose another HOST or PORT")
         return 1
     # Known once the port is; the functions read them when they are loaded.
     host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
@@ -111,7 +110,12 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
     # The environment may hold another level by now, which is for the functions (`prepare_environment`).
     settings = replace(Settings.from_environment(os.environ), log_level=log_level)
     system = System(configuration, settings, root)
-    services = LocalServices(data_dir, on_failure=system.fail, port=configuration.dynamodb_port or 0)
+    services = LocalServices(
+        data_dir,
+        on_failure=system.fail,
+        port=configuration.dynamodb_port or 0,
+        s3_port=configuration.s3_port,
+    )
     with listener, services:
         try:
             return system.run(services, listener)

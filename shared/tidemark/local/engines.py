@@ -63,6 +63,8 @@ class LocalServices:
     engine: str = "embedded"
     #: Of the embedded engine; 0 is any.
     port: int = 0
+    #: Of ministack; 0 is any.
+    s3_port: int = 0
     #: The variables to add to the process's environment; empty until started.
     environment: dict[str, str] = field(default_factory=dict, init=False)
     #: Hear of each change in the embedded engine: the table's name, and the record that a trigger gets.
@@ -150,7 +152,8 @@ class LocalServices:
         if self.engine == "moto":
             return Moto(directory.log("moto"))
         keeps = not self.in_memory and self.engine == "embedded"
-        return Ministack(services, directory.objects if keeps else None, directory.log("ministack"))
+        objects = directory.objects if keeps else None
+        return Ministack(services, objects, directory.log("ministack"), self.s3_port)
 
     def _changed(self, table: str, record: dict[str, Any]) -> None:
         for follower in self.followers:

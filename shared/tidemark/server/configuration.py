@@ -37,6 +37,8 @@ class LocalConfiguration:
     edge: bool = True
     #: The limits of each connection, and of their number.
     limits: Limits = field(default_factory=Limits)
+    #: The loopback port of `VIA=lambda`'s emulator of S3; 0 takes any free one.
+    s3_port: int = 0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
@@ -60,6 +62,7 @@ class LocalConfiguration:
             janitor_seconds=_janitor_seconds(environment),
             edge=edge,
             limits=limits,
+            s3_port=_port("S3_PORT", environment.get("S3_PORT") or str(cls.s3_port)),
         )
 
 

@@ -17,9 +17,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise OSError(f"port {port} on {host} cannot be used: {error.strerror}") from error
     return listener
 
 

@@ -66,8 +66,7 @@ def _listen(configuration: LocalConfiguration, settings: Settings, *, in_memory:
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
-        place = f"port {configuration.port} on {configuration.host}"
-        raise OSError(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT") from error
+        raise OSError(f"{error}; choose another HOST or PORT") from error
     with listener:
         host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
         settings = replace(settings, public_url=settings.public_url or _url_of(host, listener))
