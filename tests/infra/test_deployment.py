@@ -79,12 +79,27 @@ def test_what_is_stored_is_encrypted_closed_and_tidied_up() -> None:
 
 
 def test_every_log_ends() -> None:
-    """Kept for as long as is asked for, audit lines for a year; not beyond the stack."""
+    """Kept for as long as is asked for. Audit lines are kept for a year, beyond the stack too. Their group is
+    named after that one stack, or a later one of its name could not be created."""
     for name, function in FUNCTIONS.items():
         group = RESOURCES[function["LoggingConfig"]["LogGroup"]["Ref"]]
         kept = 365 if name == "WriteFunction" else {"Ref": "LogRetentionDays"}
         assert group["Properties"]["RetentionInDays"] == kept
-        assert group["DeletionPolicy"] == "Delete"
+        policies = {group["DeletionPolicy"], group["UpdateReplacePolicy"]}
+        assert policies == ({"RetainExceptOnCreate", "Retain"} if name == "WriteFunction" else {"Delete"})
+    assert RESOURCES["WriteLogs"]["Properties"]["LogGroupName"]["Sub"][0].endswith("-${Id}")
+
+
+def test_lambda_does_not_take_timers_for_a_loop() -> None:
+    """The only function that writes to the queue that starts it."""
+    writers = {
+        name
+        for name, function in FUNCTIONS.items()
+        if any(event["Type"] == "SQS" for event in function.get("Events", {}).values())
+    }
+    assert writers == {
+        name for name, function in FUNCTIONS.items() if function.get("RecursiveLoop") == "Allow"
+    }
 
 
 def test_lambda_logs_no_line_for_every_invocation() -> None:
