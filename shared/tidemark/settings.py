@@ -41,7 +41,10 @@ class AuthorizationSettings:
     audience: str = ""
     #: Buckets whose streams anybody may read without a token.
     public_read_buckets: frozenset[str] = frozenset()
+    #: Whether everybody may read and write without a key, pages of other origins included;
     allow_anonymous: bool = False
+    #: or the origins whose pages may, beside the server's own (`http/security/open_server.py`).
+    anonymous_origins: frozenset[str] = frozenset()
     #: The name of the SSM parameter that holds the origin secret,
     edge_secret_name: str = ""
     #: or the origin secret itself, as the stack made it.
@@ -66,6 +69,8 @@ class AuthorizationSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AuthorizationSettings:
         """Raises InvalidSetting."""
+        anonymous = environment.get("ALLOW_ANONYMOUS") or ""
+        is_list = "://" in anonymous
         settings = cls(
             secret=environment.get("AUTH_SECRET") or "",
             secret_name=environment.get("AUTH_SECRET_NAME") or "",
@@ -75,7 +80,8 @@ class AuthorizationSettings:
             public_read_buckets=frozenset(
                 (environment.get("PUBLIC_READ_BUCKETS") or "").replace(",", " ").split()
             ),
-            allow_anonymous=parse_boolean(environment, "ALLOW_ANONYMOUS", default=False),
+            allow_anonymous=not is_list and parse_boolean(environment, "ALLOW_ANONYMOUS", default=False),
+            anonymous_origins=_parse_origins(anonymous) if is_list else frozenset(),
             edge_secret_name=environment.get("EDGE_SECRET_NAME") or "",
             edge_secret=environment.get("EDGE_SECRET") or "",
             edge_only=parse_boolean(environment, "EDGE_ONLY", default=True),
@@ -87,8 +93,8 @@ class AuthorizationSettings:
         """Raises InvalidSetting for settings that contradict each other or cannot be safe."""
         if self.secret:
             split_secret(self.secret, "AUTH_SECRET")
-        if self.allow_anonymous and self.is_on:
-            raise InvalidSetting("ALLOW_ANONYMOUS=true contradicts the keys that are set: remove one of them")
+        if (self.allow_anonymous or self.anonymous_origins) and self.is_on:
+            raise InvalidSetting("ALLOW_ANONYMOUS contradicts the keys that are set: remove one of them")
         if self.edge_secret and self.edge_secret_name:
             raise InvalidSetting("EDGE_SECRET contradicts EDGE_SECRET_NAME: remove one of them")
         if not self.jwks_url:
@@ -104,8 +110,10 @@ class AuthorizationSettings:
     def check_not_open(self, host: str | None = None) -> None:
         """Raises InvalidSetting if the server would be open to everybody without ALLOW_ANONYMOUS.
 
-        `host` is the address where it would listen; None is the internet."""
+        `host` is the address where it would listen; None is the internet, where origins protect nothing."""
         if self.is_on or self.allow_anonymous or host in LOOPBACK:
+            return
+        if host is not None and self.anonymous_origins:
             return
         where = f"Listening on {host}" if host else "This function"
         raise InvalidSetting(
@@ -201,11 +209,28 @@ def split_secret(text: str, name: str) -> tuple[bytes, ...]:
     return keys
 
 
+def _parse_origins(text: str) -> frozenset[str]:
+    origins = text.lower().replace(",", " ").split()
+    for origin in origins:
+        if not _is_origin(origin):
+            raise InvalidSetting(
+                f"ALLOW_ANONYMOUS must be true, false or origins, as http://localhost:5173, got {origin!r}"
+            )
+    return frozenset(origins)
+
+
 def _parse_public_url(text: str) -> str:
-    url = urlsplit(text)
-    if text and (url.scheme not in {"http", "https"} or not url.hostname or url.path or url.query):
+    if text and not _is_origin(text.lower()):
         raise InvalidSetting(f"PUBLIC_URL must be a scheme and a host, as https://example.com, got {text!r}")
     return text
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return bool(url.hostname) and text in {f"http://{url.netloc}", f"https://{url.netloc}"}
+    except ValueError:  # A bracket without its other one.
+        return False
 
 
 def _parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

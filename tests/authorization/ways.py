@@ -110,7 +110,7 @@ def _scope(method: str, target: str, headers: Mapping[str, str]) -> dict[str, An
         "raw_path": raw_path,
         "root_path": "",
         "query_string": query,
-        "headers": [(b"host", b"streams.example"), *_raw(headers)],
+        "headers": _raw({"Host": "streams.example"} | dict(headers)),
         "client": ("203.0.113.7", 50000),
         "server": ("127.0.0.1", 8000),
     }

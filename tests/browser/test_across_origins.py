@@ -24,7 +24,8 @@ pytestmark = NEEDS_CHROMIUM
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tidemark_server(request.param, tmp_path_factory.mktemp("server"))) as made:
+    directory = tmp_path_factory.mktemp("server")
+    with running(tidemark_server(request.param, directory, ALLOW_ANONYMOUS="true")) as made:
         yield made
 
 
@@ -93,7 +94,7 @@ def test_private_streams(tmp_path_factory: pytest.TempPathFactory) -> None:
     """An EventSource sends no headers, so the example page gives its token in the address; without one, or
     with one for other streams, it says why there is nothing to see."""
     directory = tmp_path_factory.mktemp("private")
-    closed = tidemark_server("asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="")
+    closed = tidemark_server("asgi", directory, AUTH_SECRET=SECRET)
     with running(closed) as server:
         stream = Written(server.port, "json", 3)
         writer = {"Authorization": f"Bearer {token('write:v1 manage:v1')}"}

@@ -161,7 +161,8 @@ def tidemark_server(via: str, directory: Path, **environment: str) -> Server:
     return Server(
         name=f"tidemark-{via}",
         command=[sys.executable, "-m", LOCAL_STACK],
-        environment={"VIA": via, "HOST": "127.0.0.1", **environment},
+        # A test session may have set ALLOW_ANONYMOUS for the functions that it loads itself.
+        environment={"VIA": via, "HOST": "127.0.0.1", "ALLOW_ANONYMOUS": "", **environment},
         data_dir=directory / "data",
         health_path="/v1/health",
     )

@@ -87,7 +87,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def starting(*, project: Path | None = None, **environment: str) -> subprocess.Popen[str]:
             command = ["-m", "tidemark.local"] if project is None else ["-c", IN_PROJECT, str(project)]
-            inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+            inherited = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("AWS_") and name != "ALLOW_ANONYMOUS"
+            }
             process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=tmp_path,
@@ -151,7 +155,32 @@ def test_the_table_is_also_served_in_dynamodbs_protocol(start: Start, via: str) 
             boto3.client("s3", "us-east-1", endpoint_url=f"http://127.0.0.1:{s3_port}", **secret)
         ) as client:
             assert [each["Name"] for each in client.list_buckets()["Buckets"]] == ["tidemark-blobs"]
+    system.address = f"127.0.0.1:{port}"
+    asked = {"X_Amz_Target": "DynamoDB_20120810.ListTables", "Host": "evil.example"}
+    status, answer = system.request("POST", "/", b"{}", **asked)
+    assert (status, b"loopback names alone" in answer) == (400, True), (
+        "no page has this port by DNS rebinding"
+    )
     assert system.end() == (0, "", "")
+
+
+def test_without_keys_it_has_its_own_names_and_takes_writes_of_its_own_pages(start: Start, via: str) -> None:
+    system = System(start(VIA=via, ALLOW_ANONYMOUS="http://box.lan:4437"))
+    for method, path, headers, status in (
+        ("PUT", "/v1/stream/a", {}, 201),
+        ("PUT", "/v1/stream/b", {"Origin": f"http://{system.address}"}, 201),
+        ("PUT", "/v1/stream/c", {"Host": "box.lan:4437", "Origin": "http://box.lan:4437"}, 201),
+        ("PUT", "/v1/stream/d", {"Origin": "http://localhost:5173"}, 403),
+        ("GET", "/v1/stream/a", {"Origin": "http://localhost:5173"}, 200),
+        ("GET", "/v1/stream/a", {"Host": "evil.example"}, 421),
+        ("GET", "/v1/stream/a?live=sse&offset=-1", {"Host": "evil.example"}, 421),
+        ("GET", "/v1/health", {"Host": "10.0.0.7"}, 200),
+    ):
+        assert system.request(method, path, b"", Content_Type="text/plain", **headers)[0] == status, (
+            path,
+            headers,
+        )
+    assert system.end()[0] == 0
 
 
 def test_by_default_a_failed_request_is_one_line_with_the_reason(start: Start, via: str) -> None:

@@ -20,6 +20,8 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     ),
     (errors.Forbidden(["write", "manage"]), 403, {}),
     (errors.OriginAccessDenied(), 403, {}),
+    (errors.ForeignOrigin("http://a"), 403, {}),
+    (errors.UnknownHost("a"), 421, {}),
     (errors.ProducerFenced(7), 403, {"Producer-Epoch": "7"}),
     (errors.StreamNotFound(), 404, {}),
     (errors.SubscriptionError("x"), 400, {}),

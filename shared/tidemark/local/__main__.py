@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.engine.database import UnusableDatabase
+from tidemark.http.security.open_server import own_pages_only
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Edge, Gateway, load_application
@@ -70,7 +71,7 @@ def main(root: Path = ROOT) -> int:
         settings = Settings.from_environment(os.environ)
         settings.authorization.check_not_open(configuration.host)
         prepare_environment(settings, configuration)
-        return _start(configuration, settings.log_level, root)
+        return _start(configuration, settings, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
         return 2
@@ -96,7 +97,7 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
 
-def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int:
+def _start(configuration: LocalConfiguration, asked: Settings, root: Path) -> int:
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
@@ -107,8 +108,10 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
     os.environ.setdefault("PUBLIC_URL", _url_of(host, listener))
     data_dir = configuration.data_dir / "lambda"
     os.environ.setdefault("WEBHOOK_KEYS", str(data_dir / "webhook-keys"))
-    # The environment may hold another level by now, which is for the functions (`prepare_environment`).
-    settings = replace(Settings.from_environment(os.environ), log_level=log_level)
+    # The environment may hold other values by now, which are for the functions (`prepare_environment`).
+    settings = replace(
+        Settings.from_environment(os.environ), log_level=asked.log_level, authorization=asked.authorization
+    )
     system = System(configuration, settings, root)
     services = LocalServices(
         data_dir,
@@ -204,6 +207,7 @@ class System:
         def say_ready() -> None:
             print(line, flush=True)
 
+        application = own_pages_only(application, self.settings)
         await serve(application, listener, say_ready, self._stopping, limits, log=log)
 
 

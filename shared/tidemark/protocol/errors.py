@@ -8,6 +8,8 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── Unauthorized          401  no token, or a token that is not valid
     ├── Forbidden             403  the token lets the client read the stream, but not do this
     ├── OriginAccessDenied    403  the request did not come through the distribution in front
+    ├── ForeignOrigin         403  a page of another origin writes to a server without keys
+    ├── UnknownHost           421  a server without keys is asked by a name that is not its own
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
     │   └── SourceNotFound         Stream-Forked-From names no stream (§4.2)
@@ -106,6 +108,30 @@ class OriginAccessDenied(ProtocolError):
     def __init__(self) -> None:
         super().__init__(
             "This address accepts only requests through CloudFront: use the distribution's address"
+        )
+
+
+class ForeignOrigin(ProtocolError):
+    """A server without keys gets a write from a page of another origin."""
+
+    status = 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"This server has no keys, so pages of other origins may not write, got {origin[:80]!r}: "
+            "list the origin in ALLOW_ANONYMOUS, as http://localhost:5173, or give the server a key"
+        )
+
+
+class UnknownHost(ProtocolError):
+    """A server without keys is asked by a name that is not its own."""
+
+    status = 421
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"This server has no keys, so it answers to 127.0.0.1, localhost and [::1], got {host[:80]!r}: "
+            "list its origin in ALLOW_ANONYMOUS, as http://box.example:4437, or give the server a key"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
+from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.configuration import ContainerConfiguration, InvalidConfiguration
 from tidemark.server.http_server import NotHealthy, loop_factory, serve
@@ -50,7 +51,7 @@ def main() -> int:
 async def _serve(configuration: ContainerConfiguration, settings: Settings) -> None:
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
     stores.check_format()
-    application = create_app(many_at_once(stores, settings))
+    application = own_pages_only(create_app(many_at_once(stores, settings)), settings)
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=False)
     with listening_socket(configuration.host, configuration.port) as listener:

@@ -2,7 +2,7 @@
 
     AWS_ENDPOINT_URL_DYNAMODB=http://127.0.0.1:8000 aws dynamodb scan --table-name tidemark
 
-Requests are not authenticated, so it listens on loopback alone.
+Requests are not authenticated, so it listens on loopback, and answers to a loopback name, alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from zlib import crc32
 import orjson
 
 from tidemark.engine.dynamodb import DynamoDBProtocol, Refused
+from tidemark.http.security.open_server import is_loopback, name_of
 from tidemark.log.schema import PK, SK, table_definition
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Receive, Scope, Send
@@ -57,7 +58,10 @@ class DynamoDBPort:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         if scope["method"] == "GET":
             return 200, b"{}"  # The response of a health check.
-        target = dict(scope["headers"]).get(_TARGET, b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        if not is_loopback(name_of(headers.get(b"host", b"localhost").decode("latin-1"))):
+            return Refused("AccessDeniedException", "this port answers to loopback names alone").answer
+        target = headers.get(_TARGET, b"").decode("latin-1")
         body = await _read(receive)
         try:
             return await self._carry_out(target.removeprefix(_VERSION), body)

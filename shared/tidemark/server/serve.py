@@ -25,6 +25,7 @@ from typing import Final, Never
 from tidemark.engine.database import UnusableDatabase
 from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.http.app import create_app
+from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
@@ -121,7 +122,8 @@ def _place(configuration: LocalConfiguration, data_dir: Path | None) -> str:
 async def _serve(
     configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket, place: str
 ) -> None:
-    application = BlobUrls(create_app(system.backend, with_metrics=True), system.blobs)
+    served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
+    application = BlobUrls(served, system.blobs)
     level = logging.getLevelNamesMapping()[system.settings.log_level]
     log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
     workers = system.workers(configuration.janitor_seconds)
@@ -187,7 +189,7 @@ def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
         loop, stopping = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            application = BlobUrls(create_app(system.backend), system.blobs)
+            application = BlobUrls(own_pages_only(create_app(system.backend), asked), system.blobs)
             workers = system.workers(janitor_seconds=0)
             with system.database.serving():
                 for worker in workers:

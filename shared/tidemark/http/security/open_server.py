@@ -1,0 +1,77 @@
+"""A server without keys beside the web pages that a browser shows: ASGI middleware.
+
+Such a server trusts whoever reaches it, and a browser lets pages of others reach 127.0.0.1: any page may send
+requests there, and a page whose name is made to lead there (DNS rebinding) has the server's own origin. So
+the server answers to its own names alone (`Host`), and takes writes of its own pages alone (`Origin`).
+`ALLOW_ANONYMOUS` lists further origins.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemark.http.dispatch import is_open
+from tidemark.http.error_handlers import error_response
+from tidemark.http.headers import ResponseHeaders
+from tidemark.protocol.errors import ForeignOrigin, ProtocolError, UnknownHost
+from tidemark.settings import Settings
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def own_pages_only(app: ASGIApp, settings: Settings) -> ASGIApp:
+    """`app` behind these checks, unless it has keys or is for everybody by `ALLOW_ANONYMOUS=true`."""
+    authorization = settings.authorization
+    is_open_server = not authorization.is_on and not authorization.allow_anonymous
+    return OpenServer(app, settings) if is_open_server else app
+
+
+class OpenServer:
+    """A request without `Host` (HTTP/1.0) or `Origin` is no page's."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._origins = settings.authorization.anonymous_origins
+        self._names = {urlsplit(url).hostname for url in (*self._origins, settings.public_url)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["type"] == "http" and not is_open(scope):
+                self._check(Request(scope))
+        except ProtocolError as error:
+            await ResponseHeaders(error_response(Request(scope), error))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check(self, request: Request) -> None:
+        """Raises UnknownHost, ForeignOrigin."""
+        host = request.headers.get("Host")
+        if host is not None and not is_loopback(name := name_of(host)) and name not in self._names:
+            raise UnknownHost(host)
+        if request.method in _READS:
+            return
+        own = {f"http://{host}".lower(), f"https://{host}".lower()}
+        for origin in map(str.lower, request.headers.getlist("Origin")):
+            if origin not in own and origin not in self._origins:
+                raise ForeignOrigin(origin)
+
+
+def name_of(host: str) -> str:
+    """The name in a Host header, without the port, and without the brackets of an IPv6 address."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name leads to this machine alone, whatever DNS says (RFC 6761 §6.3)."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
