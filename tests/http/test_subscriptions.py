@@ -314,6 +314,11 @@ def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) 
     rest = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-&after={name}-b").json
     assert [each["id"] for each in rest["subscriptions"]] == [f"{name}-c"]
     assert (rest["has_more"], rest["next_cursor"]) == (False, None)
+    family = f"{name}-c\U0001f468\u200d\U0001f469"
+    send(door, "PUT", at(family), pool(name))
+    listed = door.get(f"/v1/stream/__ds/subscriptions?prefix={quote(family)}&after={name}-c").json
+    assert [each["id"] for each in listed["subscriptions"]] == [family]
+    door.delete(at(family))
     door.delete(at(f"{name}-c"))
     assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
 

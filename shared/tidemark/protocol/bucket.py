@@ -13,7 +13,13 @@ from enum import Enum
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
-from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, RESERVED_SEGMENT, StreamKey, parse_segment
+from tidemark.protocol.stream_key import (
+    MAX_STREAM_ID_BYTES,
+    RESERVED_SEGMENT,
+    StreamKey,
+    has_control_characters,
+    parse_segment,
+)
 
 #: The most bytes of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
@@ -140,7 +146,7 @@ def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None
     for name, text in (("prefix", request.prefix), ("after", request.after)):
         if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:
             raise Malformed(f"{name} must be at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
-        if not text.isprintable():
+        if has_control_characters(text):
             raise Malformed(f"{name} must not contain control characters, got {text[:80]!r}")
     return request
 

@@ -44,7 +44,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
             raise Malformed("Stream name must not have empty, '.' or '..' segments")
         if "/" in segment or "\0" in segment:
             raise Malformed("Stream name must not contain an encoded '/' or NUL")
-        if _CONTROL_CHARACTER.search(segment):
+        if has_control_characters(segment):
             raise Malformed("Stream name must not contain control characters")
     stream_id = "/".join(segments)
     if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:
@@ -52,6 +52,11 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     if segments[0] == RESERVED_SEGMENT:
         raise StreamNotFound(f"Paths under {RESERVED_SEGMENT} are reserved and hold no streams")
     return StreamKey(PLAIN_BUCKET, stream_id)
+
+
+def has_control_characters(text: str) -> bool:
+    """Those of ASCII, which no name may have. Everything else is legal, though not all of it is seen."""
+    return _CONTROL_CHARACTER.search(text) is not None
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:

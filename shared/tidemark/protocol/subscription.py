@@ -15,7 +15,7 @@ from typing import Final
 import orjson
 
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError
-from tidemark.protocol.stream_key import parse_plain_path
+from tidemark.protocol.stream_key import has_control_characters, parse_plain_path
 
 ONE: Final = "*"
 ANY: Final = "**"
@@ -148,7 +148,3 @@ def stream_path(path: str) -> str:
         return parse_plain_path(path.strip("/"), encoded=False).stream_id
     except ProtocolError as error:
         raise InvalidSubscription(f"{path[:80]!r} is no stream path: {error.message}") from None
-
-
-def has_control_characters(text: str) -> bool:
-    return any(character < " " or character == "\x7f" for character in text)
