@@ -251,7 +251,27 @@ def test_a_client_that_leaves_ends_only_its_own_event_stream(server: Door, path:
     assert server.post(path, TEXT, b"x").status == 204
 
 
-# --- characters cut in two ----------------------------------------------------------
+# --- characters and line ends cut in two --------------------------------------------
+
+
+def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door, path: str) -> None:
+    """CRLF is one line end, however it is cut; a CR that stays alone comes with what is behind it."""
+    whole = b"a\r\nb\rc\r\r\n"
+    server.put(path, TEXT)
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            for number, at in enumerate(range(len(whole)), start=1):
+                await server.ask("POST", path, TEXT, whole[at : at + 1])
+                await exchange.until(lambda answer, number=number: len(controls(answer.events)) > number)  # type: ignore[misc]
+            await server.ask("POST", path, TEXT | CLOSE)
+            await exchange.until_done()
+            return exchange.answer.events
+
+    events = server.run(follow())
+    late = server.get(f"{path}?offset=-1{SSE}").events
+    assert "".join(data(events)) == "".join(data(late)) == "a\nb\nc\n\n"
+    assert [int(control["streamNextOffset"]) for control in controls(events)][:6] == [0, 1, 1, 3, 4, 4]
 
 
 def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: str) -> None:

@@ -145,7 +145,11 @@ def test_a_heartbeat_is_a_comment_and_no_event() -> None:
 # --- characters cut in two ----------------------------------------------------------
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8))
+#: A CR that ends a text is held back, because the other half of a CRLF may come.
+without_cr = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=8)
+
+
+@given(without_cr)
 def test_text_end_is_before_a_character_that_is_cut(text: str) -> None:
     """Up to it the text is whole; what is held back is one character's beginning."""
     data = text.encode()
@@ -157,7 +161,7 @@ def test_text_end_is_before_a_character_that_is_cut(text: str) -> None:
         assert not data[end:cut].decode(errors="ignore")
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), st.data())
+@given(without_cr, st.data())
 def test_appends_cut_anywhere_read_as_one_text(text: str, data: st.DataObject) -> None:
     whole = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(min_value=0, max_value=len(whole)), max_size=5)))

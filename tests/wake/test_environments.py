@@ -132,6 +132,24 @@ def test_a_buffered_event_stream_of_a_closed_stream_ends_at_once(
     scene.wake.close()
 
 
+def test_a_buffered_event_stream_waits_for_the_other_half_of_a_line_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A response without data would make its client come back at once, for as long as nobody writes."""
+    monkeypatch.setattr(live, "GATHERING_SECONDS", 0)
+    scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=PATIENCE_SECONDS))
+    scene.writer.append(scene.key, b"\r", content_type=scene.content_type)
+    environment = Environment(scene.app, [event(scene, live="sse")])
+    environment.start()
+    until(lambda: bool(scene.queues.begun and scene.wake.hub._waiting))
+    scene.writer.append(scene.key, b"\n", content_type=scene.content_type)
+    scene.notify(1)
+    [answer] = environment.join_in_time()
+    events = parse_events(answer["body"].encode())
+    assert [each.data for each in events if each.type == "data"] == ["\n"]
+    scene.wake.close()
+
+
 class FrozenQueues(CountedQueues):
     """The first receive never returns: its response arrived while the process was frozen."""
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -173,7 +174,7 @@ def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = Fals
 @dataclass(slots=True)
 class EventStream:
     """Turns pages into events. Remembers what one connection needs to: the client's cursor
-    and the one given last, and the beginning of a character whose end has not been written yet.
+    and the one given last, and the beginning of a character or line end that is not written whole yet.
 
     Cursors follow the clock, not the events: clients that reconnect from here at the same time send the same
     cursor, and a cache collapses their requests.
@@ -255,20 +256,19 @@ def _message_cuts(page: Page, whole: int) -> Iterator[int]:
 
 
 def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator[int]:
-    """The ends of other pages' events: text between characters, and not inside a CRLF."""
+    """The ends of other pages' events: text between characters and line ends."""
     begin = 0
     while whole - begin > PIECE_BYTES:
         cut = begin + PIECE_BYTES
         if content_type.is_text:
             cut = begin + text_end(stored[begin:cut])
-            cut -= stored[cut - 1 : cut + 1] == b"\r\n"
         yield cut
         begin = cut
     yield whole
 
 
 def _characters_end(content_type: ContentType, stored: bytes) -> int:
-    """The end of the last whole character of text; JSON is cut at messages, bytes anywhere."""
+    """The end of the last whole character or line end of text; JSON is cut at messages, bytes anywhere."""
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
 
@@ -330,12 +330,24 @@ async def gathered_events(
     reading = await read_or_wait(backend, key, request, patience_seconds)
     events = EventStream(request.cursor, BUFFERED_BYTES)
     rendered = events.render(reading, backend.stores.clock_ms())
+    if events.half and events.half == reading.data:
+        rest = await _other_half(backend, reading, began + patience_seconds)
+        if rest is not None:
+            reading, rendered = rest, rendered + events.render(rest, backend.stores.clock_ms())
     left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
     if left_seconds > 0 and not reading.page.closed:
         await asyncio.sleep(left_seconds)
         rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
     count_wake(reading, began_ms, backend.stores.clock_ms())
     return reading.record, rendered
+
+
+async def _other_half(backend: Backend, reading: Reading, until: float) -> Reading | None:
+    """What comes behind half a character or line end, which nobody was shown: a client that got no data would
+    come back at once."""
+    with backend.hub.listen(reading.record.key) as listener, suppress(ProtocolError):
+        return await Follower(backend, listener, reading).next(until)
+    return None
 
 
 async def _gathered_since(backend: Backend, events: EventStream, reading: Reading, room_bytes: int) -> bytes:

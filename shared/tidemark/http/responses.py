@@ -159,16 +159,20 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 
 def _reading_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
     page = reading.page
-    headers = data_headers(reading.record.content_type)
-    if request.read_from == EARLIEST and page.start:
-        # What was before is gone, and the reader did not say from where on it has the rest.
-        headers["Stream-Retained-Offset"] = render_offset(page.start)
+    headers = data_headers(reading.record.content_type) | _beginning(request, reading.record)
     headers["Stream-Next-Offset"] = render_offset(page.end)
     if page.closed:
         headers["Stream-Closed"] = "true"
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     return headers
+
+
+def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
+    """Where a read from the earliest begins, if what was before is gone: the reader did not say it."""
+    if request.read_from != EARLIEST or not record.retained:
+        return {}
+    return {"Stream-Retained-Offset": render_offset(record.retained)}
 
 
 def _life_ms(reading: Reading, now_ms: int) -> int | None:
@@ -183,9 +187,13 @@ def _etag(reading: Reading) -> str:
     return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc)
 
 
-def event_stream_headers(record: StreamRecord) -> dict[str, str]:
+def event_stream_headers(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
     """The last one is for nginx, which would keep the events until the response has ended."""
-    headers = data_headers(_EVENTS) | {"Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
+    headers = (
+        data_headers(_EVENTS)
+        | _beginning(request, record)
+        | {"Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
+    )
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"
     return headers

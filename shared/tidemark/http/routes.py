@@ -215,11 +215,11 @@ async def server_sent_events(
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, read_request)
-        return Response(events, headers=responses.event_stream_headers(record))
+        return Response(events, headers=responses.event_stream_headers(read_request, record))
     read_from, cursor = read_request.read_from, read_request.cursor
     async with backend.first_pages:
         reading = await backend.run(lambda: read(backend.stores, key, read_from, cursor, small=True))
-    headers = responses.event_stream_headers(reading.record)
+    headers = responses.event_stream_headers(read_request, reading.record)
 
     async def counted_events() -> AsyncIterator[bytes]:
         with PROCESS.waiting("sse"):

@@ -68,11 +68,13 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, clo
 
 
 def text_end(data: bytes) -> int:
-    """The end of the last whole UTF-8 character in `data`.
+    """The end of the last whole UTF-8 character in `data`, but before a CR that ends it.
 
-    A writer may cut a character in two appends. The event ends before it, and the next
-    one begins with it, so that no reader is shown half a character.
+    A writer may cut a character, or a CRLF, in two appends. The event ends before it, and the next
+    one begins with it, so that no reader is shown half a character, or two line ends for one.
     """
+    if data.endswith(b"\r"):
+        return len(data) - 1
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0b1100_0000 == 0b1000_0000:
