@@ -176,6 +176,22 @@ def test_without_keys_the_document_is_fetched_again_after_a_pause() -> None:
     assert keys.find("RS256", "k1")
 
 
+def test_callers_that_come_while_one_fetches_wait_for_its_value() -> None:
+    late: list[str | None] = []
+    other = threading.Thread(target=lambda: late.append(cache.get()), daemon=True)
+
+    def fetch() -> str:
+        if not other.ident:
+            other.start()
+            other.join(0.3)  # Long enough for one that does not wait.
+        return "fetched"
+
+    cache = RefreshingCache(fetch)
+    assert cache.get() == "fetched"
+    other.join(60)
+    assert late == ["fetched"]
+
+
 @pytest.mark.parametrize(("environments", "a_second", "refused"), [(600, 60, 0), (1000, 100, 60)])
 def test_a_storm_of_cold_starts_waits_for_a_busy_parameter_store(
     environments: int, a_second: int, refused: int, monkeypatch: pytest.MonkeyPatch
