@@ -95,7 +95,7 @@ def test_a_result_is_never_older_than_its_callers_request() -> None:
         await asyncio.sleep(0)
         may_answer.set()
         async with asyncio.timeout(60):
-            assert await asyncio.gather(early, late) == [0, 1]
+            assert [await early, await late] == [0, 1]
 
     asyncio.run(scenario())
 
