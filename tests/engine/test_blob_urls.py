@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -52,6 +55,26 @@ def test_an_upload_is_written_once_published_and_read_as_it_was(served: Served, 
     assert httpx.put(begun["url"], content=b"x" * len(body)).status_code == 412
     assert httpx.get(snapshot, follow_redirects=True).content == body
     assert body in httpx.get(f"{served.url}/docs/a/bootstrap", follow_redirects=True).content
+
+
+NOT_SIGNED = (
+    b"x", b"", b"x?signature=", b"x?signature=%C3%A9", b"x?signature=%FF",
+    b"x?signature=a&until=%C3%A9&type=%C3%A9&crc=%C3%A9", b"%FF?signature=a", b"%00/..%2F..?signature=a",
+)  # fmt: skip
+
+
+def test_a_url_that_was_not_signed_is_403(served: Served) -> None:
+    address = urlsplit(served.url)
+    for method, target in product((b"GET", b"PUT", b"HEAD", b"POST", b"TRACE"), NOT_SIGNED):
+        head = (
+            method + b" /v1/__blobs/" + target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        with (
+            socket.create_connection((address.hostname or "", address.port or 0)) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(head)
+            assert answer.read().startswith(b"HTTP/1.1 403 "), head
 
 
 @pytest.mark.parametrize("body", [b"folded", LARGE], ids=["small", "large"])

@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 import jsonschema_rs
 import pytest
+from starlette.requests import Request
 
 from tests.http.asgi import Answer, Door
 from tidemark.http import subscriptions
 from tidemark.http.openapi import document
+from tidemark.http.subscriptions import jwks_url
 from tidemark.protocol.errors import Busy
 from tidemark.service.subscriptions import configure
 
@@ -224,6 +226,12 @@ def test_a_long_list_of_streams_is_read_page_by_page(
     rest = door.get(at(name, f"?after={first['streams_after']}")).json
     assert [each["path"] for each in rest["streams"]] == ["c"]
     assert "streams_after" not in rest
+
+
+@pytest.mark.parametrize("host", ["a.example", "[::1", "a:b:c", "\xe9"])
+def test_without_a_public_url_keys_are_where_the_client_has_reached_the_server(door: Door, host: str) -> None:
+    request = Request({"type": "http", "headers": [(b"host", host.encode("latin-1"))]})
+    assert jwks_url(request, door.backend) == f"http://{host}/v1/stream/__ds/jwks.json"
 
 
 def test_webhooks_are_signed_with_a_published_key(hooked: Door, name: str) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 
+from tests.authorization.tokens import SECRET, token
 from tests.available import require_engine
 from tests.local.conftest import write_function
 from tests.local.polling import children_of, is_running, wait_until
@@ -162,6 +163,26 @@ def test_the_table_is_also_served_in_dynamodbs_protocol(start: Start, via: str) 
         "no page has this port by DNS rebinding"
     )
     assert system.end() == (0, "", "")
+
+
+def test_with_authorization_each_change_is_an_audit_line(start: Start, via: str) -> None:
+    """As a function's log has it, and with the time: what was done and what was refused, but no appends."""
+    system = System(start(VIA=via, AUTH_SECRET=SECRET))
+    writer = {"Authorization": f"Bearer {token('write:v1 read:v1', sub='ada')}"}
+    for method, path, status in (
+        ("PUT", "/v1/stream/a", 201),
+        ("POST", "/v1/stream/a", 204),
+        ("DELETE", "/v1/stream/a", 403),
+    ):
+        assert system.request(method, path, b"x", Content_Type="text/plain", **writer)[0] == status
+    code, _, err = system.end()
+    lines = re.findall(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ audit (.*)$", err, re.MULTILINE)
+    told = [json.loads(line) for line in lines]
+    assert [(each["method"], each["path"], each["status"], each["subject"]) for each in told] == [
+        ("PUT", "/v1/stream/a", 201, "ada"),
+        ("DELETE", "/v1/stream/a", 403, "ada"),
+    ]
+    assert (code, err.count("audit")) == (0, 2)
 
 
 def test_without_keys_it_has_its_own_names_and_takes_writes_of_its_own_pages(start: Start, via: str) -> None:

@@ -44,12 +44,16 @@ def created(request: Request, made: Created) -> Response:
 
 def absolute_url(request: Request) -> str:
     """The request's URL as the client wrote it, whatever proxy is in front."""
+    return origin(request) + url_path(request)
+
+
+def origin(request: Request) -> str:
     forwarded = header(request, "X-Forwarded-Proto")
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
     host = request.scope.get(EDGE_HOST) or header(request, "Host") or "localhost"
-    return f"{scheme}://{host}{url_path(request)}"
+    return f"{scheme}://{host}"
 
 
 def appended(request: AppendRequest, outcome: Outcome) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.signing_keys import render_jwks
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.requests import ACCESS, read_body, singles
-from tidemark.http.responses import absolute_url
+from tidemark.http.responses import origin
 from tidemark.http.subscription_bodies import (
     AnswerWake,
     ClaimWake,
@@ -229,11 +228,7 @@ def _check(request: Request, required: RequiredScope) -> None:
 
 def jwks_url(request: Request, backend: Backend) -> str:
     """On the configured public URL; without one, where the client itself has reached this server."""
-    base = backend.settings.public_url
-    if not base:
-        url = urlsplit(absolute_url(request))
-        base = f"{url.scheme}://{url.netloc}"
-    return f"{base}/v1/stream/__ds/jwks.json"
+    return f"{backend.settings.public_url or origin(request)}/v1/stream/__ds/jwks.json"
 
 
 def _nothing() -> Response:

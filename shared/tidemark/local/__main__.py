@@ -38,7 +38,7 @@ from tidemark.server.configuration import InvalidConfiguration, LocalConfigurati
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse
 from tidemark.server.ports import listening_socket, port_of
-from tidemark.server.request_log import RequestLog, wants_colour
+from tidemark.server.request_log import RequestLog, wants_colour, write_audit_lines
 from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import Stores, connect
 from tidemark.service.subscriptions.recover import recover
@@ -201,6 +201,7 @@ class System:
         line = f"Tidemark is ready at {url} (via {via}; data in {self.configuration.data_dir}/lambda)"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
+        write_audit_lines(sys.stderr)
         limits = self.configuration.limits
         spare_what_is_loaded()
 

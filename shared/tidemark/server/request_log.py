@@ -90,6 +90,16 @@ class RequestLog:
         return f"\x1b[{colour}m{text}\x1b[0m"
 
 
+def write_audit_lines(output: TextIO) -> None:
+    """The lines that authorization logs for changes, with the time. A function's platform does this for it;
+    here nothing else would write them, because they are no warnings."""
+    handler = logging.StreamHandler(output)
+    formatter = handler.formatter = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    log = logging.getLogger("tidemark.audit")
+    log.handlers, log.propagate = [handler], False
+
+
 def error_text(body: bytes) -> str:
     """The sentence in an error's body: the application's `error`, or the gateway's `message`."""
     try:

@@ -33,7 +33,7 @@ from tidemark.server.dynamodb_port import DynamoDBPort
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
-from tidemark.server.request_log import RequestLog, report, wants_colour
+from tidemark.server.request_log import RequestLog, report, wants_colour, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import InvalidSetting, Settings
@@ -126,6 +126,7 @@ async def _serve(
     application = BlobUrls(served, system.blobs)
     level = logging.getLevelNamesMapping()[system.settings.log_level]
     log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
+    write_audit_lines(sys.stderr)
     workers = system.workers(configuration.janitor_seconds)
     line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
     with system.database.serving():
