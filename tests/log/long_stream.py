@@ -151,7 +151,7 @@ class LongStream:
         create(stores, KEY, create_request(JSON))
         self.record = load_head(stores, KEY).record
         self.pk = log_pk(KEY, self.record.incarnation)
-        insert = "INSERT INTO items VALUES (?, ?, ?, ?)"
+        insert = "INSERT INTO items (pk, sk, item, ttl) VALUES (?, ?, ?, ?)"
         rows = _batches(self.pk, self.messages)
         self.table.table.database.operate(lambda db: db.executemany(insert, rows).rowcount, writes=True)
         append(self.process(), KEY, [append_request(b"[1]", content_type=JSON)])

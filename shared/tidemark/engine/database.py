@@ -34,7 +34,8 @@ _T = TypeVar("_T")
 MEMORY: Final = ":memory:"
 #: Of the file: `TIDE`, and the format of what is in it.
 APPLICATION_ID: Final = 0x54494445
-FORMAT: Final = 1
+#: 2: rows and messages have checksums.
+FORMAT: Final = 2
 #: SQLite's name for it.
 _INCREMENTAL: Final = 2
 _PAGE_BYTES: Final = 8192
@@ -57,6 +58,7 @@ _QUICKLY_REWRITTEN_PAGES: Final = 64 * 1024 * 1024 // _PAGE_BYTES
 _SETTINGS: Final = f"""
 PRAGMA page_size = {_PAGE_BYTES};
 PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA cell_size_check = ON;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
@@ -65,7 +67,7 @@ PRAGMA journal_size_limit = {_LEFT_LOG_BYTES};
 PRAGMA cache_size = -32768;
 PRAGMA temp_store = MEMORY;
 """
-_TABLES: Final = f"""
+_TABLES: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE items (
     pk TEXT NOT NULL, sk TEXT NOT NULL, item BLOB NOT NULL, ttl INTEGER, PRIMARY KEY (pk, sk)
@@ -75,6 +77,11 @@ CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL
 );
 CREATE INDEX messages_due ON messages (topic, due_ms, id);
+"""
+#: Of format 1. No row is written for it: the column is missing in those that are there, which reads as NULL.
+_CHECKSUMS: Final = f"""
+ALTER TABLE items ADD COLUMN crc INTEGER;
+ALTER TABLE messages ADD COLUMN crc INTEGER;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
@@ -152,9 +159,11 @@ class Database:
             _make_private(Path(self.path))
         db.executescript(_SETTINGS)
         if tables:
+            if version < FORMAT:
+                db.executescript("BEGIN IMMEDIATE;" + _CHECKSUMS)
             _tidy(db)
         else:
-            db.executescript(_TABLES)
+            db.executescript(_TABLES + _CHECKSUMS)
         return db
 
     def close(self) -> None:
@@ -201,6 +210,7 @@ class Database:
             self._take_back(error)
             if isinstance(error, sqlite3.OperationalError):
                 raise StorageUnavailable from error
+            _log.error("the database is damaged: %s", error)
             raise Damaged from error
         except BaseException as error:
             if self._connection.total_changes != changes:  # Half an operation must not be committed.

@@ -1,18 +1,19 @@
-"""`log.table.Table` in a SQLite database: a row for each item, in the order of the keys' bytes."""
+"""`log.table.Table` in a SQLite database: a row for each item, by its key's bytes (`rows.py`)."""
 
 from __future__ import annotations
 
+import logging
 import operator
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
-
-import orjson
+from zlib import crc32
 
 from tidemark.engine.database import Database
-from tidemark.log.schema import INCARNATION, PK, SK, TTL, Item, Key
+from tidemark.engine.rows import Range, Rows, place_of, projected
+from tidemark.log.schema import INCARNATION, Item, Key
 from tidemark.log.table import (
     IF_ABSENT,
     MAX_WRITES,
@@ -29,17 +30,7 @@ from tidemark.log.table import (
     equals,
 )
 
-#: A page of a query has the items that begin within so many bytes. Of bodies, which are base64 here, that is
-#: DynamoDB's megabyte.
-PAGE_BYTES: Final = 1024 * 1024 * 4 // 3
-
-_INSERT: Final = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
-_REPLACE: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)"
-_FIND: Final = "SELECT item FROM items WHERE pk = ? AND sk = ?"
-_FORWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk LIMIT ?"
-_BACKWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk DESC LIMIT ?"
-_AFTER: Final = "SELECT item FROM items WHERE (pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?"
-_DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
+_log: Final = logging.getLogger("tidemark")
 
 Written = Callable[[sqlite3.Connection, str, Key], None]
 """Called in the transaction that writes an item, with INSERT, MODIFY or REMOVE and the item's key."""
@@ -51,14 +42,15 @@ class EmbeddedTable:
     def __init__(self, database: Database, written: Written = lambda *_: None) -> None:
         self.database = database
         self.written = written
+        self._rows = Rows()
 
     def get(self, key: Key) -> Item | None:
-        return self.database.operate(partial(_find, key=key), writes=False)
+        return self.database.operate(partial(self._rows.find, key=key), writes=False)
 
     def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
         def find(db: sqlite3.Connection) -> list[Item]:
-            found = (_find(db, key) for key in keys)
-            return [_projected(item, attributes) for item in found if item is not None]
+            found = (self._rows.find(db, key) for key in keys)
+            return [projected(item, attributes) for item in found if item is not None]
 
         return self.database.operate(find, writes=False)
 
@@ -75,10 +67,10 @@ class EmbeddedTable:
         self.database.operate(put, writes=True)
 
     def _put(self, db: sqlite3.Connection, item: Item, condition: Condition | None) -> None:
-        if condition is IF_ABSENT and db.execute(_INSERT, _row(item)).rowcount:
+        if condition is IF_ABSENT and self._rows.insert(db, item):
             self.written(db, "INSERT", item)
             return
-        existing = _find(db, item)
+        existing = self._rows.find(db, item)
         if condition is not None and not holds(condition, existing or {}):
             raise ConditionFailed(existing)
         self._store(db, item, existing)
@@ -87,7 +79,7 @@ class EmbeddedTable:
         higher = AllOf(equals(INCARNATION, incarnation), Compared(name, "<", value))
 
         def update(db: sqlite3.Connection) -> None:
-            existing = _find(db, key)
+            existing = self._rows.find(db, key)
             if holds(higher, existing or {}):
                 self._store(db, _updated(Update(key, {name: {"N": str(value)}}), existing), existing)
             elif existing is None or existing.get(INCARNATION) != {"S": incarnation}:
@@ -97,7 +89,7 @@ class EmbeddedTable:
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
         def delete(db: sqlite3.Connection) -> None:
-            existing = _find(db, key)
+            existing = self._rows.find(db, key)
             if condition is not None and not holds(condition, existing or {}):
                 raise ConditionFailed(existing)
             self._drop(db, key)
@@ -116,8 +108,8 @@ class EmbeddedTable:
 
     def _transact(self, db: sqlite3.Connection, writes: Sequence[Write]) -> None:
         keys = [write.item if write.item is not None else _of(write).key for write in writes]
-        assert len({_place(key) for key in keys}) == len(keys) <= MAX_WRITES, "as DynamoDB takes them"
-        existing = [_find(db, key) for key in keys]
+        assert len({place_of(key) for key in keys}) == len(keys) <= MAX_WRITES, "as DynamoDB takes them"
+        existing = [self._rows.find(db, key) for key in keys]
         failed = [
             write.condition is not None and not holds(write.condition, found or {})
             for write, found in zip(writes, existing, strict=True)
@@ -139,8 +131,10 @@ class EmbeddedTable:
         limit: int | None = None,
         backward: bool = False,
     ) -> tuple[list[Item], bool]:
-        asked = _BACKWARD if backward else _FORWARD
-        return self._page(asked, (pk, at_least, at_most), attributes, limit)
+        asked = Range(pk, at_least, at_most, backward)
+        return self.database.operate(
+            lambda db: self._rows.between(db, asked, limit, attributes), writes=False
+        )
 
     def count(self) -> int:
         """How many items there are."""
@@ -150,41 +144,27 @@ class EmbeddedTable:
 
     def scan(self, after: Key | None = None, limit: int | None = None) -> tuple[list[Item], bool]:
         """A page of all items in the order of their keys, and whether there are more."""
-        return self._page(_AFTER, _place(after) if after else ("", ""), (), limit)
-
-    def _page(
-        self, asked: str, of: tuple[str, ...], attributes: Sequence[str], limit: int | None
-    ) -> tuple[list[Item], bool]:
-        def read(db: sqlite3.Connection) -> tuple[list[Item], bool]:
-            items, size = list[Item](), 0
-            for (stored,) in db.execute(asked, (*of, -1 if limit is None else limit)):
-                if size > PAGE_BYTES:
-                    return items, True
-                items.append(_projected(orjson.loads(stored), attributes))
-                size += len(stored)
-            return items, len(items) == limit
-
-        return self.database.operate(read, writes=False)
+        place = place_of(after) if after else ("", "")
+        return self.database.operate(lambda db: self._rows.after(db, place, limit), writes=False)
 
     def remove_expired(self, now_ms: int) -> int:
         """Remove items whose `ttl` has passed, as DynamoDB does later. Returns their number."""
 
         def remove(db: sqlite3.Connection) -> int:
-            expired = "SELECT pk, sk FROM items WHERE ttl < ? LIMIT 1000"
-            found = db.execute(expired, (now_ms // 1000,)).fetchall()
-            for pk, sk in found:
-                self._drop(db, {PK: {"S": pk}, SK: {"S": sk}})
+            found = self._rows.expired(db, now_ms // 1000)
+            for key in found:
+                self._drop(db, key)
             return len(found)
 
         return self.database.operate(remove, writes=True)
 
     def _store(self, db: sqlite3.Connection, item: Item, existing: Item | None) -> None:
-        db.execute(_REPLACE, _row(item))
+        self._rows.replace(db, item)
         if existing != item:
             self.written(db, "INSERT" if existing is None else "MODIFY", item)
 
     def _drop(self, db: sqlite3.Connection, key: Key) -> None:
-        if db.execute(_DELETE, _place(key)).rowcount:
+        if self._rows.drop(db, key):
             self.written(db, "REMOVE", key)
 
 
@@ -233,27 +213,11 @@ def _updated(update: Update, existing: Item | None) -> Item:
     return item
 
 
-def _place(key: Key) -> tuple[str, str]:
-    return key[PK]["S"], key[SK]["S"]
-
-
-def _row(item: Item) -> tuple[str, str, bytes, int | None]:
-    ttl = item.get(TTL)
-    return item[PK]["S"], item[SK]["S"], orjson.dumps(item), int(ttl["N"]) if ttl else None
-
-
-def _find(db: sqlite3.Connection, key: Key) -> Item | None:
-    found = db.execute(_FIND, _place(key)).fetchone()
-    item: Item | None = orjson.loads(found[0]) if found else None
-    return item
-
-
-def _projected(item: Item, attributes: Sequence[str]) -> Item:
-    return {name: item[name] for name in attributes if name in item} if attributes else item
-
-
-_SEND: Final = "INSERT INTO messages (topic, due_ms, body) VALUES (?, ?, ?)"
-_TAKE: Final = "SELECT id, body FROM messages WHERE topic = ? AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+_SEND: Final = "INSERT INTO messages (topic, due_ms, body, crc) VALUES (?, ?, ?, ?)"
+_TAKE: Final = (
+    "SELECT id, CAST(body AS BLOB), crc FROM messages WHERE topic = ? AND due_ms <= ? "
+    "ORDER BY due_ms, id LIMIT ?"
+)
 _HIDE: Final = "UPDATE messages SET due_ms = ? WHERE id = ?"
 _DONE: Final = "DELETE FROM messages WHERE id = ?"
 _NEXT: Final = "SELECT min(due_ms) FROM messages WHERE topic = ?"
@@ -280,19 +244,29 @@ class EmbeddedQueue:
     def send_with(self, db: sqlite3.Connection, bodies: Sequence[str], delay_seconds: int = 0) -> None:
         """As part of another operation."""
         due_ms = self._clock_ms() + 1000 * delay_seconds
-        db.executemany(_SEND, [(self._topic, due_ms, body) for body in bodies])
+        db.executemany(_SEND, [(self._topic, due_ms, body, self._crc(body.encode())) for body in bodies])
         self._database.then(self.news.set)
 
     def take(self, limit: int, hidden_seconds: float) -> list[Message]:
-        """Up to `limit` that are due. They come again after `hidden_seconds`, unless they are `done`."""
+        """Up to `limit` that are due. They come again after `hidden_seconds`, unless they are `done`. One
+        that is damaged is said in the log whenever it is due, and stays where it is."""
         now_ms = self._clock_ms()
 
         def take(db: sqlite3.Connection) -> list[Message]:
-            found = [Message(*row) for row in db.execute(_TAKE, (self._topic, now_ms, limit))]
-            db.executemany(_HIDE, [(now_ms + int(1000 * hidden_seconds), each.id) for each in found])
-            return found
+            found = db.execute(_TAKE, (self._topic, now_ms, limit)).fetchall()
+            db.executemany(_HIDE, [(now_ms + int(1000 * hidden_seconds), row[0]) for row in found])
+            return [Message(row[0], row[1].decode()) for row in found if self._is_sound(*row)]
 
         return self._database.operate(take, writes=True) if self.next_ms() is not None else []
+
+    def _crc(self, body: bytes) -> int:
+        return crc32(body, crc32(self._topic.encode()))
+
+    def _is_sound(self, message_id: int, body: bytes, crc: int | None) -> bool:
+        if crc in {None, self._crc(body)}:
+            return True
+        _log.error("message %d of %s is damaged, and is not handed on", message_id, self._topic)
+        return False
 
     def done(self, messages: Sequence[Message]) -> None:
         def remove(db: sqlite3.Connection) -> None:

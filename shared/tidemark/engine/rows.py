@@ -1,0 +1,272 @@
+"""The rows of the items, and whether they are what was written. SQLite does not check its pages.
+
+A row has the CRC-32 of its item, in which its key stands too: both are compared whenever the row is read.
+Rows of format 1 have no checksum until they are written again; their keys are compared.
+
+A flipped *key* is another matter: a search that meets it goes the wrong way, and does not find rows that are
+there; a page that meets it may end there. But such a search ends beside that row. So what is not found is
+missing only if the rows at both sides of its place have the keys that stand in their items. Both ends of a
+page are asked for that, once for each partition: then its last row is remembered, and a page that reaches it
+is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from tidemark.log.schema import PK, SK, TTL, Item, Key, make_key
+from tidemark.protocol.errors import Damaged
+
+#: A page of a query has the items that begin within so many bytes. Of bodies, which are base64 here, that is
+#: DynamoDB's megabyte.
+PAGE_BYTES: Final = 1024 * 1024 * 4 // 3
+#: Of so many partitions the last row is remembered.
+_MOST_REMEMBERED: Final = 10_000
+
+_INSERT: Final = "INSERT OR IGNORE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
+_REPLACE: Final = "INSERT OR REPLACE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
+#: A damaged item may be of another type; a damaged key too, which is NULL then, or no UTF-8.
+_ITEM: Final = "CAST(coalesce(item, '') AS BLOB)"
+_KEY: Final = "CASE typeof(pk) || typeof(sk) WHEN 'texttext' THEN CAST(pk || char(10) || sk AS BLOB) END"
+_SELECT: Final = "SELECT {}, {} FROM items "
+_ROWS: Final = _SELECT.format(_ITEM, "crc") + "WHERE {}"
+_KEYS: Final = _SELECT.format(_KEY, _ITEM) + "{} LIMIT {}"
+ALL_ROWS: Final = _SELECT.format(_KEY, _ITEM + ", crc, ttl")
+_FIND: Final = _ROWS.format("pk = ? AND sk = ?")
+_UP: Final = _ROWS.format("pk = ? AND sk BETWEEN ? AND ? ORDER BY sk LIMIT ?")
+_DOWN: Final = _ROWS.format("pk = ? AND sk BETWEEN ? AND ? ORDER BY sk DESC LIMIT ?")
+_AFTER: Final = _ROWS.format("(pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?")
+_DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
+_EXPIRED: Final = "SELECT CAST(pk AS BLOB), CAST(sk AS BLOB) FROM items WHERE ttl < ? LIMIT 1000"
+_BESIDE: Final = "WHERE (pk, sk) {} (?, ?) ORDER BY pk {}, sk {}"
+#: The rows beside a place. Such a query leaves out those whose key is NULL;
+_BEFORE: Final = _KEYS.format(_BESIDE.format("<", "DESC", "DESC"), 1)
+_UP_TO: Final = _KEYS.format(_BESIDE.format("<=", "DESC", "DESC"), 1)
+_FROM: Final = _KEYS.format(_BESIDE.format(">=", "ASC", "ASC"), 1)
+_BEHIND: Final = _KEYS.format(_BESIDE.format(">", "ASC", "ASC"), 1)
+#: these two do not.
+_THIS_AND_NEXT: Final = _KEYS.format("WHERE pk = ? AND sk >= ? ORDER BY sk", 2)
+_FIRST: Final = _KEYS.format("ORDER BY pk, sk", 1)
+
+_log: Final = logging.getLogger("tidemark")
+
+Place = tuple[str, str]
+"""A row's partition key and sort key."""
+
+
+class Range(NamedTuple):
+    """Of one partition, by the bounds of its sort keys."""
+
+    pk: str
+    lowest: str
+    highest: str
+    backward: bool = False
+
+    def has(self, place: Place | None) -> bool:
+        return place is not None and place[0] == self.pk and self.lowest <= place[1] <= self.highest
+
+
+class Rows:
+    """Raises Damaged where a row is, or may be missing, after a line in the log."""
+
+    def __init__(self) -> None:
+        #: Of partitions: a sort key beyond which nothing lies but what was written here since.
+        self._last: dict[str, str] = {}
+
+    # --- reading ---
+
+    def find(self, db: sqlite3.Connection, key: Key) -> Item | None:
+        pk, sk = place = place_of(key)
+        found = db.execute(_FIND, place).fetchone()
+        if found is None:
+            _check_place(db, place)
+            return None
+        stored, crc = found
+        item: Item = orjson.loads(stored) if crc32(stored) == crc else decoded(place, stored, crc)
+        if item[SK]["S"] != sk or item[PK]["S"] != pk:
+            raise damaged_row(place, "it has the key of another")
+        return item
+
+    def after(
+        self, db: sqlite3.Connection, place: Place, limit: int | None, attributes: Sequence[str] = ()
+    ) -> tuple[list[Item], bool]:
+        """A page of all rows behind a place, and whether there are more."""
+        items, size = list[Item](), 0
+        for stored, crc in db.execute(_AFTER, (*place, -1 if limit is None else limit)):
+            if size > PAGE_BYTES:
+                return items, True
+            items.append(projected(decoded(place, stored, crc), attributes))
+            size += len(stored)
+        return items, len(items) == limit
+
+    def between(
+        self, db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str] = ()
+    ) -> tuple[list[Item], bool]:
+        """A page of the range, and whether there is more of it."""
+        items, more, first, last = _read(db, asked, limit, attributes)
+        known = self._last.get(asked.pk)
+        if asked.backward:
+            if first not in (asked.highest, known):
+                self._learn(asked, first, _beside(db, _BEHIND, asked.pk, asked.highest))
+            if not more:
+                _check_edge(db, asked, last, _FROM, _BEFORE)
+        else:
+            if items and first != asked.lowest:
+                _beside(db, _BEFORE, asked.pk, asked.lowest)
+            if not more and (
+                known is None or (last or asked.lowest) < known or asked.lowest == known != last
+            ):
+                self._learn(asked, last, _check_edge(db, asked, last, _UP_TO, _BEHIND))
+        return items, more
+
+    def _learn(self, asked: Range, last: str, behind: Place | None) -> None:
+        """`behind` is the row behind the range, in which the last row is this one."""
+        if last and (behind is None or behind[0] != asked.pk):
+            if len(self._last) >= _MOST_REMEMBERED:
+                self._last.clear()
+            self._last[asked.pk] = last
+
+    def expired(self, db: sqlite3.Connection, seconds: int) -> list[Key]:
+        """Up to a thousand keys of items whose `ttl` has passed. The index only proposes them."""
+        found = []
+        for place in db.execute(_EXPIRED, (seconds,)).fetchall():
+            key = make_key(*(str(part, "utf-8", "replace") for part in place))
+            with suppress(Damaged):
+                item = self.find(db, key)
+                if item is not None and TTL in item and int(item[TTL]["N"]) < seconds:
+                    found.append(key)
+        return found
+
+    # --- writing ---
+
+    def insert(self, db: sqlite3.Connection, item: Item) -> bool:
+        """Whether there was none with its key, and it is there now."""
+        pk, sk = place_of(item)
+        if sk > self._last.get(pk, sk):
+            self._last[pk] = sk
+        else:
+            self._learn(Range(pk, sk, sk), sk, _check_place(db, (pk, sk)))
+        return bool(db.execute(_INSERT, _row(item)).rowcount)
+
+    def replace(self, db: sqlite3.Connection, item: Item) -> None:
+        """The one with its key, for which was searched before; or a new one."""
+        pk, sk = place_of(item)
+        if sk > self._last.get(pk, sk):
+            self._last[pk] = sk
+        db.execute(_REPLACE, _row(item))
+
+    def drop(self, db: sqlite3.Connection, key: Key) -> bool:
+        """Whether it was there."""
+        self._last.pop(key[PK]["S"], None)
+        return bool(db.execute(_DELETE, place_of(key)).rowcount)
+
+
+def _read(
+    db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str]
+) -> tuple[list[Item], bool, str, str]:
+    """A page, whether there is more, and the sort keys of its first and its last item. What lies before a
+    damaged row is a page of its own."""
+    items, size, (pk, lowest, highest, backward) = list[Item](), 0, asked
+    first = last = ""
+    bounds = (pk, lowest, highest, -1 if limit is None else limit)
+    try:
+        for stored, crc in db.execute(_DOWN if backward else _UP, bounds):
+            if size > PAGE_BYTES:
+                return items, True, first, last
+            if crc32(stored) == crc:
+                item: Item = orjson.loads(stored)
+            else:
+                item = decoded((pk, last or lowest), stored, crc)
+            last = item[SK]["S"]
+            if item[PK]["S"] != pk or not lowest <= last <= highest:
+                raise damaged_row((pk, lowest), "a search for it leads elsewhere")
+            first = first or last
+            items.append(projected(item, attributes) if attributes else item)
+            size += len(stored)
+    except Damaged:
+        if not items:
+            raise
+        return items, True, first, last
+    return items, len(items) == limit, first, last
+
+
+def place_of(key: Key) -> Place:
+    return key[PK]["S"], key[SK]["S"]
+
+
+def projected(item: Item, attributes: Sequence[str]) -> Item:
+    return {name: item[name] for name in attributes if name in item} if attributes else item
+
+
+def _row(item: Item) -> tuple[str, str, bytes, int | None, int]:
+    """The item begins with its key (`sound_key`)."""
+    ttl, (pk, sk) = item.get(TTL), place_of(item)
+    stored = orjson.dumps({PK: item[PK], SK: item[SK]} | item)
+    return pk, sk, stored, int(ttl["N"]) if ttl else None, crc32(stored)
+
+
+def damaged_row(place: Place, fault: str) -> Damaged:
+    """The error for a row at or behind a place, after a line in the log."""
+    damaged = Damaged()
+    damaged.__cause__ = LookupError(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
+    _log.error("%s", damaged.__cause__)
+    return damaged
+
+
+def decoded(place: Place, stored: bytes, crc: int | None) -> Item:
+    """The item of a row that was found at or behind a place."""
+    if crc is not None and crc32(stored) != crc:
+        raise damaged_row(place, "it does not fit its checksum")
+    try:
+        item: Item = orjson.loads(stored)
+        place_of(item)
+    except (ValueError, TypeError, KeyError) as fault:
+        raise damaged_row(place, f"it cannot be read: {fault}") from fault
+    return item
+
+
+def sound_key(key: bytes | None, stored: bytes) -> Place | None:
+    """A row's key (`_KEY`), if that stands in its item too. The rest of the item does not matter."""
+    pk, _, sk = (key or b"").decode(errors="replace").partition("\n")
+    if stored.startswith(orjson.dumps(make_key(pk, sk))[:-1]):
+        return pk, sk
+    try:
+        return (pk, sk) if place_of(orjson.loads(stored)) == (pk, sk) else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _beside(db: sqlite3.Connection, side: str, pk: str, sk: str) -> Place | None:
+    """The place of the row on that side of a place. Raises Damaged if its key is not that of its item, or if
+    another one lies between."""
+    places = [sound_key(*row) for row in db.execute(side, (pk, sk))]
+    if side in {_BEFORE, _UP_TO}:
+        there = db.execute(_THIS_AND_NEXT, places[0]) if places and places[0] else db.execute(_FIRST)
+        found = [sound_key(*row) for row in there]
+        if None in found or (places and found[:1] != places):
+            places = [None]
+    if None in places:
+        raise damaged_row((pk, sk), "the key of a row beside it is not that of its item")
+    return places[0] if places else None
+
+
+def _check_place(db: sqlite3.Connection, place: Place) -> Place | None:
+    """The next place. Raises Damaged unless a search for this one leads there."""
+    _beside(db, _BEFORE, *place)
+    return _beside(db, _BEHIND, *place)
+
+
+def _check_edge(db: sqlite3.Connection, asked: Range, last: str, inside: str, outside: str) -> Place | None:
+    """The next place outside of the range. Raises Damaged unless the range ends with its last item."""
+    edge = asked.lowest if asked.backward else asked.highest
+    found = _beside(db, inside, asked.pk, edge)
+    if found != (asked.pk, last) if last else asked.has(found):
+        raise damaged_row((asked.pk, last or edge), "rows behind it are not found")
+    return _beside(db, outside, asked.pk, edge)
