@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from click.testing import CliRunner
@@ -56,26 +61,68 @@ def test_a_store_without_faults_is_said_to_have_none(data_dir: Path) -> None:
     assert run("verify", "--data-dir", str(data_dir)) == (0, "2 streams, 0 faults\n")
 
 
-@pytest.mark.parametrize("what", ["a bit of a batch", "a batch that is gone", "no blob", "another blob"])
+SMALL_ROW = f"the row 'log/v1/small#INCARNATION {3:016}' "
+ITEM = "UPDATE items SET item = {} WHERE pk LIKE 'log/v1/small#%' AND sk = '0000000000000003'"
+OLD_ITEM = ITEM.replace("item =", "crc = NULL, item =")
+REPLACED = "CAST(replace(CAST(item AS TEXT), '{}', '{}') AS BLOB)"
+#: What is done to the store, and what `verify` says of it: one line for each.
+DAMAGE = {
+    "a bit of a batch": (
+        ITEM.format(REPLACED.format("dHdv", "dHdw")),
+        [SMALL_ROW + "does not fit its checksum"],
+    ),
+    "of one without a checksum": (
+        OLD_ITEM.format(REPLACED.format("dHdv", "dHdw")),
+        ["v1/small at 0: Stored data"],
+    ),
+    "no JSON": (OLD_ITEM.format("x'ff'"), [SMALL_ROW + "cannot be read: "]),
+    "an attribute is gone": (
+        OLD_ITEM.format(REPLACED.format('"e":', '"E":')),
+        ["v1/small cannot be read: KeyError"],
+    ),
+    "a batch that is gone": (
+        "DELETE FROM items WHERE pk LIKE 'log/v1/small#%' AND sk = '0000000000000003'",
+        ["v1/small at 3: Stored data"],
+    ),
+    "the key of a batch": (
+        "UPDATE items SET sk = '0000000000000002' WHERE pk LIKE 'log/v1/small#%' AND sk = '0000000000000003'",
+        ["has the item of 'log/v1/small#INCARNATION 0000000000000003'"],
+    ),
+    "the key of a stream": (
+        "UPDATE items SET sk = 'stream/smalm' WHERE sk = 'stream/small'",
+        ["the row 'bucket/v1 stream/smalm' has the item of 'bucket/v1 stream/small'"],
+    ),
+    "the format": (
+        "UPDATE items SET item = x'7b7d' WHERE pk = 'format'",
+        ["the row 'format .' cannot be read"],
+    ),
+    "a time to live": (
+        "UPDATE items SET ttl = 7 WHERE pk = 'format'",
+        ["the row 'format .' has another time to live"],
+    ),
+    "a message": ("UPDATE messages SET body = 'x'", ["message 1 does not fit its checksum"]),
+    "no blob": ("", ["v1/large at 0: "]),
+    "another blob": ("", ["v1/large at 0: "]),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
 def test_what_is_damaged_is_named_and_left_as_it_is(data_dir: Path, what: str) -> None:
+    statement, expected = DAMAGE[what]
     [blob] = [path for path in (data_dir / "blobs").rglob("*") if path.is_file()]
-    with sqlite3.connect(data_dir / "tidemark.db") as db:
-        key = ("log/v1/small#%", f"{3:016}")
-        if what == "a bit of a batch":
-            [(stored,)] = db.execute("SELECT item FROM items WHERE pk LIKE ? AND sk = ?", key).fetchall()
-            changed = stored.replace(b'"dHdv"', b'"dHdw"')
-            assert changed != stored
-            db.execute("UPDATE items SET item = ? WHERE pk LIKE ? AND sk = ?", (changed, *key))
-        elif what == "a batch that is gone":
-            db.execute("DELETE FROM items WHERE pk LIKE ? AND sk = ?", key)
-        elif what == "another blob":
-            blob.write_bytes(b"y" + blob.read_bytes()[1:])
-        else:
-            blob.unlink()
+    with closing(sqlite3.connect(data_dir / "tidemark.db", isolation_level=None)) as db:
+        db.execute("INSERT INTO messages (topic, due_ms, body, crc) VALUES ('t', 0, 'b', ?)", (crc32(b"tb"),))
+        found = db.execute("SELECT pk FROM items WHERE pk LIKE 'log/v1/small#%'").fetchone()[0]
+        assert not statement or db.execute(statement).rowcount == 1
+    if what == "another blob":
+        blob.write_bytes(b"y" + blob.read_bytes()[1:])
+    elif what == "no blob":
+        blob.unlink()
     code, said = run("verify", "--data-dir", str(data_dir))
-    assert code == 1
-    assert ("v1/large at " if "blob" in what else "v1/small at ") in said
-    assert said.splitlines()[-1] == "2 streams, 1 faults"
+    *lines, last = said.replace(found, "log/v1/small#INCARNATION").splitlines()
+    assert (code, last.partition(" streams, ")[2]) == (1, f"{len(expected)} faults")
+    assert len(lines) == len(expected)
+    assert all(part in line for part, line in zip(expected, lines, strict=True)), lines
 
 
 def test_a_stacks_store_is_read_from_its_table_and_its_bucket(services: LocalServices) -> None:
@@ -102,3 +149,29 @@ def test_a_folder_without_a_store_is_an_error_of_one_line(command: list[str], tm
     assert (code, said.count("\n")) == (1, 1)
     assert "has no tidemark.db" in said
     assert list(tmp_path.iterdir()) == []
+
+
+READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+
+
+def run_read_only(folder: Path, *arguments: str) -> tuple[int, str]:
+    """The command while nothing can be written in a folder, also by root: in a mount namespace of its own."""
+    mounted = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, "sh", str(folder)]
+    if shutil.which("unshare") is None or subprocess.run([*mounted, "true"], check=False).returncode:
+        pytest.skip("this machine makes no mount namespace")
+    command = [*mounted, sys.executable, "-m", "tidemark.ops.cli", *arguments]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout
+
+
+def test_a_store_on_a_read_only_mount_is_verified_and_copied(data_dir: Path, tmp_path: Path) -> None:
+    """What still is in the log of a server that was killed cannot be read there: that is said."""
+    killed, copy = tmp_path / "killed", tmp_path / "copy"
+    shutil.copytree(data_dir, killed, ignore=shutil.ignore_patterns("*-shm"))
+    code, said = run_read_only(killed, "verify", "--data-dir", str(killed))
+    assert (code, said.count("\n"), "tidemark.db-wal has what is not in it yet" in said) == (1, 1, True)
+    with closing(sqlite3.connect(killed / "tidemark.db")) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert run_read_only(killed, "verify", "--data-dir", str(killed)) == (0, "2 streams, 0 faults\n")
+    assert run_read_only(killed, "backup", "--data-dir", str(killed), str(copy))[0] == 0
+    assert run("verify", "--data-dir", str(copy)) == (0, "2 streams, 0 faults\n")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
@@ -86,6 +86,11 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
+#: What is only read stays of its format.
+_FORMAT_1: Final = """
+CREATE TEMP VIEW items AS SELECT *, NULL AS crc FROM main.items;
+CREATE TEMP VIEW messages AS SELECT *, NULL AS crc FROM main.messages;
+"""
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -94,6 +99,49 @@ Operation = Callable[[sqlite3.Connection], _T]
 
 class UnusableDatabase(Exception):
     """The file is another program's, or of a later version, or damaged; the message says which."""
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, on whose thread does not matter. The mount may be read-only. Raises
+    UnusableDatabase, sqlite3.Error."""
+    options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False, "timeout": 5}
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    db: sqlite3.Connection = sqlite3.connect(uri, **options)
+    try:
+        _, version = _check_kind(db, path)
+    except sqlite3.OperationalError as failure:
+        # Without the files that its write-ahead log needs beside it. An empty log needs none.
+        log = Path(f"{path}-wal")
+        if log.exists() and log.stat().st_size:
+            raise UnusableDatabase(
+                f"{path} cannot be used where nothing can be written ({failure}): {log.name} has what is "
+                "not in it yet; copy the folder to where it can be written, and name the copy"
+            ) from failure
+        db = sqlite3.connect(f"{uri}&immutable=1", **options)
+        _, version = _check_kind(db, path)
+    if version < FORMAT:
+        db.executescript(_FORMAT_1)
+    return db
+
+
+def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
+    """How many tables it has, and of which format. Raises UnusableDatabase if it is not one of ours."""
+    application, version, tables = (
+        db.execute(question).fetchone()[0]
+        for question in (
+            "PRAGMA application_id",
+            "PRAGMA user_version",
+            "SELECT count(*) FROM sqlite_master",
+        )
+    )
+    if tables and application != APPLICATION_ID:
+        raise UnusableDatabase(f"{path} is a database of another program")
+    if version > FORMAT:
+        raise UnusableDatabase(
+            f"{path} was written by a later version of Tidemark: its format is {version}, and this "
+            f"version reads {FORMAT} at most"
+        )
+    return tables, version
 
 
 class Slow(BaseException):
@@ -113,8 +161,9 @@ class _Call:
 class Database:
     """Safe to use from any thread. `path` is a file, or `MEMORY`. Raises UnusableDatabase."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, read_only: bool = False) -> None:
         self.path = path
+        self._read_only = read_only
         #: Called when a turn was taken back.
         self.taken_back: list[Callable[[], object]] = []
         self._lock = threading.RLock()
@@ -137,24 +186,10 @@ class Database:
             raise UnusableDatabase(f"{path} cannot be used: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
-        if self.path != MEMORY:
-            _create_private(Path(self.path))
+        if self._read_only:
+            return open_to_read(Path(self.path))
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
-        application, version, tables = (
-            db.execute(question).fetchone()[0]
-            for question in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT count(*) FROM sqlite_master",
-            )
-        )
-        if tables and application != APPLICATION_ID:
-            raise UnusableDatabase(f"{self.path} is a database of another program")
-        if version > FORMAT:
-            raise UnusableDatabase(
-                f"{self.path} was written by a later version of Tidemark: its format is {version}, and this "
-                f"version reads {FORMAT} at most"
-            )
+        tables, version = _check_kind(db, self.path)
         if self.path != MEMORY:
             _make_private(Path(self.path))
         db.executescript(_SETTINGS)

@@ -37,10 +37,20 @@ class BlobFiles:
     """Below `root`, which is made. `check_fast` is asked before what takes long (`engine/database.py`).
     Raises StorageUnavailable where the disk does not do it."""
 
-    def __init__(self, root: Path, check_fast: Callable[[], None] = lambda: None, base_url: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        check_fast: Callable[[], None] = lambda: None,
+        base_url: str = "",
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.root = root
         self.base_url = base_url
         self._check_fast = check_fast
+        self._url_key = b""
+        if read_only:
+            return
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(OSError):
             root.chmod(0o700)  # An earlier release let everybody in.

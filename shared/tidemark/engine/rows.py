@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -212,10 +212,14 @@ def _row(item: Item) -> tuple[str, str, bytes, int | None, int]:
     return pk, sk, stored, int(ttl["N"]) if ttl else None, crc32(stored)
 
 
+class RowFault(LookupError):
+    """The cause of a Damaged: which row, and what is wrong with it."""
+
+
 def damaged_row(place: Place, fault: str) -> Damaged:
     """The error for a row at or behind a place, after a line in the log."""
     damaged = Damaged()
-    damaged.__cause__ = LookupError(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
+    damaged.__cause__ = RowFault(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
     _log.error("%s", damaged.__cause__)
     return damaged
 
@@ -228,8 +232,10 @@ def decoded(place: Place, stored: bytes, crc: int | None) -> Item:
         item: Item = orjson.loads(stored)
         place_of(item)
     except (ValueError, TypeError, KeyError) as fault:
-        raise damaged_row(place, f"it cannot be read: {fault}") from fault
-    return item
+        reason = f"it cannot be read: {fault}"
+    else:
+        return item
+    raise damaged_row(place, reason)
 
 
 def sound_key(key: bytes | None, stored: bytes) -> Place | None:
@@ -270,3 +276,21 @@ def _check_edge(db: sqlite3.Connection, asked: Range, last: str, inside: str, ou
     if found != (asked.pk, last) if last else asked.has(found):
         raise damaged_row((asked.pk, last or edge), "rows behind it are not found")
     return _beside(db, outside, asked.pk, edge)
+
+
+def checked_rows(db: sqlite3.Connection) -> Iterator[tuple[Item, str]]:
+    """All items, in the order in which they lie there, each with its fault, or an empty text."""
+    for key, stored, crc, ttl in db.execute(ALL_ROWS):
+        place = (key or b"").decode(errors="replace").replace("\n", " ")
+        try:
+            item: Item = orjson.loads(stored)
+            own, expires = place_of(item), item.get(TTL)
+        except (ValueError, TypeError, KeyError) as fault:
+            yield {}, f"the row {place!r} cannot be read: {fault}"
+            continue
+        is_right = {
+            "does not fit its checksum": crc in {None, crc32(stored)},
+            f"has the item of {' '.join(own)!r}": sound_key(key, stored) == own,
+            "has another time to live than its item": ttl == (int(expires["N"]) if expires else None),
+        }
+        yield item, next((f"the row {place!r} {fault}" for fault, right in is_right.items() if not right), "")

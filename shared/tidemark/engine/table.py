@@ -6,7 +6,7 @@ import logging
 import operator
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -223,6 +223,19 @@ _DONE: Final = "DELETE FROM messages WHERE id = ?"
 _NEXT: Final = "SELECT min(due_ms) FROM messages WHERE topic = ?"
 
 
+_MESSAGES: Final = "SELECT id, CAST(topic AS BLOB), CAST(body AS BLOB), crc FROM messages"
+
+
+def _message_crc(topic: bytes, body: bytes) -> int:
+    return crc32(body, crc32(topic))
+
+
+def faults_of_messages(db: sqlite3.Connection) -> Iterator[str]:
+    for message_id, topic, body, crc in db.execute(_MESSAGES):
+        if crc not in {None, _message_crc(topic or b"", body or b"")}:
+            yield f"message {message_id} does not fit its checksum"
+
+
 class Message(NamedTuple):
     id: int
     body: str
@@ -244,7 +257,9 @@ class EmbeddedQueue:
     def send_with(self, db: sqlite3.Connection, bodies: Sequence[str], delay_seconds: int = 0) -> None:
         """As part of another operation."""
         due_ms = self._clock_ms() + 1000 * delay_seconds
-        db.executemany(_SEND, [(self._topic, due_ms, body, self._crc(body.encode())) for body in bodies])
+        topic = self._topic.encode()
+        rows = [(self._topic, due_ms, body, _message_crc(topic, body.encode())) for body in bodies]
+        db.executemany(_SEND, rows)
         self._database.then(self.news.set)
 
     def take(self, limit: int, hidden_seconds: float) -> list[Message]:
@@ -259,11 +274,8 @@ class EmbeddedQueue:
 
         return self._database.operate(take, writes=True) if self.next_ms() is not None else []
 
-    def _crc(self, body: bytes) -> int:
-        return crc32(body, crc32(self._topic.encode()))
-
     def _is_sound(self, message_id: int, body: bytes, crc: int | None) -> bool:
-        if crc in {None, self._crc(body)}:
+        if crc in {None, _message_crc(self._topic.encode(), body)}:
             return True
         _log.error("message %d of %s is damaged, and is not handed on", message_id, self._topic)
         return False

@@ -145,11 +145,12 @@ _DATA_DIR: Final = click.option(
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
     """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
+    from tidemark.engine.database import UnusableDatabase
     from tidemark.ops.store import NoStore, back_up
 
     try:
         back_up(data_dir, target)
-    except (NoStore, OSError, sqlite3.Error) as failed:
+    except (NoStore, OSError, UnusableDatabase, sqlite3.Error) as failed:
         raise click.ClickException(str(failed)) from None
     show({"copied": str(target)}, f"{target} has all that was committed; it can be a server's --data-dir")
 
@@ -160,8 +161,8 @@ def backup(data_dir: Path, target: Path) -> None:
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
 @click.option("--objects", help="The stack's bucket.")
 def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
-    """Read every stream and snapshot of a store, and say what is damaged or missing. Changes nothing; exits 1
-    where anything is."""
+    """Read all of a store: rows, streams, snapshots, and say what is damaged or missing. Changes nothing;
+    exits 1 where anything is."""
     from tidemark.engine.database import UnusableDatabase
     from tidemark.ops.store import NoStore, embedded_stores, stack_stores
     from tidemark.ops.store import verify as faults_of
@@ -172,7 +173,7 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     try:
         stores = stack_stores(table, objects) if table and objects else embedded_stores(data_dir)
         faults = list(faults_of(stores, streams.append))
-    except (NoStore, OSError, ProtocolError, RuntimeError, UnusableDatabase) as failed:
+    except (NoStore, OSError, ProtocolError, RuntimeError, UnusableDatabase, sqlite3.Error) as failed:
         raise click.ClickException(str(failed)) from None
     for fault in faults:
         show({"fault": fault}, fault)

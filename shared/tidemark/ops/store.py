@@ -1,25 +1,35 @@
-"""Looking after a store as a whole: whether everything in it can be read, and a copy of it."""
+"""Looking after a store as a whole: a copy of it, and whether everything in it is what was written."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from tidemark.engine.database import Database
+from tidemark.blobs import Stored, bootstrap_blob_key
+from tidemark.engine.database import Database, open_to_read
 from tidemark.engine.files import BlobFiles
-from tidemark.engine.table import EmbeddedTable
+from tidemark.engine.rows import RowFault, checked_rows
+from tidemark.engine.table import EmbeddedTable, faults_of_messages
 from tidemark.log.buckets import list_buckets, list_records
-from tidemark.log.read import read_page
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import is_end_mark, log_pk, stream_of
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.read import with_blobs
+from tidemark.service.snapshots import MAX_ANSWER_BYTES
 from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
+Faults = Iterator[str]
+#: So many of SQLite's own findings are enough.
+_MOST_FINDINGS: Final = 100
 #: The files beside the table that a copy of a store needs.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
@@ -29,12 +39,13 @@ class NoStore(Exception):
 
 
 def embedded_stores(data_dir: Path) -> Stores:
-    """The stores of a server that is stopped or running; they show committed data. Raises NoStore,
-    UnusableDatabase."""
+    """The stores of a server that is stopped or running; they show committed data, and take no writes. Raises
+    NoStore, UnusableDatabase."""
     database = data_dir / "tidemark.db"
     if not database.exists():
         raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
-    return Stores(EmbeddedTable(Database(database)), BlobFiles(data_dir / "blobs"))
+    table = EmbeddedTable(Database(database, read_only=True))
+    return Stores(table, BlobFiles(data_dir / "blobs", read_only=True))
 
 
 def stack_stores(table: str, objects: str) -> Stores:
@@ -51,17 +62,19 @@ def stack_stores(table: str, objects: str) -> Stores:
 def back_up(data_dir: Path, target: Path) -> None:
     """Copy a store whose server may run, as it is at one moment, to a new folder, which is a DATA_DIR.
 
-    The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. Raises NoStore.
+    The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. Raises NoStore,
+    UnusableDatabase.
     """
     source = data_dir / "tidemark.db"
     if not source.exists():
         raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
-    try:
-        target.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        raise NoStore(f"{target} is there already: name a folder that is not") from None
-    with closing(sqlite3.connect(source)) as table, closing(sqlite3.connect(target / source.name)) as copy:
-        table.backup(copy)
+    with closing(open_to_read(source)) as table:
+        try:
+            target.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            raise NoStore(f"{target} is there already: name a folder that is not") from None
+        with closing(sqlite3.connect(target / source.name)) as copy:
+            table.backup(copy)
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
@@ -70,17 +83,44 @@ def back_up(data_dir: Path, target: Path) -> None:
             shutil.copy2(found, target / name)
 
 
-def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Iterator[str]:
-    """Check every stream; yields a line for each damaged or missing part. Changes nothing. `looked_at` is
-    called with each stream."""
+def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Faults:
+    """Check every row of an embedded store, and every stream; yields a line for each damaged or missing part.
+    Changes nothing. `looked_at` is called with each stream."""
+    keys: Iterable[StreamKey] = _listed(stores)
+    if isinstance(stores.table, EmbeddedTable):
+        keys = yield from _faults_of_file(Path(stores.table.database.path))
+    for key in keys:
+        name = f"{key.bucket}/{key.stream_id}"
+        for check in (_check_log, _check_snapshot):
+            try:
+                record = load_stream(stores.table, key)
+                if record is None:
+                    break  # It was deleted meanwhile.
+                if check is _check_log:
+                    looked_at(record)
+                yield from (f"{name}{fault}" for fault in check(stores, record))
+            except Exception as fault:  # noqa: BLE001 - whatever cannot be read is a line, and the rest goes on
+                if not isinstance(fault.__cause__, RowFault):  # Of a row it is said already.
+                    yield f"{name} cannot be read: {_reason(fault)}"
+                break
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, ProtocolError):
+        return f"{fault.message}{f' ({fault.__cause__})' if fault.__cause__ else ''}"
+    return f"{type(fault).__name__}: {fault}"
+
+
+# --- streams ---
+
+
+def _listed(stores: Stores) -> Iterator[StreamKey]:
     for bucket in [PLAIN_BUCKET, *_buckets(stores)]:
         after, more = "", True
         while more:
             records, more = list_records(stores.table, bucket, "", after, 100)
-            for record in records:
-                after = record.key.stream_id
-                looked_at(record)
-                yield from _faults_of(stores, record)
+            yield from (record.key for record in records)
+            after = records[-1].key.stream_id if records else after
             more = more and bool(records)
 
 
@@ -93,25 +133,83 @@ def _buckets(stores: Stores) -> Iterator[str]:
         more = more and bool(found)
 
 
-def _faults_of(stores: Stores, record: StreamRecord) -> Iterator[str]:
-    """The first fault of its log, and that of its snapshot."""
-    name, start, last = f"{record.key.bucket}/{record.key.stream_id}", record.retained, None
+def _check_log(stores: Stores, record: StreamRecord) -> Faults:
+    """The first fault of its log, from what is retained to its last batch."""
+    tail = load_last(stores.table, log_pk(record.key, record.incarnation))
+    start, last, at_tail = record.retained, None, False
     try:
-        at_tail = False
         while not at_tail:
             page = with_blobs(stores, read_page(stores.table, record, start, fill=stores.fill))
             if last is not None and page.batches and not _follows(page.batches[0], last):
-                yield f"{name} at {start}: this batch was written behind another one than the one before it"
-                break
+                yield f" at {start}: this batch was written behind another one than the one before it"
+                return
             last, start, at_tail = page.last or last, page.end, page.up_to_date
     except ProtocolError as fault:
-        yield f"{name} at {start}: {fault.message}"
-    if record.snapshot is not None:
-        try:
-            stores.snapshot_blob(record.snapshot)
-        except ProtocolError as fault:
-            yield f"{name}, its snapshot at {record.snapshot.offset}: {fault.message}"
+        if not isinstance(fault.__cause__, RowFault):
+            yield f" at {start}: {_reason(fault)}"
+        return
+    if tail is not None and start < tail.end:
+        yield f" at {start}: batches are missing from there to its last one, which ends at {tail.end}"
 
 
 def _follows(batch: Batch, earlier: Batch) -> bool:
     return batch.start != earlier.end or batch.checksums.follow(earlier.checksums)
+
+
+def _check_snapshot(stores: Stores, record: StreamRecord) -> Faults:
+    snapshot = record.snapshot
+    if snapshot is None:
+        return
+    place = f", its snapshot at {snapshot.offset}"
+    try:
+        if snapshot.size <= MAX_ANSWER_BYTES:
+            stores.snapshot_blob(snapshot)
+            return
+        parts = {
+            snapshot.blob: Stored(snapshot.size, snapshot.etag, snapshot.crc),
+            bootstrap_blob_key(snapshot.blob): Stored(0, crc=snapshot.bootstrap_crc),
+        }
+        for blob, known in parts.items():
+            if not _is_as_published(stores, blob, known):
+                yield f"{place}: {blob} is gone, or another"
+    except ProtocolError as fault:
+        yield f"{place}: {_reason(fault)}"
+
+
+def _is_as_published(stores: Stores, blob: str, known: Stored) -> bool:
+    """As far as is known; a size of 0 is not."""
+    found = stores.blobs.stored(blob)
+    return (
+        found is not None
+        and known.size in {0, found.size}
+        and known.etag in {None, found.etag}
+        and known.crc in {None, found.crc}
+    )
+
+
+# --- the embedded engine's file ---
+
+
+def _faults_of_file(path: Path) -> Generator[str, None, list[StreamKey]]:
+    """The faults of its pages, its rows and its messages. Returns the streams that it has."""
+    keys: list[StreamKey] = []
+    with closing(open_to_read(path)) as db:
+        for check in (_integrity, partial(_rows, keys), faults_of_messages):
+            try:
+                yield from (f"{path.name}: {fault}" for fault in check(db))
+            except sqlite3.Error as fault:
+                yield f"{path.name}: it cannot be read to its end: {fault}"
+    return keys
+
+
+def _integrity(db: sqlite3.Connection) -> Faults:
+    for (found,) in db.execute(f"PRAGMA integrity_check({_MOST_FINDINGS})"):
+        yield from (line for line in found.splitlines() if line != "ok" and not line.startswith("***"))
+
+
+def _rows(keys: list[StreamKey], db: sqlite3.Connection) -> Faults:
+    for item, fault in checked_rows(db):
+        if fault:
+            yield fault
+        elif not is_end_mark(item) and (key := stream_of(item)):
+            keys.append(key)

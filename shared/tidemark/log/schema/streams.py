@@ -143,6 +143,14 @@ def stream_key(key: StreamKey) -> Key:
     return make_key(bucket_pk(key.bucket), stream_sk(key.stream_id))
 
 
+def stream_of(item: Item) -> StreamKey | None:
+    """The stream whose own item it is."""
+    pk, sk = item[PK]["S"], item[SK]["S"]
+    if not (pk.startswith(bucket_pk("")) and sk.startswith(stream_sk(""))):
+        return None
+    return StreamKey(pk.removeprefix(bucket_pk("")), sk.removeprefix(stream_sk("")))
+
+
 def encode_stream(record: StreamRecord) -> Item:
     item = stream_key(record.key) | {
         INCARNATION: {"S": record.incarnation},
