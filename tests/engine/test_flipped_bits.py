@@ -1,0 +1,241 @@
+"""Bits that flip at rest in a server's folder: its answers are as before, or 503, or it does not start and
+says why; and `verify` names the damage wherever that is so.
+
+Each flip is of one bit, in a copy of a small store that has some of everything. `TIDEMARK_FLIPS` asks for
+more of them, and `TIDEMARK_FLIPS_SEED` for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.authorization.ways import Answer, Asgi
+from tidemark.blobs import PUT_HEADERS
+from tidemark.engine.database import UnusableDatabase
+from tidemark.http.app import create_app
+from tidemark.janitor.sweep import sweep
+from tidemark.ops.store import embedded_stores, verify
+from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.pack import Packing
+from tidemark.server.blob_urls import BlobUrls
+from tidemark.server.system import EmbeddedSystem
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.snapshots import MAX_ANSWER_BYTES
+from tidemark.settings import Settings
+
+FLIPS = int(os.environ.get("TIDEMARK_FLIPS", "5"))
+SEED = os.environ.get("TIDEMARK_FLIPS_SEED", "1")
+TEXT = {"Content-Type": "text/plain"}
+STREAMS = [*(f"s{number}" for number in range(6)), "closed", "fork", "gone", "large", "packed", "tasks/a"]
+DOCUMENTS = ["small", "upload", "huge"]
+REFUSED = 503
+COMPARED = (
+    "content-type",
+    "etag",
+    "stream-next-offset",
+    "stream-up-to-date",
+    "stream-closed",
+    "producer-seq",
+)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[EmbeddedSystem, Asgi]]:
+    """Raises UnusableDatabase, ProtocolError for a store that no server starts on."""
+    settings = replace(
+        Settings(), webhook_keys=str(folder / "webhook-keys"), public_url="http://streams.example"
+    )
+    system = EmbeddedSystem(settings, folder, folder / "blobs")
+    with ExitStack() as stack:
+        stack.callback(system.close)
+        runner = stack.enter_context(asyncio.Runner())
+
+        async def serving() -> None:
+            stack.enter_context(system.database.serving())
+
+        runner.run(serving())
+        yield system, Asgi(BlobUrls(create_app(system.backend), system.blobs), runner)
+
+
+def claim(seq: int) -> dict[str, str]:
+    return TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(seq)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a server that has ended."""
+    folder = tmp_path_factory.mktemp("store")
+    with served(folder) as (system, ask):
+        _fill(system, ask)
+    return folder
+
+
+def _fill(system: EmbeddedSystem, ask: Asgi) -> None:
+    def done(method: str, target: str, body: bytes = b"", headers: dict[str, str] = TEXT) -> Answer:
+        answer = ask(method, target, headers, body)
+        assert answer.status < 300, (method, target, answer)
+        return answer
+
+    done("PUT", "/docs", headers={})
+    done("PUT", "/v1/stream/wake")
+    follow = {"type": "pull-wake", "pattern": "tasks/*", "wake_stream": "wake"}
+    asked = json.dumps(follow).encode(), {"Content-Type": "application/json"}
+    done("PUT", "/v1/stream/__ds/subscriptions/mailer", *asked)
+    for name in STREAMS:
+        if name != "fork":
+            done("PUT", f"/v1/stream/{name}")
+        for seq in range(30):
+            if name != "fork":
+                done("POST", f"/v1/stream/{name}", f"{name} {seq} {'x' * seq},".encode(), claim(seq))
+        if name == "closed":
+            forked = TEXT | {"Stream-Forked-From": "/v1/stream/s1", "Stream-Fork-Offset": f"{40:016d}"}
+            done("PUT", "/v1/stream/fork", headers=forked)
+            done("POST", f"/v1/stream/{name}", headers=TEXT | {"Stream-Closed": "true"})
+    done("DELETE", "/v1/stream/gone")
+    for seq in range(2):
+        done("POST", "/v1/stream/large", b"L" * (INLINE_BYTES + 1), claim(30 + seq))
+    system.stores.packing = Packing.after_seconds(0)
+    done("POST", "/v1/stream/packed", b"last", claim(30))
+    assert ask.run(asyncio.to_thread(sweep, system.stores)).packed > 0
+    for name, size in zip(DOCUMENTS, (1000, 1000, MAX_ANSWER_BYTES + 1), strict=True):
+        done("PUT", f"/docs/{name}")
+        offset = done("POST", f"/docs/{name}", b"folded").headers["stream-next-offset"]
+        done("POST", f"/docs/{name}", b"and more")
+        body, path = (name * size)[:size].encode(), f"/docs/{name}/snapshot/{offset}"
+        if name == "small":
+            done("PUT", path, body)
+            continue
+        upload = json.loads(done("POST", f"{path}/upload").body)
+        done("PUT", upload["url"].removeprefix("http://streams.example"), body, dict(PUT_HEADERS))
+        done("PUT", path, headers=TEXT | {"Snapshot-Upload": upload["upload"]})
+
+
+def questions() -> Iterator[tuple[str, str, dict[str, str], bytes]]:
+    for name in STREAMS:
+        for offset in ("-1", f"{40:016d}", "now"):
+            yield "GET", f"/v1/stream/{name}?offset={offset}", {}, b""
+        yield "HEAD", f"/v1/stream/{name}", {}, b""
+    for name in DOCUMENTS:
+        for path in ("snapshot", "bootstrap"):
+            yield "GET", f"/docs/{name}/{path}", {}, b""
+    for path in (
+        "streams",
+        "buckets",
+        "forks?of=/v1/stream/s1",
+        "stream/__ds/subscriptions/mailer",
+        "stream/no",
+    ):
+        yield "GET", f"/v1/{path}", {}, b""
+    yield "GET", "/docs/streams", {}, b""
+
+
+def writes() -> Iterator[tuple[str, str, dict[str, str], bytes]]:
+    """And what they leave behind."""
+    for name in ("s0", "s5", "packed", "large"):
+        for seq in (29, 32, 31, 30):  # A repetition; a gap, where 31 is not the last one; and the next one.
+            yield "POST", f"/v1/stream/{name}", claim(seq), b"appended"
+        yield "GET", f"/v1/stream/{name}?offset=-1", {}, b""
+    yield "PUT", "/v1/stream/new", TEXT, b"new"
+    yield "GET", "/v1/stream/new?offset=-1", {}, b""
+
+
+def answered(ask: Asgi, method: str, target: str, headers: dict[str, str], body: bytes) -> Any:
+    """What counts of an answer, or REFUSED."""
+    answer = ask(method, target, headers, body)
+    if answer.status in {302, 303, 307}:
+        answer = ask("GET", answer.headers["location"].removeprefix("http://streams.example"))
+        if int(answer.headers["content-length"]) > len(answer.body):
+            return REFUSED  # The connection ends before the answer does.
+    if answer.status == REFUSED:
+        return REFUSED
+    return answer.status, [answer.headers.get(name) for name in COMPARED], answer.body
+
+
+def answers(folder: Path) -> list[Any] | str:
+    """To all questions, to writes, and to the questions again behind a round of the janitor; or why no server
+    starts."""
+    try:
+        with served(folder) as (system, ask):
+            ids = count()
+            system.stores.new_id = lambda: f"{next(ids):016d}"
+            found = [answered(ask, *question) for question in (*questions(), *writes())]
+            with suppress(ProtocolError):
+                ask.run(asyncio.to_thread(sweep, system.stores))
+            quiet = [question for question in questions() if re.search(r"/s[1-4]|docs/\w+/", question[1])]
+            return found + [answered(ask, *question) for question in quiet]
+    except (ProtocolError, UnusableDatabase) as refusal:
+        return str(refusal)
+
+
+def places(folder: Path, kind: str) -> list[tuple[Path, int]]:
+    """Where a bit may flip: in pages, in the keys in them, in what lies in them, in blobs."""
+    if kind == "blob":
+        found = [path for path in (folder / "blobs").rglob("*") if path.is_file()]
+        return [(path, place) for path in found for place in range(0, path.stat().st_size, 997)]
+    path = folder / "tidemark.db"
+    data = path.read_bytes()
+    if kind == "key":
+        keys = re.finditer(rb"log/v1/[\w/]+#[\w-]{16}\d{16}|bucket/\w+stream/[\w/]+|formatlatest", data)
+        return [(path, place) for found in keys for place in range(*found.span())]
+    if kind == "item":
+        return [
+            (path, place)
+            for found in re.finditer(rb'\{"pk".{100,200}', data)
+            for place in range(*found.span())
+        ]
+    return [(path, place) for place in range(len(data)) if data[place]]
+
+
+@pytest.mark.parametrize("kind", ["page", "key", "item", "blob"])
+def test_a_flipped_bit_changes_no_answer_but_to_503(folder: Path, tmp_path: Path, kind: str) -> None:
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def laid_out(copy: Path) -> Path:
+        for path, data in whole.items():
+            (copy / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path.relative_to(folder)).write_bytes(data)
+        return copy
+
+    expected = answers(laid_out(tmp_path))
+    assert isinstance(expected, list)
+    assert REFUSED not in expected
+    assert [each[0] for each in expected if each[0] >= 500] == []
+    chance, where, problems = random.Random(f"{kind} {SEED}"), places(folder, kind), list[str]()
+    for _ in range(FLIPS):
+        copy = laid_out(tmp_path)
+        (copy / "tidemark.db-wal").unlink(missing_ok=True)
+        path, place = chance.choice(where)
+        damaged = bytearray(whole[path])
+        damaged[place] ^= 1 << chance.randrange(8)
+        (copy / path.relative_to(folder)).write_bytes(damaged)
+        try:
+            faults = list(verify(embedded_stores(copy)))
+        except UnusableDatabase as unusable:
+            faults = [str(unusable)]
+        found = answers(copy)
+        problems += [f"{path.name} at {place}: {each}" for each in judged(expected, found, faults)]
+    assert not problems, "\n".join(problems)
+
+
+def judged(expected: list[Any], found: list[Any] | str, faults: list[str]) -> Iterator[str]:
+    if isinstance(found, str):
+        if not faults:
+            yield f"no server starts ({found}), and verify finds nothing"
+        return
+    for got, right in zip(found, expected, strict=True):
+        if got not in (REFUSED, right):
+            yield f"{got!r:.300} in place of {right!r:.300}"
+    if REFUSED in found and not faults:
+        yield "503, and verify finds nothing"
