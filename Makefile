@@ -122,7 +122,7 @@ guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limi
 
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked
-	@.venv-spark/bin/python -m pipeline.whole
+	@.venv-spark/bin/python -m pipeline.whole $(ARGS)
 
 # SPARK_VERSION=4.2, SPARK_VERSION=next: newer versions of PySpark, each in an environment of its own.
 .PHONY: testspark
@@ -138,8 +138,8 @@ packagespark: $(VENV) ## the jobs as EMR Serverless and Glue take them, into dis
 	@$(VENV) pipeline/package.py $(ARGS)
 
 .PHONY: benchspark
-benchspark: $(SPARK) npm-if-possible ## rows per CPU-second of the data source beside Spark's own sources
-	@.venv-spark/bin/python -m benchmarks.spark
+benchspark: $(SPARK) npm-if-possible ## rows per CPU-second of the data source beside Spark's own sources (ARGS=--quick: that it runs)
+	@.venv-spark/bin/python -m benchmarks.spark $(ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## format, lint, types, import directions, template

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import BLOCK_BYTES, PackWriter, inflate_library, read_index
-from tidemark.spark.options.read import parse_columns, render_schema
+from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_columns, render_schema
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 
 #: By the option `work`.
@@ -45,7 +45,7 @@ class Floor(DataSource):
         return "floor"
 
     def schema(self) -> str:
-        return render_schema(parse_columns(self.options.get("columns", "value")))
+        return render_schema(parse_columns(self.options.get("columns", ",".join(DEFAULT_COLUMNS))))
 
     def reader(self, schema: Any) -> DataSourceReader:
         return Source(int(self.options["rows"]), tuple(schema.fieldNames()), self.options.get("work", ""))

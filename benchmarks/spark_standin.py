@@ -2,7 +2,7 @@
 
 Every stream in it is the same: `rows` JSON messages of 226 bytes, in batches of `per_item` messages, or, with
 0, in packs of batches of one message. Pages are rendered once and sent as they are. What is appended to it is
-thrown away.
+thrown away, and of no producer it has anything yet.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import sys
+from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import BLOCK_BYTES, PackWriter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
+from tidemark.spark.writer.publish import PROBE_SEQ
 
 ROW_BYTES: Final = 226
 STORED: Final = ROW_BYTES + 1
@@ -53,13 +55,15 @@ class StandIn:
         self.per_item = per_item
         self.batch_bytes = per_item * STORED
 
-    def stream(self) -> dict[str, Any]:
-        return {"Item": encode_stream(StreamRecord(KEY, "i", JSON, NEVER, 1, 1))}
+    def item(self, key: dict[str, Any]) -> dict[str, Any]:
+        """A stream, if the key is one's. Nothing else is there: no format, and nothing at any tail."""
+        if not key[SK]["S"].startswith("stream/"):
+            return {}
+        return {"Item": encode_stream(StreamRecord(KEY, "i", JSON, NEVER, 1, 1)) | key}
 
-    def streams(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Of each key that is a stream's; nothing lies at any tail."""
+    def items(self, asked: dict[str, Any]) -> dict[str, Any]:
         [(table, keys)] = asked["RequestItems"].items()
-        found = [self.stream()["Item"] | key for key in keys["Keys"] if key[SK]["S"].startswith("stream/")]
+        found = [item["Item"] for item in map(self.item, keys["Keys"]) if item]
         return {"Responses": {table: found}, "UnprocessedKeys": {}}
 
     def batch(self, index: int) -> dict[str, Any]:
@@ -98,7 +102,7 @@ class PackedStandIn(StandIn):
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows, 1)
-        self.items: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
         self.objects: dict[str, bytes] = {}
         for first in range(0, rows - 1, PACK_ROWS):
             packed = PackWriter(first * STORED, BLOCK_BYTES)
@@ -109,14 +113,14 @@ class PackedStandIn(StandIn):
             self.objects[f"pack-{first}"] = body
             ends = [Batch(n * STORED, Tail((n + 1) * STORED), "append-id", 1) for n in (first, last - 1)]
             item = encode_pack(log_pk(KEY, "i"), ends[0], ends[1], f"pack-{first}", index_bytes)
-            self.items[item[SK]["S"]] = item
+            self.entries[item[SK]["S"]] = item
         tail = self.batch(rows - 1)
-        self.items[tail[SK]["S"]] = tail
+        self.entries[tail[SK]["S"]] = tail
 
     def query(self, asked: dict[str, Any]) -> bytes:
         values = asked["ExpressionAttributeValues"]
         low, high = values[":low"]["S"], values[":high"]["S"]
-        found = [item for sk, item in self.items.items() if low <= sk <= high]
+        found = [item for sk, item in self.entries.items() if low <= sk <= high]
         if not asked["ScanIndexForward"]:
             found = found[-1:]
         return orjson.dumps({"Items": found})
@@ -139,19 +143,23 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            # A reader that needs no more of a page goes.
+            with suppress(ConnectionError):
+                self.wfile.write(body)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         if operation == "GetItem":
-            self._send(orjson.dumps(self.stand_in.stream()))
+            self._send(orjson.dumps(self.stand_in.item(orjson.loads(body)["Key"])))
         elif operation == "BatchGetItem":
-            self._send(orjson.dumps(self.stand_in.streams(orjson.loads(body))))
+            self._send(orjson.dumps(self.stand_in.items(orjson.loads(body))))
         elif operation == "Query":
             self._send(self.stand_in.query(orjson.loads(body)))
+        elif self.headers.get("Producer-Seq") == str(PROBE_SEQ):
+            self._send(b"", {"Producer-Expected-Seq": "0"}, status=409)
         else:
-            self._send(b"")
+            self._send(b"", status=204)
 
     def do_HEAD(self) -> None:
         self._page(self.stand_in.rows * STORED, b"")

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -23,7 +23,7 @@ from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
-from tidemark.spark.snapshots.store import SnapshotRefused, connect_snapshots
+from tidemark.spark.snapshots.store import SnapshotRefused, SnapshotStore, connect_snapshots
 
 JSON: Final = "application/json"
 
@@ -247,8 +247,12 @@ class Snapshotter:
     def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
         self._reader: Reader = connect(plan.connection)
-        self._store = connect_snapshots(plan.publish_to)
         self._fold: Fold = find_fold(plan.fold, plan.key)
+
+    @cached_property
+    def _store(self) -> SnapshotStore:
+        """Connecting to a table may write to it, so a dry run never does."""
+        return connect_snapshots(self._plan.publish_to)
 
     def run(self, stream: str) -> FoldResult:
         try:
