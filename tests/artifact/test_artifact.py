@@ -288,7 +288,8 @@ def test_the_write_function(run: Run, webhook: tuple[str, list[dict[str, Any]]])
     report = run("WriteFunction", *(step for step, _ in steps), PUBLIC_URL=LOCAL_URL, PACK_AFTER_SECONDS="0")
     assert statuses(report) == [status for _, status in steps]
     upload = next(json.loads(body(each)) for each in report["answers"] if b"publish_before_ms" in body(each))
-    with urllib.request.urlopen(urllib.request.Request(upload["url"], b"y" * 100, method="PUT")) as answer:
+    sent = urllib.request.Request(upload["url"], b"y" * 100, upload["headers"], method="PUT")
+    with urllib.request.urlopen(sent) as answer:
         assert answer.status == 200
     publish = put(f"/agents/run/snapshot/{tail}", snapshot_upload=upload["upload"])
     assert statuses(run("WriteFunction", publish)) == [204]

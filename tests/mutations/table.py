@@ -159,6 +159,27 @@ MUTATIONS = (
         "protocol/test_caching.py",
     ),
     mutation(
+        "a reader goes on with the cursor of an earlier stream of this name",
+        "protocol/caching.py",
+        "return CATCH_UP_INTERVAL <= cursor >> MARK_BITS",
+        "return False and cursor >> MARK_BITS",
+        "protocol/test_caching.py",
+    ),
+    mutation(
+        "an upload can be written over",
+        "blobs.py",
+        '"Key": key, "IfNoneMatch": PUT_HEADERS["If-None-Match"]}',
+        '"Key": key}',
+        "http/test_snapshots.py",
+    ),
+    mutation(
+        "a CRLF that two appends share is two line ends",
+        "protocol/sse.py",
+        'if data.endswith(b"\\r"):',
+        "if False:",
+        "http/test_sse.py",
+    ),
+    mutation(
         "an array of JSON is one message",
         "protocol/messages.py",
         'if body.lstrip(_WHITESPACE).startswith(b"["):',
