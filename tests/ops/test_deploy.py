@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import boto3
@@ -16,12 +18,14 @@ from tests.infra.test_deployment import refusals
 from tests.infra.test_edge import DEFAULTS
 from tests.infra.test_pipeline import NESTED as PIPELINE
 from tests.infra.test_template import TEMPLATE
+from tests.ports import free_port
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.ops import deploy
 
 ACCOUNT = deploy.SignedInAccount("aws", "123456789012")
+REAL = {name: getattr(deploy, name) for name in ("concurrency_of", "deployed_stack", "make_what_is_missing")}
 ROOM = deploy.ConcurrencyLimit(1000, 1000)
 
 
@@ -176,6 +180,55 @@ def test_in_such_an_account_long_polls_last_seconds_only(
     assert deploy.main([], answering(), config) == 0
     usual = last_overrides(sam)
     assert (usual["LongPollSeconds"], usual["SseSeconds"], usual["ReaderConcurrency"]) == ("25", "55", "250")
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """AWS as it answers credentials without a right: CloudFormation in XML."""
+
+    def do_GET(self) -> None:
+        body = b'{"__type": "AccessDeniedException", "Message": "ada is not authorized to perform: it"}'
+        if "form" in self.headers.get("Content-Type", ""):
+            code = b"<Code>AccessDenied</Code><Message>ada is not authorized to perform: it</Message>"
+            body = b"<ErrorResponse><Error>" + code + b"</Error></ErrorResponse>"
+        self.send_response(403)
+        self.send_header("x-amzn-errortype", "AccessDeniedException")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("call", ["concurrency_of", "deployed_stack", "make_what_is_missing"])
+@pytest.mark.parametrize("is_reached", [True, False], ids=["refused", "not reached"])
+def test_a_call_that_aws_refuses_is_one_line_with_the_right_that_it_takes(
+    sam: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    call: str,
+    *,
+    is_reached: bool,
+) -> None:
+    monkeypatch.setattr(deploy, call, REAL[call])
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    config = tmp_path / "samconfig.toml"
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port if is_reached else free_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        assert deploy.main([], answering("", "", "", ""), config) == 2
+        server.shutdown()
+    [line] = capsys.readouterr().err.splitlines()
+    assert ("not authorized to perform" if is_reached else "Could not connect") in line
+    assert not config.exists(), "the questions are asked again"
+    assert not sam.exists()
 
 
 def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:

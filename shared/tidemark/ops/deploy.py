@@ -429,6 +429,8 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
     parser.add_argument("--stack", help="another stack with the same parameters, as for a restore")
     parser.add_argument("parameters", nargs="*", metavar="Name=value", help="for this deployment alone")
     given = parser.parse_args(arguments)
+    from botocore.exceptions import BotoCoreError, ClientError
+
     try:
         kept = remembered(config) or None
         if given.remove:
@@ -437,6 +439,12 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
             return deploy(given, kept, ask, config, Path(scratch) / CONFIG.name)
     except CannotDeploy as refusal:
         print(refusal, file=sys.stderr)
+    except (BotoCoreError, ClientError) as error:
+        print(
+            f"AWS refused a call, or was not reached: {error}. Give these credentials the right that it "
+            "names, and run the command again; what was not saved is asked again.",
+            file=sys.stderr,
+        )
     except EOFError:
         print("Nobody answers the questions: run `make deploy` in a terminal, once.", file=sys.stderr)
     return 2
