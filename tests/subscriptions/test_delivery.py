@@ -147,6 +147,32 @@ def test_a_receiver_that_refuses_the_connection_has_got_nothing() -> None:
     assert failed.value.failure is DeliveryFailure.REFUSED
 
 
+@pytest.mark.parametrize("first", [["::1"], ["127.0.0.2"], ["127.0.0.2", "::1", "127.0.0.3"]], ids=str)
+def test_where_one_address_cannot_be_reached_the_next_one_is_called(first: list[str]) -> None:
+    """A name may have an address of IPv6, and this machine no way there."""
+    with receiver(answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, got):
+        assert call_webhook(url, b"{}", {}, 20.0, lambda *_: [*first, "127.0.0.1"]).status == 200
+        with pytest.raises(DeliveryFailed) as failed:
+            call_webhook(url, b"{}", {}, 20.0, lambda *_: first)
+    assert failed.value.failure is DeliveryFailure.REFUSED
+    assert len(got) == 1
+
+
+def test_an_address_that_is_silent_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        asked.append((address[0], timeout))
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(DeliveryFailed):
+        call_webhook(PUBLIC, b"{}", {}, 100.0, lambda *_: ["8.8.8.8", "8.8.4.4"] * 100)
+    [(first, most), (second, _), *others] = asked
+    assert ((first, second), most <= 50) == (("8.8.8.8", "8.8.4.4"), True)
+    assert len(others) < 10, "a name with many addresses gets no more time"
+
+
 def test_a_resolver_that_hangs_is_part_of_the_deadline() -> None:
     over = threading.Event()
 

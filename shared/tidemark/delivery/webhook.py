@@ -24,6 +24,8 @@ from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.protocol.webhook_url import WebhookUrl, check_address
 
+#: So many of a name's addresses are tried. Each has half of the time that is left, the last one all of it.
+MOST_ADDRESSES: Final = 4
 #: All that is read of a response.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 
@@ -71,13 +73,22 @@ def call_webhook(
         addresses = _resolve_within(left(), url, resolve)
         check_addresses(url, addresses)
         with (
-            closing(socket.create_connection((addresses[0], url.port), left())) as connection,
+            closing(_connected(addresses[:MOST_ADDRESSES], url.port, left)) as connection,
             _until(left(), connection) as is_over,
             closing(_secured(url, connection)) as secured,
         ):
             return _exchange(url, secured, body, headers, is_over)
     except (OSError, http.client.HTTPException, UnicodeError) as failure:
         raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}") from failure
+
+
+def _connected(addresses: Sequence[str], port: int, left: Callable[[], float]) -> socket.socket:
+    """To the first that can be reached: a name may have an address of IPv6, and this machine no way there.
+    Nothing was sent to the others. Raises OSError."""
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((address, port), left() / 2)
+    return socket.create_connection((addresses[-1], port), left())
 
 
 def _resolve_within(seconds: float, url: WebhookUrl, resolve: Resolve) -> Sequence[str]:
