@@ -84,8 +84,9 @@ def demand_of(load: Load) -> Demand:
     million = HOUR / 1e6
     dollars_of = {
         "waiting: Lambda's memory": readers * gb,
-        "requests through CloudFront and the HTTP API": requests
-        * (prices.EDGE_REQUEST + prices.EDGE_FUNCTION + prices.HTTP_API)
+        "requests of CloudFront, and of the HTTP API": (
+            requests * (prices.EDGE_REQUEST + prices.EDGE_FUNCTION) + appends * prices.HTTP_API
+        )
         * million,
         "Lambda: requests, writes and the notifier": (requests + batches) * prices.LAMBDA_REQUEST * million
         + (write_environments + notifier_environments) * gb,
@@ -128,8 +129,14 @@ def quotas_of(load: Load) -> list[Quota]:
         Quota(
             "Lambda: concurrent executions", 1_000, environments, "readers in containers, or a request to AWS"
         ),
-        Quota("the template's `RequestsPerSecond`", 1_000, requests, "the parameter"),
-        Quota("HTTP API: requests a second, of the account", 10_000, requests, "a request to AWS; cells"),
+        # Long-polls do not pass the HTTP API.
+        Quota("the template's `RequestsPerSecond`", 1_000, load.appends_per_second, "the parameter"),
+        Quota(
+            "HTTP API: requests a second, of the account",
+            10_000,
+            load.appends_per_second,
+            "a request to AWS; cells",
+        ),
         Quota(
             "DynamoDB: write units a second, of a table", 40_000, asked.write_units, "a request to AWS; cells"
         ),
@@ -144,8 +151,8 @@ def quotas_of(load: Load) -> list[Quota]:
 def render_demand(load: Load) -> str:
     asked = demand_of(load)
     rows = [
-        ("requests through CloudFront and the HTTP API, a second", load.appends_per_second + asked.polls),
-        ("of these, long-polls that begin", asked.polls),
+        ("requests through CloudFront, a second", load.appends_per_second + asked.polls),
+        ("of these, long-polls that begin, which do not pass the HTTP API", asked.polls),
         ("write units a second", asked.write_units),
         ("read units a second", asked.read_units),
         ("Lambda environments that write", asked.write_environments),

@@ -1,11 +1,11 @@
 import cf from 'cloudfront';
 
-// Runs on every request, before the cache. Event streams go to the function that streams (with LiveOrigin, they and
-// long-polls to the container), everything else to the HTTP API. What comes from here and from nowhere else is written over whatever the client sent under its name.
+// Runs on every request, before the cache. Reads that wait (long-polls and event streams, whatever `live` says) go to the live
+// function, or to the container in its place, so that they take no room from plain reads; everything else goes to the HTTP API.
+// What comes from here and from nowhere else is written over whatever the client sent under its name.
 function handler(event) {
     const request = event.request;
     const headers = request.headers;
-    const live = request.querystring.live;
     // The cache key has names as they were sent: an encoded one would poison the answer without it.
     if (Object.keys(request.querystring).some(name => name.indexOf('%') >= 0)) {
         return {
@@ -27,7 +27,7 @@ function handler(event) {
     headers['x-tidemark-host'] = { value: headers.host.value };
     // The path as it was sent, in characters that a header may have: the HTTP API decodes it before its functions see it.
     headers['x-tidemark-path'] = { value: encodeURI(request.uri).replace(/%25/g, '%') };
-    if (request.method === 'GET' && live && !live.multiValue && 'sse'.split('|').indexOf(live.value) >= 0) {
+    if (request.method === 'GET' && request.querystring.live) {
         // The request is signed for the function's address, and the signature takes the place of the token.
         if (headers.authorization) {
             headers['x-tidemark-authorization'] = { value: headers.authorization.value };

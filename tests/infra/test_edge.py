@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from tests.infra.custom_resources import answers_of
-from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE, CloudFormationLoader
+from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE, CloudFormationLoader, statements_of
 from tidemark.http import dispatch
 from tidemark.http.openapi import document
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
-from tidemark.local.gateway import api_path, header_path, is_event_stream
+from tidemark.local.gateway import api_path, header_path, is_live
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -60,12 +60,11 @@ def event(method: str, query: dict[str, Any], uri: str = "/v1/stream/a", **heade
     }
 
 
-def route(*events: dict[str, Any], live: str = "sse") -> list[dict[str, Any]]:
-    """`live` is what CloudFormation puts in place of `${Live}`."""
+def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node is missing: the edge's function cannot be tested")
-    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "").replace("'sse'", f"'{live}'")
+    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "")
     ran = subprocess.run(
         [node, "--input-type=commonjs", "-e", HARNESS % code],
         input=json.dumps(events),
@@ -79,10 +78,7 @@ def route(*events: dict[str, Any], live: str = "sse") -> list[dict[str, Any]]:
 
 
 def test_the_deployed_function_is_the_tested_one() -> None:
-    code, values = RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"]["Sub"]
-    assert values == {"Live": {"If": ["HasContainer", "sse|long-poll", "sse"]}}
-    assert code.replace("${Live}", "sse") == SOURCE.read_text()
-    assert "${" not in code.replace("${Live}", ""), "CloudFormation would replace it"
+    assert RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"] == SOURCE.read_text()
     assert RESOURCES["EdgeRoute"]["Properties"]["FunctionConfig"]["Runtime"] == "cloudfront-js-2.0"
     assert len(SOURCE.read_bytes()) < 10 * 1024
     [association] = DISTRIBUTION["DefaultCacheBehavior"]["FunctionAssociations"]
@@ -94,51 +90,54 @@ def test_the_deployed_function_is_the_tested_one() -> None:
     [
         ("GET", {"offset": "-1", "live": "sse"}, "live"),
         ("GET", {"live": "sse"}, "live"),
-        ("GET", {"offset": "-1", "live": "long-poll"}, "api"),
+        ("GET", {"offset": "-1", "live": "long-poll", "cursor": "7"}, "live"),
         ("GET", {"offset": "-1"}, "api"),
         ("GET", {}, "api"),
-        ("GET", {"live": "SSE"}, "api"),
-        ("GET", {"live": ""}, "api"),
+        ("GET", {"live": "long%2Dpoll"}, "live"),
+        ("GET", {"live": "SSE"}, "live"),
+        ("GET", {"live": ""}, "live"),
         ("HEAD", {"live": "sse"}, "api"),
-        ("POST", {"live": "sse"}, "api"),
+        ("HEAD", {"live": "long-poll"}, "api"),
+        ("POST", {"live": "long-poll"}, "api"),
         ("PUT", {"live": "sse"}, "api"),
         ("DELETE", {"live": "sse"}, "api"),
         ("OPTIONS", {"live": "sse"}, "api"),
     ],
 )
-def test_event_streams_go_to_the_function_that_streams(
-    method: str, query: dict[str, str], origin: str
-) -> None:
+def test_reads_that_wait_go_to_the_live_function(method: str, query: dict[str, str], origin: str) -> None:
+    """However the wait is written: plain reads have the read function's concurrency for themselves. What is
+    no kind of wait gets its 400 there too."""
     [routed] = route(event(method, query))
     assert routed["origin"] == origin
     assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
     assert routed["request"]["uri"] == "/v1/stream/a"
-    assert is_event_stream(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
+    assert is_live(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
 
 
-@pytest.mark.parametrize(
-    ("method", "live", "origin"),
-    [
-        ("GET", "sse", "live"),
-        ("GET", "long-poll", "live"),
-        ("GET", "sse|long-poll", "api"),
-        ("GET", "long", "api"),
-        ("GET", "", "api"),
-        ("HEAD", "long-poll", "api"),
-        ("POST", "long-poll", "api"),
-    ],
-)
-def test_with_a_container_long_polls_go_there_too(method: str, live: str, origin: str) -> None:
-    [routed] = route(event(method, {"live": live}), live="sse|long-poll")
-    assert routed["origin"] == origin
-
-
-def test_a_parameter_given_twice_is_left_to_the_api() -> None:
-    """Which answers 400."""
-    assert not is_event_stream("GET", "live=sse&live=sse")
+def test_a_wait_that_is_given_twice_goes_there_too() -> None:
+    """The application answers 400."""
+    assert is_live("GET", "live=sse&live=long-poll")
     asked = event("GET", {"live": "sse"})
     asked["request"]["querystring"]["live"]["multiValue"] = [{"value": "sse"}, {"value": "long-poll"}]
-    assert route(asked)[0]["origin"] == "api"
+    assert route(asked)[0]["origin"] == "live"
+
+
+def listed(statement: dict[str, Any]) -> dict[str, Any]:
+    actions = statement["Action"]
+    return statement | {"Action": [actions] if isinstance(actions, str) else actions}
+
+
+def test_the_live_function_may_do_what_a_wait_needs() -> None:
+    """All that the read function may: without the edge, long-polls wait there."""
+    read, live = (
+        {
+            (action, json.dumps(statement["Resource"]), json.dumps(statement.get("Condition")))
+            for statement in map(listed, statements_of(RESOURCES[name]["Properties"]))
+            for action in statement["Action"]
+        }
+        for name in ("ReadFunction", "LiveFunction")
+    )
+    assert read < live
 
 
 def test_a_token_makes_room_for_the_signature() -> None:
@@ -429,7 +428,7 @@ def test_timeouts_fit_what_waits_behind() -> None:
     container = ORIGINS["live"]["VpcOriginConfig"]["If"][1]
     longest = TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
     assert api["OriginReadTimeout"] > longest
-    assert live["OriginReadTimeout"] > 2 * 15
+    assert live["OriginReadTimeout"] > max(longest, 2 * 15)
     assert container["OriginReadTimeout"] > max(longest, 2 * 15)
     assert {api["OriginProtocolPolicy"], live["OriginProtocolPolicy"]} == {"https-only"}
 

@@ -44,6 +44,7 @@ def said(scope: Scope, name: bytes) -> list[bytes]:
     ("target", "origin", "raw_path"),
     [
         (b"/v1/stream/a%3Fb?live=sse&offset=-1", "live", b"/v1/stream/a%3Fb"),
+        (b"/v1/stream/a%3Fb?offset=-1&live=long-poll", "live", b"/v1/stream/a%3Fb"),
         (b"/v1/stream/a%3Fb?offset=-1", "api", b"/v1/stream/a%253Fb"),
         (b"/v1/stream/a%zz", "api", b"/v1/stream/a%2525zz"),
     ],

@@ -18,7 +18,11 @@ SECRET = "0123456789abcdef" * 4
 def base_url() -> Iterator[str]:
     with (
         temporary_directory() as directory,
-        running(tidemark_server("asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="false")) as server,
+        running(
+            tidemark_server(
+                "asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="false", LONG_POLL_SECONDS="4"
+            )
+        ) as server,
     ):
         yield server.base_url
 
@@ -37,7 +41,16 @@ def test_smoke_creates_appends_reads_waits_and_deletes(
     monkeypatch.setenv("TOKEN", made)
     assert smoke.main([base_url + "/"]) == 0
     said = capsys.readouterr().out
-    for step in ("create ", "append ", "read ", "long-poll ", "delete ", "gone      404", "all as"):
+    for step in (
+        "create ",
+        "append ",
+        "read ",
+        "long-poll ",
+        "silence ",
+        "delete ",
+        "gone      404",
+        "all as",
+    ):
         assert step in said
 
 

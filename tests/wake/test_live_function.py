@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import threading
 
 import pytest
 
@@ -57,6 +58,24 @@ def test_events_are_streamed_as_they_happen(world: World, writer: Process) -> No
             for number in range(5):
                 writer.append(key, b"message %d" % number, content_type=TEXT)
                 read_until(response, b"message %d" % number)
+
+
+def test_a_long_poll_without_data_ends_by_itself_and_one_with_data_is_whole(
+    world: World, writer: Process
+) -> None:
+    """Through the edge, long-polls wait in this function."""
+    with running(world, long_poll_seconds=2) as function, pumping(world, function.queues._prefix):
+        key, target = make_stream(writer)
+        target = target.replace("sse", "long-poll")
+        with function.get(target) as silent:
+            assert (silent.status, silent.read()) == (204, b"")
+            assert silent.headers["cache-control"] == "no-store"
+            assert "transfer-encoding" not in silent.headers
+        late = threading.Timer(0.5, lambda: writer.append(key, b"woken", content_type=TEXT))
+        late.start()
+        with function.get(target) as woken:
+            assert (woken.status, woken.headers["content-length"], woken.read()) == (200, "5", b"woken")
+        late.join()
 
 
 def test_an_event_stream_ends_completely_before_the_function_is_stopped(

@@ -1,9 +1,9 @@
 """`python -m tidemark.local`: the server (`server/serve.py`), or with `VIA=lambda` the deployed handlers
 behind an imitation of what is in front of them on AWS.
 
-Environment of `VIA=lambda`, beside the server's: `EDGE` (true: event streams are streamed, as behind
-CloudFront), `S3_PORT` (any: where its emulator of S3 listens). Its data is below `DATA_DIR/lambda`: the
-server has blobs as files, and the handlers have them in that emulator.
+Environment of `VIA=lambda`, beside the server's: `EDGE` (true: reads that wait go to the live
+function, as behind CloudFront), `S3_PORT` (any: where its emulator of S3 listens). Its data is below
+`DATA_DIR/lambda`: the server has blobs as files, and the handlers have them in that emulator.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ def _content_length(
     """The gateway counts for itself, except for HEAD, where only the function knows the length.
 
     Here we part from AWS: an event stream leaves without a length, as the protocol wants it
-    (§5.8), although a real HTTP API counts that too. Deployed, the edge sends event streams
-    to the streaming function instead (`docs/live.md`).
+    (§5.8), although a real HTTP API counts that too. Deployed, the edge sends reads that wait
+    to the live function instead (`docs/live.md`).
     """
     if status in BODILESS or ("content-type", "text/event-stream") in headers:
         return ()
@@ -281,9 +281,9 @@ def load_application(function: Function) -> Application:
     return application  # type: ignore[no-any-return]
 
 
-def is_event_stream(method: str, query: str) -> bool:
-    """As `edge/route.js` decides it."""
-    return method == "GET" and parse_qs(query, keep_blank_values=True).get("live") == ["sse"]
+def is_live(method: str, query: str) -> bool:
+    """Whether it is a read that waits, as `edge/route.js` decides it."""
+    return method == "GET" and "live" in parse_qs(query, keep_blank_values=True)
 
 
 def header_path(raw_path: bytes) -> str:
@@ -306,7 +306,7 @@ def for_api(scope: Scope) -> Scope:
 
 
 class Edge:
-    """In front of both. The streaming application has a hub of its own: the trigger wakes its readers.
+    """In front of both. The live function's application has a hub of its own: the trigger wakes its readers.
 
     `secret` is the origin secret, which goes with every request; empty if it is not known here.
     """
@@ -318,14 +318,14 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            is_live = is_event_stream(scope["method"], scope["query_string"].decode("latin-1"))
+            goes_live = is_live(scope["method"], scope["query_string"].decode("latin-1"))
             scope = self._told(scope)
-            if not is_live:
+            if not goes_live:
                 scope = for_api(scope)
         else:
             # Unlike the functions behind the API, the streaming one is told of the end, and cleans up.
-            is_live = scope["type"] == "lifespan"
-        await (self._live if is_live else self._api)(scope, receive, send)
+            goes_live = scope["type"] == "lifespan"
+        await (self._live if goes_live else self._api)(scope, receive, send)
 
     def _told(self, scope: Scope) -> Scope:
         """The request with what the edge says of it, in place of what the client said under these names."""

@@ -38,7 +38,7 @@ LAYER: Final = Path(".aws-sam/build/SharedLayer")
 #: Parameters for an account that has too few to reserve some (new ones may start at ten): a writer that found
 #: no environment free is let in within seconds.
 _SHORT_WAITS: Final = {"LongPollSeconds": "5", "SseSeconds": "10"}
-#: Reserved for each of two functions: readers wait in one by long-poll, in the other by event stream.
+#: Reserved for each of two functions: readers wait in one, and the other answers plain reads.
 _READERS: Final = "ReaderConcurrency"
 #: Lambda keeps these for functions without a reservation, and refuses a reservation that takes them.
 _UNRESERVABLE: Final = 100
@@ -235,7 +235,7 @@ def parameters_of_part(part: str, chosen: Mapping[str, str], main: Mapping[str, 
 def reservations(
     chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: ConcurrencyLimit
 ) -> dict[str, str]:
-    """At most half of the account for the functions that readers wait in. A reservation is a limit too:
+    """At most half of the account for the two functions that readers reach. A reservation is a limit too:
     without one, waiting readers could take what every other function of the account needs."""
     if _READERS in chosen:
         return {}

@@ -1,7 +1,8 @@
 """`python -m tidemark.ops.smoke URL`: one stream's life against a deployed system, and what was seen.
 
-Creates a stream, appends, reads, waits by long-poll for a second append, and deletes the stream. It needs no
-more than the URL, and a token where the system asks for one (TOKEN in the environment).
+Creates a stream, appends, reads, waits by long-poll for a second append and once more until the time is over,
+and deletes the stream. It needs no more than the URL, and a token where the system asks for one (TOKEN in the
+environment).
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def smoke(base_url: str, token: str) -> None:
         step("append", lambda: stream.append(_FIRST))
         read = step("read", stream.read)
         expect("read", read, _FIRST)
-        wait_for_an_append(stream, read.offset)
+        tail = wait_for_an_append(stream, read.offset)
+        # An answer without a body, as most waits have: it must end, whatever passes it on.
+        expect("silence", step("silence", lambda: stream.read(tail, live="long-poll")), b"")
     except BaseException:
         with suppress(StreamError):
             stream.delete()
@@ -61,8 +64,8 @@ def smoke(base_url: str, token: str) -> None:
         raise SmokeFailed("read after delete: the stream is still there")
 
 
-def wait_for_an_append(stream: Stream, offset: str) -> None:
-    """A long-poll from `offset`, and an append while it waits."""
+def wait_for_an_append(stream: Stream, offset: str) -> str:
+    """A long-poll from `offset`, and an append while it waits. Returns where to read on."""
     late = threading.Timer(_SETTLE_SECONDS, lambda: stream.append(_SECOND))
     late.start()
     started = time.monotonic()
@@ -74,6 +77,7 @@ def wait_for_an_append(stream: Stream, offset: str) -> None:
         "" if after < _WOKEN_SECONDS else " (late: the reader looked by itself; the notifier's log says why)"
     )
     print(f"          answered {max(after, 0.0) * 1000:.0f} ms after the append was sent{how}")
+    return woken.offset
 
 
 def step(name: str, call: Callable[[], T]) -> T:
