@@ -16,6 +16,7 @@ import uvloop
 
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
+from tests.chaos.judge import Violation
 from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
 
 
@@ -41,9 +42,14 @@ def main() -> int:
 
 
 def _run(campaign: Campaign) -> bool:
-    """Whether nothing is wrong. What is needed to find out why is kept otherwise."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        violations = runner.run(campaign.run())
+    """Whether nothing is wrong. The loop is not closed: that would wait for whatever does not end."""
+    violations = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(campaign.run())
+    _tell(campaign, violations)
+    return not violations
+
+
+def _tell(campaign: Campaign, violations: list[Violation]) -> None:
+    """What came of it. What is needed to find out why is kept where something is wrong."""
     recordings = campaign.scene.recordings
     _say(final_table(campaign.totals, campaign.faults, recordings, violations))
     _say(f"packs in the end: {campaign.packs}")
@@ -55,7 +61,6 @@ def _run(campaign: Campaign) -> bool:
         for part in campaign.disk.path.glob("data/**/tidemark.db*"):
             shutil.copy(part, campaign.folder)
     _say(verdict_line(campaign.totals.acknowledged, violations))
-    return not violations
 
 
 def _wish() -> Wish:
@@ -73,4 +78,6 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # Without waiting for threads that do not end either.

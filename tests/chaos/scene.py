@@ -40,8 +40,11 @@ PATIENT_SECONDS: Final = 75.0
 BRICKED_SECONDS: Final = 120.0
 #: So is what gives no answer but 5xx for longer than any row of faults lasts,
 UNAVAILABLE_SECONDS: Final = 240.0
-#: and once there are no faults any more.
-UNAVAILABLE_IN_PEACE_SECONDS: Final = 90.0
+#: and whatever there is no answer for, this long after the last fault. It is one limit for all requests, so
+#: that a hundred streams that cannot be read are told as soon as one,
+PEACE_SECONDS: Final = 45.0
+#: but for the tries of those that come to it late.
+LAST_TRIES_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Scene:
     began: float = field(default_factory=time.monotonic)
     #: Set when nobody is to begin anything new.
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    #: From when on nothing excuses that there is no answer.
+    peace_at: float = math.inf
     acknowledged: int = 0
     messages: int = 0
     #: Requests by what they were and what they were answered.
@@ -89,6 +94,17 @@ class Scene:
     @property
     def is_over(self) -> bool:
         return self.over.is_set()
+
+    def make_peace(self) -> None:
+        """Nothing is broken any more, and nobody is to begin anything new."""
+        self.over.set()
+        self.peace_at = time.monotonic() + PEACE_SECONDS
+
+    def is_for_good(self, began: float, unavailable_seconds: float = UNAVAILABLE_SECONDS) -> bool:
+        """Whether what has had no answer since `began` will have none."""
+        now = time.monotonic()
+        is_late = now > self.peace_at and now - began > LAST_TRIES_SECONDS
+        return is_late or now - began > unavailable_seconds
 
     def acknowledge(self, history: StreamHistory, append: Append, end: int, *, exact: bool = True) -> None:
         history.acknowledge(append, time.monotonic(), end, exact=exact)
@@ -155,12 +171,14 @@ class Insisting:
             try:
                 answer, is_unknown = await self._ask(what, method, path, body, headers)
             except TimedOut:
+                if self.scene.is_for_good(began, math.inf):
+                    self.scene.step(path, what, NO_ANSWER, allowed, UNAVAILABLE_FOR_GOOD)
                 return None
             if is_unknown:
                 allowed |= later
             if not answer.status or answer.status >= 500:
                 busy_since = time.monotonic()
-                if busy_since - began > self.unavailable_seconds:
+                if self.scene.is_for_good(began, self.unavailable_seconds):
                     self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
                     return None
             elif answer.status != BUSY:

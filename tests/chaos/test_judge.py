@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import scene as scene_module
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.client import Answer, NoAnswer, TimedOut
 from tests.chaos.disk import Disk
@@ -38,7 +40,15 @@ from tests.chaos.recording import (
     StreamHistory,
     render_messages,
 )
-from tests.chaos.scene import NO_PROGRESS, UNAVAILABLE_FOR_GOOD, VANISHED, Insisting, Scene
+from tests.chaos.scene import (
+    LAST_TRIES_SECONDS,
+    NO_PROGRESS,
+    UNAVAILABLE_FOR_GOOD,
+    VANISHED,
+    Insisting,
+    Scene,
+)
+from tests.chaos.writers import Producer, SequencedWriter
 
 
 def stored(append: Append) -> bytes:
@@ -239,6 +249,39 @@ def test_a_reading_comes_to_an_end_and_says_why(replies: list[Answer | NoAnswer]
     log = asyncio.run(reader.read_all("stream", history))
     assert (log, history.unread) == ((None, True) if wrong else (b'"p:0:0","p:1:0",', False))
     assert [step.wrong for step in scene.recordings.steps] == [wrong] * (wrong is not None)
+
+
+@pytest.mark.parametrize("reply", [TimedOut(), NoAnswer(), Answer(503, {}, b""), Answer(429, {}, b"")])
+@pytest.mark.parametrize("kind", [Producer, SequencedWriter])
+def test_a_writer_that_is_not_answered_after_the_last_fault_ends_and_says_so(
+    kind: type[Producer | SequencedWriter], reply: Answer | NoAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would repeat an append for ever, and the campaign would wait for it."""
+    monkeypatch.setattr(scene_module, "PEACE_SECONDS", -1)
+    scene = Scene(0, 0, 1)
+    history = scene.recordings.history("stream")
+    writer = kind(scene, "stream", history, "writer", 0)
+    writer.client = Replies(reply)  # type: ignore[assignment]
+    scene.make_peace()
+    append = Append("writer", 0, 1, sent=time.monotonic() - LAST_TRIES_SECONDS)
+    asyncio.run(asyncio.wait_for(writer.deliver(append, b""), 60))
+    assert UNAVAILABLE_FOR_GOOD in {step.wrong for step in scene.recordings.steps}
+
+
+def test_the_tries_at_many_streams_that_cannot_be_read_do_not_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one limit: each is asked, and told, where the first one alone used up the time."""
+    monkeypatch.setattr(scene_module, "PEACE_SECONDS", 0.1)
+    monkeypatch.setattr(scene_module, "LAST_TRIES_SECONDS", 0)
+    campaign = Campaign(Wish(1, "asgi", 1), tmp_path, Disk(tmp_path, "nothing"), lambda _: None)
+    campaign.scene = scene = Scene(0, 0, 1)
+    monkeypatch.setattr(scene_module, "Client", lambda _: Replies(Answer(503, {}, b"")))
+    for number in range(100):
+        scene.keep(f"stream-{number}", scene.recordings.history(f"stream-{number}"))
+    asyncio.run(asyncio.wait_for(campaign._read_all(), 60))
+    lost = {step.stream.partition("?")[0] for step in scene.recordings.steps}
+    assert lost == {path for path, _ in scene.kept}
 
 
 def test_a_phase_that_does_not_end_is_a_violation(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from typing import Final
@@ -13,8 +14,10 @@ from tests.chaos.scene import (
     BUSY,
     LARGE_PADDING,
     LET_IN,
+    NO_ANSWER,
     REFUSED_THOUGH_RIGHT,
     UNAVAILABLE,
+    UNAVAILABLE_FOR_GOOD,
     VANISHED,
     Insisting,
     Scene,
@@ -71,6 +74,13 @@ class Writer(ABC):
             await asyncio.sleep(_PAUSE_SECONDS)
         return answer
 
+    def is_left(self, append: Append, answer: Answer | None) -> bool:
+        """Whether to repeat it no more: the last fault is long over, and no answer says anything."""
+        is_left = self.scene.is_for_good(append.sent, math.inf)
+        if is_left:
+            self.scene.step(self.path, "append", answer or NO_ANSWER, set(), UNAVAILABLE_FOR_GOOD)
+        return is_left
+
     def refuse(self, append: Append, answer: Answer, allowed: set[int], *, is_first: bool = True) -> None:
         """An answer that is none of those this writer can get. An earlier try may have landed."""
         if is_first:
@@ -107,8 +117,8 @@ class Producer(Writer):
         self._fenced: int | None = None
 
     async def deliver(self, append: Append, body: bytes) -> None:
-        statuses = {200}
-        while True:
+        statuses, answer = {200}, None
+        while not self.is_left(append, answer):
             answer = await self.post(body, self._claim(self._epoch, self._seq))
             if answer is None or answer.status >= 500:
                 statuses.add(204)
@@ -155,8 +165,8 @@ class SequencedWriter(Writer):
         history.strict.add(name)
 
     async def deliver(self, append: Append, body: bytes) -> None:
-        statuses = {204}
-        while True:
+        statuses, answer = {204}, None
+        while not self.is_left(append, answer):
             answer = await self.post(body, {"Stream-Seq": f"{append.number:010d}"})
             if answer is None or answer.status >= 500:
                 statuses.add(409)
