@@ -78,8 +78,6 @@ FIRST_MS: Final = 1_000
 SLOW_SLOTS: Final = 50
 #: The most of these for one host.
 SLOTS_OF_A_HOST: Final = 2
-#: How long a process takes a host that hung for slow, whichever subscription calls it.
-HUNG_MS: Final = 10_000
 #: Beyond the call itself: an attempt that has not ended by then has died.
 _SPARE_MS: Final = 5_000
 #: A creation that has not finished by then has died, and is finished here.
@@ -109,8 +107,6 @@ class Attendant:
     allow_local: bool = False
     call: CallWebhook = call_webhook
     chance: Callable[[], float] = random.random
-    #: The hosts that have just hung, and until when they count as slow.
-    hung: dict[str, int] = field(default_factory=dict)
     #: The slots that calls of this process have: it need not ask the table whether they are free.
     held: set[int] = field(default_factory=set)
     #: Around a call: lets others compute until it has ended.
@@ -192,11 +188,11 @@ class Attendant:
     def _deliver_webhook(
         self, seen: SubscriptionRecord, wake: WakeState, streams: Sequence[PendingStream]
     ) -> None:
-        """A receiver that is not known to be slow has a second. One that needs longer is called again with
-        the full time, in the slots of slow receivers."""
+        """A subscription that is not known to be slow has a second, whatever others of its host do. One that
+        needs longer is called again with the full time, in the slots of slow receivers."""
+        if not wake.slow:
+            return self._attempt(seen, wake, streams, FIRST_MS)
         host, now_ms = urlsplit(seen.configuration.webhook_url or "").netloc, self.stores.clock_ms()
-        if not wake.slow and self.hung.get(host, 0) <= now_ms:
-            return self._attempt(seen, wake, streams, host, FIRST_MS)
         taken_by = self.stores.new_id()
         slots = [(zlib.crc32(host.encode()) + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)]
         others = [slot for slot in slots if slot not in self.held]
@@ -207,18 +203,13 @@ class Attendant:
             return None
         self.held.add(slot)
         try:
-            self._attempt(seen, wake, streams, host, WEBHOOK_MS)
+            self._attempt(seen, wake, streams, WEBHOOK_MS)
         finally:
             self.held.discard(slot)
             free_slow_slot(self.stores.table, slot, taken_by)
 
     def _attempt(
-        self,
-        seen: SubscriptionRecord,
-        wake: WakeState,
-        streams: Sequence[PendingStream],
-        host: str,
-        patience_ms: int,
+        self, seen: SubscriptionRecord, wake: WakeState, streams: Sequence[PendingStream], patience_ms: int
     ) -> None:
         """The attempt is committed before the call, so that no other worker makes it too."""
         lease_ttl_ms, now_ms = seen.configuration.lease_ttl_ms, self.stores.clock_ms()
@@ -228,7 +219,7 @@ class Attendant:
         failure: DeliveryFailure | None = None
         done = False
         try:
-            response = self._call(record, streams, host, timeout_ms / 1000)
+            response = self._call(record, streams, timeout_ms / 1000)
         except (DeliveryFailed, WebhookUrlRejected) as failed:
             _log.warning("webhook of %s: %s", record.subscription_id, failed)
             failure = failed.failure if isinstance(failed, DeliveryFailed) else DeliveryFailure.REFUSED
@@ -238,8 +229,6 @@ class Attendant:
                 failure = DeliveryFailure.REFUSED
             done = says_done(response.body)
         slow = failure is DeliveryFailure.SILENT or self.stores.clock_ms() - now_ms >= FIRST_MS
-        if failure is not DeliveryFailure.SILENT:
-            self._remember(host, hung=slow and failure is not None)
         if failure is not None:
             is_first = failure is DeliveryFailure.SILENT and timeout_ms < min(WEBHOOK_MS, lease_ttl_ms)
             self._fail(record, failure, slow=slow, is_first=is_first)
@@ -249,16 +238,6 @@ class Attendant:
             )
         else:
             self._succeed(record, slow=slow)
-
-    def _remember(self, host: str, *, hung: bool) -> None:
-        """Remember hosts that hang, so that a host's other subscriptions do not wait for it too."""
-        if not hung:
-            self.hung.pop(host, None)
-            return
-        now_ms = self.stores.clock_ms()
-        for other in [each for each, until_ms in list(self.hung.items()) if until_ms <= now_ms]:
-            self.hung.pop(other, None)
-        self.hung[host] = now_ms + HUNG_MS
 
     def _fail(
         self, record: SubscriptionRecord, failure: DeliveryFailure, *, slow: bool, is_first: bool
@@ -277,7 +256,7 @@ class Attendant:
         self._settle(record, lambda state: replace(attempt_succeeded(state, now_ms), slow=slow))
 
     def _call(
-        self, record: SubscriptionRecord, streams: Sequence[PendingStream], host: str, timeout_seconds: float
+        self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
     ) -> WebhookResponse:
         if self.keys is None or self.public_url is None:
             raise DeliveryFailed("this server has no signing key or no public URL")
@@ -299,17 +278,7 @@ class Attendant:
             "User-Agent": "Tidemark",
             "Webhook-Signature": self.keys.sign(body, now_ms),
         }
-
-        def call() -> WebhookResponse:
-            """A host that hangs is remembered before others have computed: they need not wait for it."""
-            try:
-                return self.call(url, body, headers, timeout_seconds)
-            except DeliveryFailed as failed:
-                if failed.failure is DeliveryFailure.SILENT:
-                    self._remember(host, hung=True)
-                raise
-
-        return self.meanwhile(call)
+        return self.meanwhile(lambda: self.call(url, body, headers, timeout_seconds))
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[WakeState], WakeState]) -> None:
         """Commit the attempt's result, unless a callback or a claim has shown that the wake has arrived."""
