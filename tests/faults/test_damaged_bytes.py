@@ -155,6 +155,21 @@ def test_a_batch_that_is_gone_is_never_skipped(world: World) -> None:
         reader.read_all(key)
 
 
+@pytest.mark.parametrize("start", [0, 9])
+def test_a_stream_does_not_end_before_a_tail_that_was_seen(world: World, start: int) -> None:
+    """Where the last batch is gone, a reader is not told that it is up to date, nor that it went too far."""
+    writer, key = world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", b"four", b"last"):
+        writer.append(key, each)
+    pk = log_pk(key, load_head(writer.stores, key).record.incarnation)
+    last = writer.stores.table.query(pk)[0][-1]
+    writer.stores.table.delete_many([{"pk": last["pk"], "sk": last["sk"]}])
+    writer.stores.recent = RecentBatches(1 << 20)
+    with pytest.raises(Damaged):
+        read(writer.stores, key, start)
+
+
 def test_a_batch_that_another_history_followed_is_never_returned(world: World) -> None:
     """Each batch is well by itself, and was written behind other bytes than those before it."""
     writer, reader, key = world.process(), world.process(), a_key()

@@ -390,9 +390,14 @@ def test_a_data_directory_that_cannot_be_made_is_named_in_one_line(start: Start,
 
 
 def test_a_data_directory_that_this_version_does_not_read_is_one_line(start: Start, tmp_path: Path) -> None:
-    """Of an earlier version, of a later one, and of another program: each is left as it was."""
-    earlier, later, other = (tmp_path / name for name in ("earlier", "later", "other"))
+    """Of an earlier version, of a later one, of another program, and damaged: each is left as it was."""
+    earlier, later, other, damaged = (tmp_path / name for name in ("earlier", "later", "other", "damaged"))
     (earlier / "dynamodb").mkdir(parents=True)
+    damaged.mkdir()
+    table = EmbeddedTable(Database(damaged / "tidemark.db"))
+    table.put(encode_format(FORMAT_EPOCH))
+    table.database.operate(lambda db: db.execute("UPDATE items SET crc = 0").rowcount, writes=True)
+    table.database.close()
     for directory, statement in (
         (later, "PRAGMA user_version = 99"),
         (other, "CREATE TABLE of_others (x)"),
@@ -404,6 +409,7 @@ def test_a_data_directory_that_this_version_does_not_read_is_one_line(start: Sta
         (earlier, "is of an earlier version, whose data this one does not read"),
         (later, "was written by a later version of Tidemark: its format is 99"),
         (other, "is a database of another program"),
+        (damaged, "cannot be used: a row is damaged .* 'format .': it does not fit its checksum; "),
     ):
         code, out, err = outcome(start(DATA_DIR=str(directory)))
         assert (code, out) == (1, "")

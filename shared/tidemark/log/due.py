@@ -19,6 +19,7 @@ from tidemark.log.schema import (
     encode_due,
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write, equals
+from tidemark.protocol.errors import Damaged
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919
@@ -31,9 +32,11 @@ def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator
     begins = {(now_ms // _TURN_MS + turn) % DUE_SHARDS: "0" for turn in range(DUE_SHARDS)}
     while begins:
         for shard, begin in list(begins.items()):
-            items, more = table.query(
-                due_pk(shard, packing=packing), at_least=begin, at_most=due_before(now_ms), limit=100
-            )
+            pk = due_pk(shard, packing=packing)
+            try:
+                items, more = table.query(pk, at_least=begin, at_most=due_before(now_ms), limit=100)
+            except Damaged:  # The log says what is; the other shards go on.
+                items, more = [], False
             yield from map(decode_due, items)
             if more and items:
                 begins[shard] = f"{items[-1][SK]['S']} "  # just behind the last one

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.webhook import WebhookResponse
-from tidemark.engine.database import MEMORY, Database
+from tidemark.engine.database import MEMORY, Database, UnusableDatabase
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
@@ -33,6 +33,7 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
+from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
@@ -160,9 +161,23 @@ class EmbeddedSystem:
             concurrency=InOrder(self.database),
             packing=Packing.after_seconds(settings.pack_after_seconds),
         )
-        self.stores.check_format(raises=True)
+        self._is_followed = self._begin()
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake)
-        self._is_followed = bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
+
+    def _begin(self) -> bool:
+        """Whether changes are followed. Damage that keeps a server from starting is one line."""
+        _log.disabled = True
+        try:
+            self.stores.check_format(raises=True)
+            return bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
+        except (Damaged, KeyError, StorageUnavailable, TypeError, ValueError) as fault:
+            self.close()
+            raise UnusableDatabase(
+                f"{self.database.path} cannot be used: {fault.__cause__ or repr(fault)}; "
+                "`tidemark verify` names all that is damaged; a server starts on a backup"
+            ) from fault
+        finally:
+            _log.disabled = False
 
     def _written(self, db: sqlite3.Connection, event: str, key: Key) -> None:
         """Replaces the table's stream and its trigger on AWS."""

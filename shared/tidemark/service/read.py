@@ -152,9 +152,21 @@ def _try_page(
     stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, asked: Mapping[str, Any]
 ) -> Page | ProtocolError:
     try:
-        return _query_page(stores, record, start, known_tail, asked)
-    except (Malformed, HistoryGone, Damaged) as fault:
+        page = _query_page(stores, record, start, known_tail, asked)
+    except (Malformed, Damaged) as fault:
         return fault
+    except HistoryGone as fault:
+        return _short_of(known_tail, start) or fault
+    return (_short_of(known_tail, page.end + 1) if page.up_to_date else None) or page
+
+
+def _short_of(known_tail: Tail | None, missing: int) -> Damaged | None:
+    """The error for an offset that is not found, though it lies before a tail that was there."""
+    if known_tail is None or missing > known_tail.offset:
+        return None
+    damaged = Damaged()
+    damaged.__cause__ = LookupError(f"its last batches are missing: its tail was at {known_tail.offset}")
+    return damaged
 
 
 def _query_page(
