@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import stat
 import threading
@@ -18,8 +19,10 @@ import pytest
 from tests.support import BYTES, append_request, create_request
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
+from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Batch, PendingMark
 from tidemark.protocol.errors import OutcomeUnknown
+from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
@@ -30,7 +33,8 @@ from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.stream_registry import REGISTRY
+from tidemark.service.stores import wall_clock_ms
+from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
 from tidemark.wake.attention import Appended, Attention, Changed, encode_attention
 
@@ -85,6 +89,57 @@ def test_what_was_written_before_a_kill_is_told_by_the_next_process(tmp_path: Pa
     create(system.stores, StreamKey(PLAIN_BUCKET, "b"), create_request(BYTES))
     follow(system)
     assert b'"path":"b"' in told(system)
+
+
+def test_a_change_is_on_disk_with_what_was_changed(tmp_path: Path) -> None:
+    """The process ends right behind a commit."""
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    system = a_system(running)
+    create(system.stores, REGISTRY, create_request(JSON))
+    commit = system.database._try_commit
+
+    def commit_and_end() -> Exception | None:
+        failure = commit()
+        shutil.copytree(running, killed)
+        return failure
+
+    system.database._try_commit = commit_and_end  # type: ignore[method-assign]
+    create(system.stores, KEY, create_request(BYTES))
+    system = a_system(killed)
+    follow(system)
+    assert b'"path":"a"' in told(system)
+
+
+@pytest.mark.parametrize("part", ["changes", "deliveries"])
+def test_what_was_not_handed_on_stays(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> WebhookResponse:
+        raise ZeroDivisionError
+
+    system = a_system(tmp_path)
+    create(system.stores, REGISTRY, create_request(JSON))
+    monkeypatch.setattr(StreamRegistry, "tell", fail)
+    if part == "changes":
+        with pytest.raises(ZeroDivisionError):
+            follow(system)
+        assert system.changes.next_ms() is not None
+    else:
+        system.attention.send([encode_attention(Changed("s"))])
+        deliveries = Deliveries(system.attention, cast(Attendant, Calling(fail)))
+        deliveries.work()
+        deliveries._pool.shutdown()
+        assert system.attention.next_ms() is not None
+
+
+def test_a_damaged_stream_holds_up_no_other_ones_end(tmp_path: Path) -> None:
+    system, now_ms = a_system(tmp_path), wall_clock_ms()
+    for name in "abc":
+        request = create_request(BYTES, expiry=Expiry(ttl_seconds=1))
+        create(system.stores, StreamKey(PLAIN_BUCKET, name), request)
+    damage = "UPDATE items SET crc = 0 WHERE sk = 'stream/b'"
+    system.database.operate(lambda db: db.execute(damage).rowcount, writes=True)
+    system.stores.clock_ms = lambda: now_ms + 60_000
+    assert sweep(system.stores).expired == 2
 
 
 def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None:
@@ -197,12 +252,13 @@ def test_nothing_is_remembered_before_its_turn_is_committed(tmp_path: Path, fail
         return sqlite3.OperationalError("disk I/O error")
 
     async def scenario() -> None:
-        with database.serving():
+        with database.serving(), system.wake.hub.listen(KEY) as listener:
             if fails:
                 database._try_commit = refuse  # type: ignore[method-assign]
                 with pytest.raises(OutcomeUnknown):
                     await database.run(append_and_look)
                 assert remembered() == (0, 0, 0)
+                assert not await listener.wait(0), "readers are woken for what is committed"
             assert await database.run(append_and_look) == (0, 0, 0)
 
     asyncio.run(scenario())

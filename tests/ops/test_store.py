@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from tests.support import BYTES, append_request, create_request, make_world
 from tidemark.local.engines import LocalServices
 from tidemark.ops.cli import main
-from tidemark.ops.store import embedded_stores, verify
+from tidemark.ops.store import back_up, embedded_stores, verify
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import INLINE_BYTES, append
@@ -55,6 +56,22 @@ def test_a_copy_is_a_store_of_its_own(data_dir: Path, tmp_path: Path) -> None:
     assert list(verify(stores)) == []
     code, said = run("backup", "--data-dir", str(data_dir), str(copy))
     assert (code, "is there already" in said) == (1, True)
+
+
+def test_a_copy_has_the_blobs_that_its_table_names(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While blobs are copied, the server goes on: what it writes then is not in the copy, or all of it is."""
+    stores, copy_tree = EmbeddedSystem(Settings(), data_dir, data_dir / "blobs").stores, shutil.copytree
+
+    def copy_while_the_server_writes(*arguments: Any, **more: Any) -> Any:
+        copied = copy_tree(*arguments, **more)
+        append(stores, LARGE, [append_request(b"y" * (INLINE_BYTES + 1))])
+        return copied
+
+    monkeypatch.setattr(shutil, "copytree", copy_while_the_server_writes)
+    back_up(data_dir, tmp_path / "copy")
+    assert list(verify(embedded_stores(tmp_path / "copy"))) == []
 
 
 def test_a_store_without_faults_is_said_to_have_none(data_dir: Path) -> None:

@@ -73,8 +73,16 @@ def back_up(data_dir: Path, target: Path) -> None:
             target.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             raise NoStore(f"{target} is there already: name a folder that is not") from None
-        with closing(sqlite3.connect(target / source.name)) as copy:
-            table.backup(copy)
+        _copy_table(table, target / source.name)
+        _copy_beside(data_dir, target)
+
+
+def _copy_table(table: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target)) as copy:
+        table.backup(copy)
+
+
+def _copy_beside(data_dir: Path, target: Path) -> None:
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
