@@ -173,7 +173,8 @@ def answers(folder: Path) -> list[Any] | str:
             ids = count()
             system.stores.new_id = lambda: f"{next(ids):016d}"
             found = [answered(ask, *question) for question in questions()]
-            for group in writes():
+            for number, group in enumerate(writes()):
+                ids = count(1000 * number)
                 for question in group:  # What was refused is not there later.
                     is_refused = question is not group[0] and found[-1] == REFUSED
                     found.append(REFUSED if is_refused else answered(ask, *question))
