@@ -11,9 +11,6 @@ With --every 60 the job goes on: it takes what has come every minute, until SIGT
 With --iceberg the archive is an Iceberg table in place of a directory: any engine reads it, and nobody sees
 a run that did not end. Its catalog is pyiceberg's: Glue, REST, or SQL on a laptop.
 
-With --from-export the messages come from a point-in-time export of the table instead, all of
-them, and --out is written anew.
-
     spark-submit pipeline/archive.py --pattern '.*' --out s3a://lake/streams --checkpoint s3a://lake/_archive
 """
 
@@ -31,7 +28,7 @@ from tidemark.spark.job import (
     JobFailed,
     above_zero,
     add_lake,
-    connection_options,
+    add_subscription,
     open_lake,
     parser_for,
     read_options,
@@ -60,10 +57,7 @@ ROWS = "stream STRING, incarnation STRING, offset STRING, end_offset STRING, pos
 
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
-    which = made.add_mutually_exclusive_group(required=True)
-    which.add_argument("--subscribe", help="names with commas between, or a JSON array")
-    which.add_argument("--pattern", help="a regular expression that whole names match")
-    which.add_argument("--from-export", metavar="PATH", help="the data directory of a point-in-time export")
+    add_subscription(made)
     made.add_argument("--out", help="directory of the archive, as Parquet by bucket and date")
     add_lake(made)
     made.add_argument(
@@ -90,10 +84,6 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if bool(given.out) == bool(given.iceberg):
         raise JobFailed("give either --out or --iceberg")
     require_driver("archive keeps a checkpoint: it")
-    if given.from_export:
-        if not given.out:
-            raise JobFailed("--from-export writes plain files: give --out in place of --iceberg")
-        return archive_export(spark, given, job)
     if not given.checkpoint:
         raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
     if given.every is not None and given.every <= 0:
@@ -119,7 +109,6 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     )
     if found.lost:
         job.code = Exit.DATA_LOST
-    return None
 
 
 class SubscribedStreams:
@@ -364,16 +353,6 @@ def follow(query: Any, job: Job) -> dict[int, int]:
                 job.say(f"batch {batch}: {rows} messages")
                 batches[batch] = rows
     return batches
-
-
-def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.readers.export import read_export
-
-    options = parse_read_options(connection_options(given) | {"subscribe": "-"}, streaming=False)
-    rows = with_date(read_export(spark, given.from_export, options.connection))
-    rows.write.mode("overwrite").partitionBy("bucket", "date").parquet(given.out)
-    job.finish(messages=spark.read.parquet(given.out).count(), out=given.out)
 
 
 def with_date(rows: Any) -> Any:

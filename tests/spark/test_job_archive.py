@@ -1,20 +1,18 @@
-"""The archive job: batches, what it could not read, and exports."""
+"""The archive job: batches, and what it could not read."""
 
 from __future__ import annotations
 
-import gzip
 import shutil
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.spark.lakes import Lake
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Start, filled, key
-from tests.support import BYTES, JSON, World
+from tests.support import JSON, World
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.schema import log_pk
 from tidemark.protocol.offset import render_offset
@@ -74,35 +72,6 @@ def test_an_archive_says_what_it_could_not_read(
     code, said, _ = start(*archive)
     assert (code, "messages=0 " in said, "streams_with_loss=0 " in said) == (0, True, True)
     assert {row.bytes for row in spark.read.parquet(str(tmp_path / "a")).collect()} == {4, 5, 7}
-
-
-def test_archive_from_an_export(
-    start: Start, spark: Any, world: World, name: str, where: list[str], tmp_path: Path
-) -> None:
-    """The export is the table's own items, as DynamoDB writes them to S3."""
-    filled(world, name, b"[1,2]", b"3", content_type=JSON)
-    filled(world, f"{name}-b", b"x" * 70_000)
-    process = world.process()
-    items: list[Any] = []
-    for stream in (name, f"{name}-b"):
-        record = process.create(key(stream), content_type=JSON if stream == name else BYTES).head.record
-        from tidemark.log.schema import encode_stream, log_pk
-
-        items.append(encode_stream(record))
-        items += process.stores.table.query(log_pk(record.key, record.incarnation))[0]
-    items.append(
-        {"pk": {"S": "log/v1/gone#x"}} | {name: value for name, value in items[1].items() if name != "pk"}
-    )
-    export = tmp_path / "export"
-    export.mkdir()
-    for number, half in enumerate((items[::2], items[1::2])):
-        lines = b"".join(orjson.dumps({"Item": item}) + b"\n" for item in half)
-        (export / f"{number}.json.gz").write_bytes(gzip.compress(lines))
-    out = str(tmp_path / "out")
-    code, said, _ = start("archive", *where, "--from-export", str(export), "--out", out)
-    assert (code, "messages=4" in said) == (0, True)
-    found = spark.read.parquet(out).orderBy("stream", "offset").collect()
-    assert [bytes(row.value) for row in found] == [b"1", b"2", b"3", b"x" * 70_000]
 
 
 def test_an_archive_and_its_checkpoint_belong_together(
@@ -186,7 +155,6 @@ def test_a_query_without_rows_so_far_keeps_its_table(
         (["--out", "x", "--checkpoint", "x/"], "must be two directories"),
         (["--out", "x", "--checkpoint", "y", "--option", "columns=value"], "an archive has all of them"),
         (["--out", "x", "--checkpoint", "y", "--option", "maxbytespertrigger=5"], "--batch-bytes says"),
-        (["--iceberg", "a.b", "--from-export", "x"], "--from-export writes plain files"),
         (["--iceberg", "a.b", "--checkpoint", "y"], "the catalog default cannot be used (URI missing"),
         (
             ["--iceberg", "a.b", "--checkpoint", "y", "--catalog-property", "type=none"],
@@ -205,8 +173,7 @@ def test_what_cannot_become_an_archive_is_told_in_one_line(
     start: Start, world: World, name: str, where: list[str], arguments: list[str], what: str
 ) -> None:
     filled(world, name, b"one")
-    subscribed = [] if "--from-export" in arguments else ["--subscribe", name]
-    code, said, err = start("archive", *where, *subscribed, *arguments)
+    code, said, err = start("archive", *where, "--subscribe", name, *arguments)
     assert (code, said, len(err.splitlines())) == (Exit.YOUR_INPUT, "", 1), err
     assert what in err
 

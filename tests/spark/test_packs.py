@@ -16,7 +16,6 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import dynamodb
-from tidemark.spark.readers.export import is_replaced, outermost
 from tidemark.spark.readers.items import (
     RUN_BYTES,
     BatchItem,
@@ -260,24 +259,6 @@ def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one(seed: 
     lengths, counts = decode_all_lengths([encode_lengths(column) for column in columns])
     assert lengths.tolist() == [length for column in columns for length in column]
     assert counts.tolist() == [len(column) for column in columns]
-
-
-def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:
-    """A pack replaces its batches before they are removed."""
-    packs = [("a", 0, 40), ("a", 40, 90), ("b", 10, 20)]
-    found = [
-        is_replaced(packs, incarnation, start) for incarnation in ("a", "b") for start in (0, 39, 40, 90)
-    ]
-    assert found == [True, True, True, False, False, False, False, False]
-    assert is_replaced(packs, "b", 10)
-    assert not is_replaced([], "a", 0)
-
-
-def test_packs_that_a_larger_one_has_taken_in_are_left_out_of_an_export() -> None:
-    packs = [("a", 40, 50), ("a", 0, 90), ("a", 60, 90), ("a", 90, 100), ("b", 0, 10), ("b", 10, 20)]
-    left = outermost(packs)
-    assert left == [("a", 0, 90), ("a", 90, 100), ("b", 0, 10), ("b", 10, 20)]
-    assert is_replaced(left, "a", 55), "what is left of batches between the packs that are left"
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
-from tidemark.spark.options.read import COLUMNS, DEFAULT_COLUMNS, JSON_COLUMNS
+from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
 from tidemark.spark.readers.items import MessageProducer, MessageRun, PackBlock, Piece, producers_by_end
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -165,12 +165,12 @@ class Rows:
         bucket: str,
         stream: str,
         content_type: str,
-        incarnation: str = "",
+        incarnation: str,
         *,
-        columns: Sequence[str] = DEFAULT_COLUMNS,
-        low: int = 0,
-        high: int | None = None,
-        cut: int | None = None,
+        columns: Sequence[str],
+        low: int,
+        high: int,
+        cut: int | None,
     ) -> None:
         self._columns = columns
         self._constants = {
@@ -181,7 +181,7 @@ class Rows:
             "position": 0,
         }
         self._low = low
-        self._high = min(place for place in (10**WIDTH, high, cut) if place is not None)
+        self._high = high if cut is None else min(high, cut)
         self._cut = cut
         # A stored JSON message ends in a comma of ours.
         is_json = content_type.partition(";")[0].strip().lower() == "application/json"
