@@ -75,7 +75,7 @@ def test_calls_that_wait_share_a_commit_on_a_thread(scene: Scene) -> None:
         await asyncio.gather(*(scene.database.run(scene.put(str(number))) for number in range(9)))
 
     scene.run(scenario)
-    assert scene.commits == ["tidemark-commit"]
+    assert scene.commits == ["tidemark-engine"]
     assert scene.sks() == [str(number) for number in range(9)]
 
 
@@ -273,7 +273,7 @@ def test_what_is_slow_is_made_again_on_a_thread_unless_it_has_written(scene: Sce
     made: list[bool] = []
 
     def call(*, writes: bool) -> None:
-        made.append(threading.current_thread() is threading.main_thread())
+        made.append(threading.current_thread().name == "tidemark-engine")
         if writes:
             scene.put("0")()
         scene.database.check_fast()
@@ -293,7 +293,7 @@ def test_a_thread_hands_its_operations_to_the_loop(scene: Scene) -> None:
         return await asyncio.to_thread(scene.sks)
 
     assert scene.run(scenario) == [str(number) for number in range(8)]
-    assert set(scene.commits) == {"tidemark-commit"}
+    assert set(scene.commits) == {"tidemark-engine"}
 
 
 def test_a_request_that_is_cancelled_takes_no_other_along(scene: Scene) -> None:

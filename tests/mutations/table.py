@@ -287,8 +287,8 @@ MUTATIONS = (
     mutation(
         "waiters are woken though their turn was taken back",
         "engine/database.py",
-        "waiting, self._waiting, self._then = self._waiting, [], []",
-        "waiting, self._waiting = self._waiting, []",
+        "self._resting, self._then, self.is_dirty = [], [], False",
+        "self._resting, self.is_dirty = [], False",
         "engine/test_database.py",
     ),
     mutation(

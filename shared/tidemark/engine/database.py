@@ -1,14 +1,10 @@
 """One SQLite database, and who may use it when.
 
-A server makes its calls by *turns* on its event loop. A turn is one transaction: the calls that wait run one
-after the other, each whole, and the commit is one sync of the disk for all of them, made by a thread while
-the loop serves connections. No call is answered before the commit of its turn, whether it wrote or only read:
-what was seen is on disk. A commit or an operation that fails takes back the whole turn: every call of it is
-refused, also the one that is running, whatever it makes of the failure. `taken_back` is called, for what
-remembers what was written.
-
-    calls wait ─▶ run one after the other ─▶ COMMIT on a thread ─▶ answers
-                                             the next ones wait
+A server makes its calls by *turns* (`engine/turns.py`). A turn is one transaction: the calls that wait run
+one after the other, each whole, and the commit is one sync of the disk for all of them. No call is answered
+before the commit of its turn, whether it wrote or only read: what was seen is on disk. A commit or an
+operation that fails takes back the whole turn: every call of it is refused, also the one that is running,
+whatever it makes of the failure. `taken_back` is called, for what remembers what was written.
 
 Outside of a turn, each operation is a transaction of its own: a thread hands it to the loop, and where there
 is no loop (a test, a command) it is carried out at once.
@@ -24,9 +20,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from tidemark.engine.turns import Call, Turn, TurnThread
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")
@@ -47,6 +43,13 @@ _LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
 #: It is said that a log is longer than this. It is looked at after so many commits.
 LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 _COMMITS_BETWEEN: Final = 256
+#: How long a write waits for another process that writes: outside of a turn; in one it is as long, by pauses
+#: that grow.
+_ALONE_SECONDS: Final = 5.0
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_LAST_PAUSE_SECONDS: Final = 1.6
+#: A call on a thread that takes longer hangs.
+SLOW_SECONDS: Final = 30.0
 #: Free pages that stay in the file for what is written next, as a part of all.
 _SPARE_PART: Final = 10
 #: How many are given back in one turn.
@@ -149,13 +152,8 @@ class Slow(BaseException):
     for an error."""
 
 
-class _Call:
-    """The call of a turn that is running."""
-
-    def __init__(self) -> None:
-        self.has_written = False
-        #: Its turn was taken back: what it has written, or seen of others, is gone.
-        self.is_lost = False
+class Locked(BaseException):
+    """Raised in a turn where another process writes: the call is made again later. As `Slow`."""
 
 
 class Database:
@@ -166,18 +164,15 @@ class Database:
         self._read_only = read_only
         #: Called when a turn was taken back.
         self.taken_back: list[Callable[[], object]] = []
+        # Held by whoever uses the connection: the turn's thread, or an operation outside of a turn.
         self._lock = threading.RLock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread: int | None = None
+        self._turns = TurnThread(self._make_turn)
         #: Whether the turn that runs has written anything.
         self.is_dirty = False
-        # Of that turn: the call that is running; what is done after the commit, and whose answers wait.
-        self._call: _Call | None = None
+        # Of that turn: the call that is running; those that rest on what was written; what is done after it.
+        self._call: Call | None = None
+        self._resting: list[Call] = []
         self._then: list[Callable[[], object]] = []
-        self._waiting: list[asyncio.Future[None]] = []
-        self._is_free = asyncio.Event()
-        self._is_free.set()
-        self._turns: SimpleQueue[list[asyncio.Future[None]] | None] = SimpleQueue()
         self._commits = 0
         self._next_said_bytes = LONG_LOG_BYTES
         try:
@@ -188,7 +183,9 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         if self._read_only:
             return open_to_read(Path(self.path))
-        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
+        if self.path != MEMORY:
+            _create_private(Path(self.path))
+        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=_ALONE_SECONDS)
         tables, version = _check_kind(db, self.path)
         if self.path != MEMORY:
             _make_private(Path(self.path))
@@ -210,11 +207,11 @@ class Database:
     def operate(self, operation: Operation[_T], *, writes: bool) -> _T:
         """The result of one operation, carried out whole or not at all. Raises what it raises, and
         StorageUnavailable, OutcomeUnknown or Damaged where SQLite fails."""
-        if self._loop is None:
-            return self._alone(operation, writes=writes)
-        if threading.get_ident() == self._loop_thread:
+        if self._turns.is_current():
             return self._in_turn(operation, writes=writes)
-        return self.together(lambda: self._in_turn(operation, writes=writes))
+        if self._turns.is_elsewhere():
+            return self.together(lambda: self._in_turn(operation, writes=writes))
+        return self._alone(operation, writes=writes)
 
     def _alone(self, operation: Operation[_T], *, writes: bool) -> _T:
         with self._lock:
@@ -242,6 +239,8 @@ class Database:
             # Its statement would be reset by the thread that lets go of it, while others use the connection.
             assert not isinstance(result, sqlite3.Cursor), "an operation returns no cursor"
         except sqlite3.Error as error:
+            if self._call is not None and not self.is_dirty and _is_busy(error):
+                raise Locked from error
             self._take_back(error)
             if isinstance(error, sqlite3.OperationalError):
                 raise StorageUnavailable from error
@@ -261,7 +260,7 @@ class Database:
 
     def then(self, call: Callable[[], object]) -> None:
         """Do this once what was written so far is committed; never, if it is taken back."""
-        is_in_turn = self._loop is None or threading.get_ident() == self._loop_thread
+        is_in_turn = self._turns.loop is None or self._turns.is_current()
         if is_in_turn and self.is_dirty:
             self._then.append(call)
         elif not (is_in_turn and self._call is not None and self._call.is_lost):
@@ -271,30 +270,38 @@ class Database:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """From here on, calls are made by turns on the running loop."""
-        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-        committer = threading.Thread(target=self._commit_turns, name="tidemark-commit", daemon=True)
-        committer.start()
+        """From here on, calls are made by turns for the running loop."""
         try:
-            yield
+            self._wait_for_others(0)
+            with self._turns.running():
+                yield
         finally:
-            self._turns.put(None)
-            committer.join()
-            self._loop = self._loop_thread = None
+            self._wait_for_others(_ALONE_SECONDS)
+
+    def _wait_for_others(self, seconds: float) -> None:
+        """How long the connection itself waits for other processes."""
+        with self._lock:
+            self._connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}").fetchall()
 
     async def run(self, call: Callable[[], _T], /) -> _T:
         """As `turn`; a call that asks for something slow is made again on a thread."""
         try:
             return await self.turn(call)
         except Slow:
-            return await asyncio.to_thread(call)
+            made = asyncio.ensure_future(asyncio.to_thread(call))
+        await asyncio.wait((made,), timeout=SLOW_SECONDS)
+        if not made.done():
+            made.add_done_callback(asyncio.Future.exception)  # Nobody waits for it any more.
+            raise OutcomeUnknown
+        return made.result()
 
     def together(self, call: Callable[[], _T]) -> _T:
         """The result of a call of a thread that makes several quick operations: in one turn."""
-        if self._loop is None or threading.get_ident() == self._loop_thread:
+        loop = self._turns.loop
+        if loop is None or not self._turns.is_elsewhere():
             return call()
         try:
-            return asyncio.run_coroutine_threadsafe(self.turn(call), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(self.turn(call), loop).result()
         except Slow:
             return call()
 
@@ -302,72 +309,62 @@ class Database:
         """The result of a call that makes any number of operations, once they are committed. Raises what it
         raises, and StorageUnavailable or OutcomeUnknown where its turn is not committed. The call must
         not wait for anything."""
-        while not self._is_free.is_set():
-            await self._is_free.wait()
-        try:
-            result = self._called(call)
-        except Slow:
-            raise
-        except Exception:
-            await self._committed()  # What led to the refusal is then on disk.
-            raise
-        await self._committed()
-        return result
-
-    def _called(self, call: Callable[[], _T]) -> _T:
-        """What the call returns or raises, unless its turn was taken back: it rests on what is gone."""
-        running = self._call = _Call()
-        try:
-            result = call()
-            self._refuse_if_lost()
-        except (Slow, StorageUnavailable, OutcomeUnknown, Damaged):
-            raise
-        except Exception as refusal:
-            if running.is_lost:
-                raise StorageUnavailable from refusal
-            raise
-        finally:
-            self._call = None
-        return result
+        pause = _FIRST_PAUSE_SECONDS
+        while self._turns.loop is not None:
+            try:
+                result: _T = await self._turns.ask(call)
+            except Locked as locked:
+                if pause > _LAST_PAUSE_SECONDS:
+                    _log.error("another process has locked the database for some seconds")
+                    raise StorageUnavailable from locked
+            else:
+                return result
+            await asyncio.sleep(pause)
+            pause *= 1.5
+        return call()
 
     def check_fast(self) -> None:
         """Called before what takes long. Raises Slow in a turn; but a call that has written already cannot be
         made again, so the others wait for it."""
-        if threading.get_ident() == self._loop_thread:
+        if self._turns.is_current():
             self._refuse_if_lost()
             if self._call is None or not self._call.has_written:
                 raise Slow
 
-    async def _committed(self) -> None:
-        """Until the turn is. Its commit begins when every call that waits now has run."""
-        if not self.is_dirty:
+    def probe(self) -> None:
+        """A write of nothing, which tells whether writes are possible. Raises as `operate`."""
+        self.operate(lambda _: None, writes=True)
+
+    def _make_turn(self, turn: Turn) -> None:
+        with self._lock:
+            for call in turn.calls:
+                if not call.answer.cancelled():
+                    self._make(call)
+            if self.is_dirty:
+                if self.path != MEMORY:
+                    turn.has_run()
+                if failed := self._try_commit():
+                    self._take_back(failed)
+            turn.then = self._end_turn()
+
+    def _make(self, call: Call) -> None:
+        """A call whose turn was taken back rests on what is gone, whatever it returns or raises."""
+        self._call = call
+        try:
+            call.result = call.make()
+            self._refuse_if_lost()
+        except (Slow, Locked) as again:
+            call.failure = again
             return
-        assert self._loop is not None
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(waiting)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._begin_commit)
-        await waiting
-
-    def _begin_commit(self) -> None:
-        if not self._waiting:
-            return  # It was taken back meanwhile.
-        turn, self._waiting = self._waiting, []
-        self._is_free.clear()
-        if self.path == MEMORY:
-            self._end_commit(turn, self._try_commit())
-        else:
-            self._turns.put(turn)
-
-    def _commit_turns(self) -> None:
-        """The thread that commits. Meanwhile nobody else uses the connection."""
-        while (turn := self._turns.get()) is not None:
-            failure = self._try_commit()
-            self._commits += 1
-            if self._commits % _COMMITS_BETWEEN == 0:
-                self._look_at_the_log()
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._end_commit, turn, failure)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the caller must hear of it
+            call.failure = failure
+            if call.is_lost and not isinstance(failure, StorageUnavailable | OutcomeUnknown | Damaged):
+                call.failure = StorageUnavailable()
+                call.failure.__cause__ = failure
+        finally:
+            self._call = None
+        if self.is_dirty:
+            self._resting.append(call)
 
     def _try_commit(self) -> Exception | None:
         try:
@@ -376,21 +373,13 @@ class Database:
             return failure
         return None
 
-    def _end_commit(self, turn: list[asyncio.Future[None]], failure: Exception | None) -> None:
-        self._is_free.set()
-        if failure is not None:
-            self._waiting = turn
-            self._take_back(failure)
-            return
-        for each in self._end_turn():
-            each()
-        for waiting in turn:
-            if not waiting.done():  # Or its request was cancelled.
-                waiting.set_result(None)
-
     def _end_turn(self) -> list[Callable[[], object]]:
         """The calls to make now that the turn is committed."""
-        then, self._then, self.is_dirty = self._then, [], False
+        if self.is_dirty:
+            self._commits += 1
+            if self._commits % _COMMITS_BETWEEN == 0:
+                self._look_at_the_log()
+        then, self._then, self._resting, self.is_dirty = self._then, [], [], False
         return then
 
     def _take_back(self, failure: BaseException) -> None:
@@ -398,17 +387,15 @@ class Database:
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
-        waiting, self._waiting, self._then = self._waiting, [], []
-        if self.is_dirty and (self._loop is not None or isinstance(failure, sqlite3.Error)):
+        if self.is_dirty and (self._call is not None or isinstance(failure, sqlite3.Error)):
             if self._call is not None:
                 self._call.is_lost = True
             _log.error("what was written could not be committed: %s", failure)
             for each in self.taken_back:
                 each()
-        self.is_dirty = False
-        for each_waiting in waiting:
-            if not each_waiting.done():
-                each_waiting.set_exception(OutcomeUnknown())
+        for call in self._resting:
+            call.failure = OutcomeUnknown()
+        self._resting, self._then, self.is_dirty = [], [], False
 
     # --- the file ---
 
@@ -432,6 +419,11 @@ class Database:
                     "and holds it; it shrinks when that has ended",
                     size >> 20,
                 )
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process keeps SQLite from it, whatever it does there."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _create_private(path: Path) -> None:

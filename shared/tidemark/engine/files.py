@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,6 +49,8 @@ class BlobFiles:
         self.root = root
         self.base_url = base_url
         self._check_fast = check_fast
+        #: Held while a name is looked at and taken.
+        self._placing = threading.Lock()
         self._url_key = b""
         if read_only:
             return
@@ -115,9 +118,10 @@ class BlobFiles:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
-                if once and path.exists():
-                    raise WrittenBefore
-                part.replace(path)
+                with self._placing:
+                    if once and path.exists():
+                        raise WrittenBefore
+                    part.replace(path)
             except BaseException:
                 with suppress(OSError):
                     part.unlink()

@@ -102,6 +102,8 @@ class Backend:
     poll: Poll
     append: CommitAppend
     wake: Wake
+    #: Asks storage for nothing, where it is this process's own; raises where it does not answer.
+    probe: Callable[[], object] | None = None
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
@@ -143,14 +145,16 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
     return Backend(stores, settings, timed(call_directly), stores, poll_directly, timed(append_alone), wake)
 
 
-def in_turns(stores: Stores, settings: Settings, run: Run, wake: Wake) -> Backend:
+def in_turns(
+    stores: Stores, settings: Settings, run: Run, wake: Wake, probe: Callable[[], object]
+) -> Backend:
     """For a server with the embedded engine: `run` makes one call after the other, and each commit wakes the
     waiters."""
     from tidemark.service.group_commit import GroupCommit
 
     group_commit = GroupCommit(stores, run, committed=lambda _: None)
     poll = SingleFlight(run).share
-    return Backend(stores, settings, timed(run), stores, poll, timed(group_commit.append), wake)
+    return Backend(stores, settings, timed(run), stores, poll, timed(group_commit.append), wake, probe)
 
 
 def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:

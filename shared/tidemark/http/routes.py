@@ -31,7 +31,7 @@ from tidemark.http.requests import (
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
-from tidemark.protocol.errors import PreconditionFailed
+from tidemark.protocol.errors import PreconditionFailed, ProtocolError, StorageSilent
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
@@ -49,6 +49,8 @@ FACTS: Final = {
     "health": "/v1/health",
     "docs": "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md",
 }
+#: Storage that takes longer for nothing does not answer.
+PROBE_SECONDS: Final = 3.0
 _LINKS: Final = ("console", "api", "openapi", "health", "docs")
 
 
@@ -123,8 +125,9 @@ async def favicon(_: Request) -> Response:
     return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
 
 
-async def health(_: Request) -> Response:
-    """Whether the server is up."""
+async def health(request: Request) -> Response:
+    """Whether the server is up, and its own storage answers."""
+    await _check_storage(backend_of(request))
     ahead = round(CLOCK.ahead_seconds, 1) if CLOCK.is_off else 0.0
     body = {
         "status": "ok",
@@ -133,6 +136,16 @@ async def health(_: Request) -> Response:
         "clock_ahead_seconds": ahead,
     }
     return JSONResponse(body, headers={"Cache-Control": NO_STORE})
+
+
+async def _check_storage(backend: Backend) -> None:
+    """Raises StorageSilent. Storage of AWS is not asked: without it a process is as healthy as any other."""
+    if backend.probe is not None:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await backend.poll("health", backend.probe)
+        except (ProtocolError, TimeoutError) as failure:
+            raise StorageSilent from failure
 
 
 async def openapi_document(_: Request) -> Response:

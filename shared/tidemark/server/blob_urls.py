@@ -7,6 +7,8 @@ import hmac
 import logging
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import IO, Final
 from urllib.parse import parse_qs
 from zlib import crc32
@@ -88,15 +90,27 @@ class BlobUrls:
         """A client that leaves before its end, or sends too much, has put nothing there. What is there stays
         as it is: it may be published by now."""
         try:
-            if self._blobs.path_of(key).exists():
+            if await asyncio.to_thread(self._blobs.path_of(key).exists):
                 raise WrittenBefore
-            with self._blobs.writing(key, once=True) as file:
+            async with _on_threads(self._blobs.writing(key, once=True)) as file:
                 await _copy(receive, file)
         except WrittenBefore:
             return await _refuse(send, 412, _WRITTEN_BEFORE)
         except PayloadTooLarge:
             return await _refuse(send, 413, f"A snapshot has at most {MAX_UPLOAD_BYTES} bytes")
         return await _answer(send, 200, b"")
+
+
+@asynccontextmanager
+async def _on_threads(writing: AbstractContextManager[IO[bytes]]) -> AsyncIterator[IO[bytes]]:
+    """Its beginning and its end wait for the disk."""
+    file = await asyncio.to_thread(writing.__enter__)
+    try:
+        yield file
+    except BaseException as failure:
+        await asyncio.to_thread(writing.__exit__, type(failure), failure, failure.__traceback__)
+        raise
+    await asyncio.to_thread(writing.__exit__, None, None, None)
 
 
 async def _copy(receive: Receive, file: IO[bytes]) -> None:

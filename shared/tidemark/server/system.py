@@ -162,7 +162,7 @@ class EmbeddedSystem:
             packing=Packing.after_seconds(settings.pack_after_seconds),
         )
         self._is_followed = self._begin()
-        self.backend = in_turns(self.stores, settings, self.database.run, self.wake)
+        self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
     def _begin(self) -> bool:
         """Whether changes are followed. Damage that keeps a server from starting is one line."""

@@ -1,0 +1,179 @@
+"""Calls of an event loop, made by turns on a thread of their own: no disk holds up the loop.
+
+    calls wait ─▶ the thread makes one after the other ─▶ and commits them ─▶ answers
+                  the loop waits, but not for long        the loop serves, the next calls wait
+
+The loop waits for the thread because the two would only take the interpreter's lock from each other. If the
+calls take longer, the disk is slow, and the loop goes on without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, Final
+
+from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
+
+#: How long the loop waits for the calls of a turn.
+_BRIEFLY_SECONDS: Final = 0.05
+#: A turn that takes longer hangs: its calls are refused, and all others until it is over.
+PATIENCE_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.5
+
+_log: Final = logging.getLogger("tidemark")
+
+
+class Call:
+    """One call of a turn, and what came of it. Its `answer` is the loop's."""
+
+    __slots__ = ("answer", "failure", "has_written", "is_lost", "make", "result")
+
+    def __init__(self, make: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+        self.make = make
+        self.answer = answer
+        self.result: Any = None
+        self.failure: BaseException | None = None
+        self.has_written = False
+        #: What it has written, or seen of others, was taken back while it was running.
+        self.is_lost = False
+
+    def tell(self) -> None:
+        if self.failure is not None:
+            self.refuse(self.failure)
+        elif not self.answer.done():  # Or its request was cancelled.
+            self.answer.set_result(self.result)
+
+    def refuse(self, failure: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(failure)
+
+
+class Turn:
+    def __init__(self, calls: list[Call], began: float) -> None:
+        self.calls = calls
+        self.began = began
+        #: What the loop does once the turn is committed.
+        self.then: list[Callable[[], object]] = []
+        self._is_over = False
+        self._run = threading.Lock()
+        self._run.acquire()
+        #: Whoever takes it first decides: the loop no longer waits, or the thread is heard while it does.
+        self._heard = threading.Lock()
+
+    def wait_briefly(self) -> bool:
+        """On the loop. Whether the turn is over; if not, the loop is told later."""
+        if not self._run.acquire(timeout=_BRIEFLY_SECONDS):
+            if self._heard.acquire(blocking=False):
+                return False
+            self._run.acquire()
+        return self._is_over
+
+    def has_run(self, *, is_over: bool = False) -> bool:
+        """On the thread: its calls have been made, and what follows is the disk. Whether the loop heard."""
+        is_heard = self._heard.acquire(blocking=False)
+        if is_heard:
+            self._is_over = is_over
+            self._run.release()
+        return is_heard
+
+
+class TurnThread:
+    """`make` makes and commits the calls of a turn, on the thread. Used from one event loop."""
+
+    def __init__(self, make: Callable[[Turn], None]) -> None:
+        self._make = make
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = self._own_thread = 0
+        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
+        self._waiting: list[Call] = []
+        #: The turn that is under way, and whether it hangs.
+        self._turn: Turn | None = None
+        self._hangs = False
+
+    def is_current(self) -> bool:
+        """Whether the caller is on the thread, in a turn."""
+        return threading.get_ident() == self._own_thread
+
+    def is_elsewhere(self) -> bool:
+        """Whether the caller is on a thread that asks the loop for its turns."""
+        here = threading.get_ident()
+        return self.loop is not None and here not in (self._own_thread, self._loop_thread)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """On the running loop."""
+        self.loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        thread = threading.Thread(target=self._work, name="tidemark-engine", daemon=True)
+        thread.start()
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self._turns.put(None)
+            thread.join()
+            self.loop, self._loop_thread, self._own_thread = None, 0, 0
+
+    async def ask(self, make: Callable[[], Any]) -> Any:
+        """What the call returns or raises, once its turn is committed. Raises OutcomeUnknown where it hangs,
+        StorageUnavailable where the one before it does, and then StorageSilent until it is over."""
+        if self._hangs:
+            raise StorageSilent
+        assert self.loop is not None
+        call = Call(make, self.loop.create_future())
+        if not self._waiting and self._turn is None:
+            self.loop.call_soon(self._begin)  # Whoever asks in this round of the loop comes along.
+        self._waiting.append(call)
+        return await call.answer
+
+    def _begin(self) -> None:
+        if self._turn is None and self._waiting:
+            assert self.loop is not None
+            self._turn, self._waiting = Turn(self._waiting, self.loop.time()), []
+            turn = self._turn
+            self._turns.put(turn)
+            if turn.wait_briefly():
+                self._end(turn)
+
+    def _work(self) -> None:
+        self._own_thread = threading.get_ident()
+        while (turn := self._turns.get()) is not None:
+            self._make(turn)
+            if not turn.has_run(is_over=True):
+                assert self.loop is not None
+                self.loop.call_soon_threadsafe(self._end, turn)
+
+    def _end(self, turn: Turn) -> None:
+        if self._hangs:
+            _log.warning("the disk answers again")
+        self._turn, self._hangs = None, False
+        for each in turn.then:
+            each()
+        for call in turn.calls:
+            call.tell()
+        if self._waiting and self.loop is not None:
+            self.loop.call_soon(self._begin)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            turn = self._turn
+            if turn is not None and asyncio.get_running_loop().time() - turn.began > PATIENCE_SECONDS:
+                self._give_up(turn)
+
+    def _give_up(self, turn: Turn) -> None:
+        if not self._hangs:
+            _log.error(
+                "the disk has not answered for %.0f s: requests are refused until it does", PATIENCE_SECONDS
+            )
+        self._hangs = True
+        waiting, self._waiting = self._waiting, []
+        for call in turn.calls:
+            call.refuse(OutcomeUnknown())
+        for call in waiting:
+            call.refuse(StorageUnavailable())
