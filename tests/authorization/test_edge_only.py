@@ -12,7 +12,9 @@ import pytest
 
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
-from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, TYPE_HEADER, VERSION, VERSION_HEADER
+from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, PATH_IN_HEADER, TYPE_HEADER
+from tidemark.local.gateway import api_path
+from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.settings import InvalidSetting, Settings
 
 WORD = "bb04cf3fc93f5becf7ae78e4f103f107f4b978b26c2c1fa78905fc0d0cd536cb"
@@ -141,13 +143,22 @@ def test_the_content_type_that_the_edge_sends_is_used(way: Way, name: str) -> No
     assert way("POST", path, told | {TYPE_HEADER: "application/json,text/plain"}, b"[1]").status == 400
 
 
+def written(path: str) -> str:
+    """As this release's edge sends it to the HTTP API."""
+    return api_path(path.encode()).decode()
+
+
 BYTES = {"Content-Type": "application/octet-stream", TYPE_HEADER: "application/json"}
 #: What the edge of a release makes of a request with a JSON body: the path it asks for, and its headers.
 EDGES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
     "the first": lambda path: (path, {"Content-Type": "application/json"}),
     "without a version": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path}),
-    "this one": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path, VERSION_HEADER: VERSION}),
-    "a later one": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path, VERSION_HEADER: "2"}),
+    "before this one": lambda path: (
+        path.replace("%", "%25"),
+        BYTES | {PATH_HEADER: path, EDGE_VERSION_HEADER: PATH_IN_HEADER},
+    ),
+    "this one": lambda path: (written(path), BYTES | {EDGE_VERSION_HEADER: EDGE_VERSION}),
+    "a later one": lambda path: (written(path), BYTES | {EDGE_VERSION_HEADER: "3"}),
 }
 
 
@@ -162,7 +173,8 @@ def test_writes_through_the_edge_of_another_release(
     monkeypatch.setenv("EDGE_ONLY", only)
     path = f"/v1/stream/{name}"
     # The first release asked for no path that an HTTP API would change.
-    asked, said = EDGES[edge](path if edge == "the first" else f"{path}%25")
+    sent = path if edge == "the first" else f"{path}%25/~.%2B+%3F"
+    asked, said = EDGES[edge](sent)
     said = said | bearer(ADMIN) | {"X-Tidemark-Host": "streams.example.org"}
     with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
         for word in (WORD, OLDER_WORD):
@@ -175,7 +187,7 @@ def test_writes_through_the_edge_of_another_release(
                 assert created.status == (201 if word == WORD else 200), created
                 assert created.headers["content-type"] == "application/json"
                 if word == WORD:
-                    assert "://streams.example.org/" in created.headers["location"]
+                    assert created.headers["location"].endswith(f"://streams.example.org{sent}")
 
 
 def test_without_the_secret_a_header_moves_no_request(
@@ -197,6 +209,41 @@ def test_without_the_secret_a_header_moves_no_request(
 def test_an_invalid_path_from_the_edge_is_refused(way: Way, name: str, tail: str) -> None:
     path = f"/v1/stream/{name}/{tail}"
     assert way("PUT", path, edge_path(path) | TEXT).status == 400
+
+
+#: The part after a stream's name, or a whole path; and the status of its creation.
+WRITTEN = {
+    "/a%zz": 400,
+    "/%FF": 400,
+    "/a%2Fb": 400,
+    "/../b": 400,
+    "/%2E%2E/b": 400,
+    "/%7E~": 201,
+    "/100%25": 201,
+    "/a%3Fb+.c": 201,
+    "/%761/stream/encoded": 404,
+    "/v1%2Fstream%2Fencoded": 404,
+}
+
+
+def test_a_path_that_the_edge_has_written_is_the_one_that_was_sent(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Through the HTTP API's routes, as if it had come by itself; a path in a header means nothing."""
+    monkeypatch.setenv("EDGE_SECRET", WORD)
+    told = THROUGH | bearer(ADMIN) | TEXT | {EDGE_VERSION_HEADER: EDGE_VERSION, PATH_HEADER: "/v1/stream/x"}
+    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
+        for part, status in WRITTEN.items():
+            path = part if status == 404 else f"/v1/stream/{name}{part}"
+            created = way("PUT", written(path), told, b"a")
+            appended = way("POST", written(path), told, b"b")
+            read = way("GET", written(path), told)
+            if status == 201:
+                assert (created.status, appended.status, read.body) == (201, 204, b"ab")
+                assert created.headers["location"].endswith(path)
+                assert way("DELETE", written(path), told).status == 204
+            else:
+                assert {created.status, appended.status, read.status} == {status}, (path, created, appended)
 
 
 def test_a_token_needs_the_right_for_the_path_that_the_edge_sends(way: Way, name: str) -> None:

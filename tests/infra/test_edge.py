@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes, urlencode
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import pytest
 import yaml
@@ -19,7 +21,8 @@ from tidemark.http import dispatch
 from tidemark.http.openapi import document
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
-from tidemark.local.gateway import api_path, header_path, is_live
+from tidemark.local.gateway import HeadTooLarge, api_path, check_head, header_path, is_live
+from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -157,12 +160,17 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
         "x_tidemark_path": "/v1/stream/b",
         "x_tidemark_content_type": "text/plain",
     }
+    told = {
+        "api": (EDGE_VERSION, None),
+        "live": (origin_secret.PATH_IN_HEADER, {"value": "/v1/stream/a"}),
+    }
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
+        version, path = told[routed["origin"]]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
-        assert headers["x-tidemark-path"] == {"value": "/v1/stream/a"}
-        assert headers[origin_secret.VERSION_HEADER.lower()] == {"value": origin_secret.VERSION}
+        assert headers.get("x-tidemark-path") == path
+        assert headers[EDGE_VERSION_HEADER.lower()] == {"value": version}
         assert "x-tidemark-content-type" not in headers
 
 
@@ -204,27 +212,98 @@ URIS = [
     "/v1/stream/~._-:@!$&'()*+,;=",
     '/v1/stream/"<>[]\\^`{|}',
     "/v1/stream/é 🐢",
+    "/v1/stream/a~2Fb/~~2b/%7E2Fb/%~/%%~",
+    "/v1/stream/../.a/b./%2E%2e/.",
+    "/%761/stream/a",
+    "/",
 ]
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_origins_are_told_the_path_that_was_sent(uri: str) -> None:
+def test_the_live_function_is_told_the_path_that_was_sent(uri: str) -> None:
     """As a header value that HTTP allows. The local edge says the same."""
-    [api, live] = route(event("GET", {}, uri), event("GET", {"live": "sse"}, uri))
-    told = api["request"]["headers"]["x-tidemark-path"]["value"]
-    assert told == live["request"]["headers"]["x-tidemark-path"]["value"] == header_path(uri.encode())
+    [live] = route(event("GET", {"live": "sse"}, uri))
+    told = live["request"]["headers"]["x-tidemark-path"]["value"]
+    assert told == header_path(uri.encode())
     assert unquote_to_bytes(told) == unquote_to_bytes(uri.encode())
     assert re.fullmatch(r"[!-~]+", told)
     assert live["request"]["uri"] == uri, "the function's address hands the path on as it is"
-    assert api["request"]["uri"].encode() == api_path(uri.encode())
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_the_http_api_takes_every_name(uri: str) -> None:
-    """It decodes twice, cuts at a question mark and refuses what it cannot decode: what the edge sends
-    comes out decoded once, so that also what is wrong gets its answer from us."""
+def test_the_http_api_gets_each_path_once_in_characters_that_it_leaves_alone(uri: str) -> None:
+    """It decodes twice, cuts at a question mark and refuses what it cannot decode. So also what is wrong gets
+    its answer from us."""
     [routed] = route(event("GET", {}, uri))
-    assert decode_path(routed["request"]["uri"]) == unquote(uri)
+    written = routed["request"]["uri"]
+    assert re.fullmatch(r"/[A-Za-z0-9/_.~-]*", written)
+    assert {".", ".."}.isdisjoint(written.split("/")), "it may resolve these"
+    assert decode_path(written) == written == api_path(uri.encode()).decode(), "the local edge does the same"
+    assert read_edge_path(written) == header_path(uri.encode())
+
+
+def test_no_two_paths_are_written_alike() -> None:
+    """Else one would be served the other's cached answer."""
+    parts = ["~", "%7E", "%", "%25", "%2F", "2F", "+", "%2B", ".", "/", "e"]
+    paths = ["/" + "".join(each) for each in itertools.product(parts, repeat=4)]
+    assert len({api_path(path.encode()) for path in paths}) == len(set(paths))
+
+
+#: What a browser's script sends, and what CloudFront adds.
+USUAL = {
+    "host": "abcdefghij.execute-api.ap-southeast-2.amazonaws.com",
+    "user-agent": "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/142.0.0.0 Safari/537.36 Edg/142.0.0.0",
+    "accept": "*/*",
+    "accept-encoding": "gzip, deflate, br, zstd",
+    "accept-language": "en-GB,en;q=0.9,de-DE;q=0.8,de;q=0.7",
+    "content-type": "application/octet-stream",
+    "content-length": "4194304",
+    "origin": "https://application.customer.example.com",
+    "referer": "https://application.customer.example.com/",
+    "priority": "u=1, i",
+    "sec-ch-ua": '"Chromium";v="142", "Microsoft Edge";v="142", "Not_A Brand";v="99"',
+    "sec-ch-ua-mobile": "?0",
+    "sec-ch-ua-platform": '"macOS"',
+    "sec-fetch-dest": "empty",
+    "sec-fetch-mode": "cors",
+    "sec-fetch-site": "cross-site",
+    "producer-id": "p" * 36,
+    "producer-epoch": "1",
+    "producer-seq": "1234567",
+    "via": "2.0 0123456789abcdef0123456789abcdef.cloudfront.net (CloudFront)",
+    "x-amz-cf-id": "A" * 56,
+    "x-amzn-trace-id": "Root=1-5759e988-bd862e3fe1be46a994272793",
+    "x-forwarded-for": "2001:db8:85a3:8d3:1319:8a2e:370:7348",
+    "x-tidemark-content-type": "application/json; charset=utf-8",
+    "x-tidemark-edge": "0" * 64,
+    "x-tidemark-edge-version": EDGE_VERSION,
+    "x-tidemark-host": "streams.customer.example.com",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "token_bytes", "fits"),
+    [
+        ("潮" * 333, 1200, True),
+        ("潮" * 333, 4096, True),
+        ("+" * 1000, 1200, True),
+        ("tides/2026", 8192, True),
+        ("潮" * 333, 8192, False),
+    ],
+    ids=["longest-1.2KB", "longest-4KB", "punctuation-1.2KB", "short-8KB", "longest-8KB"],
+)
+def test_what_fits_an_http_api_together(name: str, token_bytes: int, *, fits: bool) -> None:
+    """The longest name and a usual token do; `docs/reference/limits.md` says what does not."""
+    headers = USUAL | {"authorization": "Bearer " + "t" * (token_bytes - len("Bearer "))}
+    scope = {
+        "method": "POST",
+        "raw_path": api_path(f"/v1/stream/{quote(name)}".encode()),
+        "query_string": b"offset=0000000000000000&cursor=1234567890123456",
+        "headers": [(header.encode(), value.encode()) for header, value in headers.items()],
+    }
+    with nullcontext() if fits else pytest.raises(HeadTooLarge):
+        check_head(scope)
 
 
 def query_parameters() -> set[str]:

@@ -167,6 +167,15 @@ def handler(event, context):
 """
 
 
+@pytest.mark.parametrize(("room", "status"), [(300, 200), (-1, 431)])
+def test_a_request_line_and_headers_over_ten_kilobytes_never_reach_the_function(
+    make_gateway: Gateways, room: int, status: int
+) -> None:
+    gateway = make_gateway(COUNT)
+    answer = ask(gateway, headers={"authorization": "t" * (10_240 - room)})
+    assert answer.status_code == status
+
+
 def test_a_payload_over_ten_megabytes_never_reaches_the_function(make_gateway: Gateways) -> None:
     gateway = make_gateway(COUNT)
     declared = ask(gateway, "POST", content=b"x" * (10 * MEGABYTE + 1))

@@ -232,6 +232,17 @@ def test_a_request_with_429_or_5xx_has_a_log_line(capsys: pytest.CaptureFixture[
         assert "secret" not in json.dumps(line)
 
 
+def test_a_log_line_has_the_decoded_path_also_where_the_edge_has_written_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reporter = Reporter("behind-the-edge", Settings(), Meter())
+    for version in ("1", "2"):
+        headers = {"x-tidemark-edge-version": version}
+        reporter.answered(event(rawPath="/v1/stream/%~C3~A4~~2b~~7e", headers=headers), Context(), 500)
+    told = [line["stream"] for line in lines(capsys.readouterr().out)]
+    assert told == ["/v1/stream/%~C3~A4~~2b~~7e", "/v1/stream/%ä+~"]
+
+
 def test_log_level_info_logs_every_request_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from tidemark.local.environments import (
 )
 from tidemark.local.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.template import Function, Template, match_route
+from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.server import Application, Receive, Scope, Send
 from tidemark.server.request_log import report
 
@@ -136,13 +137,20 @@ def _content_length(
 
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
+#: Of an HTTP API: the request line and the headers together.
+MAX_HEAD_BYTES: Final = 10_240
 INTEGRATION_SECONDS: Final = 30.0
 
 BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 NOT_FOUND: Final = gateway_response(404, "Not Found")
+HEAD_TOO_LARGE: Final = gateway_response(431, "Request Header Fields Too Large")
 TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
 FAILED: Final = gateway_response(500, "Internal Server Error")
 UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
+
+
+class HeadTooLarge(ValueError):
+    """The request line and the headers are over the gateway's limit."""
 
 
 class BodyTooLarge(ValueError):
@@ -180,10 +188,13 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         try:
+            check_head(scope)
             body = await read_body(receive, int(length) if length.isdigit() else None)
             request = _request(scope, body)
         except UndecodablePath:
             response = BAD_REQUEST
+        except HeadTooLarge:
+            response = HEAD_TOO_LARGE
         except BodyTooLarge:
             response = TOO_LARGE
         except RequestCutOff:
@@ -221,6 +232,13 @@ class Gateway:
         except MalformedResponse as error:
             report(f"{environments.function.name} returned a response that no HTTP API accepts: {error}")
             return FAILED
+
+
+def check_head(scope: Scope) -> None:
+    """Raises HeadTooLarge."""
+    line = f"{scope['method']} ? HTTP/1.1\r\n".encode() + scope["raw_path"] + scope["query_string"]
+    if len(line) + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
+        raise HeadTooLarge
 
 
 async def read_body(receive: Receive, declared: int | None, limit: int = MAX_BODY_BYTES) -> bytes:
@@ -268,8 +286,9 @@ _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
 _PATH_HEADER: Final = origin_secret.PATH_HEADER.lower().encode()
 _TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
 _HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
-_VERSION_HEADER: Final = origin_secret.VERSION_HEADER.lower().encode()
-_BARE_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_VERSION_HEADER: Final = EDGE_VERSION_HEADER.lower().encode()
+#: A percent sign that encodes nothing, and what is no letter, digit, "/", "_", "." or "-".
+_REWRITTEN: Final = re.compile(r"%(?![0-9a-f]{2})|[^%\w/.-]", re.IGNORECASE | re.ASCII)
 #: JavaScript's `encodeURI` leaves these as they are, beside letters and digits; and the percent sign.
 _NOT_ENCODED: Final = "%;/?:@&=+$,#-_.!~*'()"
 
@@ -287,19 +306,28 @@ def is_live(method: str, query: str) -> bool:
 
 
 def header_path(raw_path: bytes) -> str:
-    """The path as the edge tells it to the origins."""
+    """The path as the edge tells it to the live function."""
     return quote(raw_path, safe=_NOT_ENCODED)
 
 
 def api_path(raw_path: bytes) -> bytes:
-    """The path as the edge sends it to the HTTP API, which decodes it twice."""
-    return _BARE_PERCENT.sub(b"%25", raw_path).replace(b"%", b"%25")
+    """The path as the edge sends it to the HTTP API, in characters that it does not change
+    (`observability/invocation.py: read_edge_path`)."""
+    path = _REWRITTEN.sub(lambda found: f"~~{ord(found[0][0]):x}", header_path(raw_path))
+    return path.replace("%", "~").replace("/.", "/~~2e").encode()
+
+
+def for_live(scope: Scope) -> Scope:
+    told = [(_VERSION_HEADER, origin_secret.PATH_IN_HEADER.encode())]
+    told.append((_PATH_HEADER, header_path(scope["raw_path"]).encode()))
+    return {**scope, "headers": [*scope["headers"], *told]}
 
 
 def for_api(scope: Scope) -> Scope:
     """The body goes to the HTTP API as bytes, so that it travels in base64."""
     types = [value for name, value in scope["headers"] if name == b"content-type"]
     headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+    headers.append((_VERSION_HEADER, EDGE_VERSION.encode()))
     if types:
         headers += [(_TYPE_HEADER, b",".join(types)), (b"content-type", b"application/octet-stream")]
     return {**scope, "headers": headers, "raw_path": api_path(scope["raw_path"])}
@@ -319,25 +347,21 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             goes_live = is_live(scope["method"], scope["query_string"].decode("latin-1"))
-            scope = self._told(scope)
-            if not goes_live:
-                scope = for_api(scope)
+            told = self._told(scope)
+            scope = for_live(told) if goes_live else for_api(told)
         else:
             # Unlike the functions behind the API, the streaming one is told of the end, and cleans up.
             goes_live = scope["type"] == "lifespan"
         await (self._live if goes_live else self._api)(scope, receive, send)
 
     def _told(self, scope: Scope) -> Scope:
-        """The request with what the edge says of it, in place of what the client said under these names."""
+        """The request with what the edge tells every origin, in place of what the client said under these
+        names."""
         host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
-        said = {
-            _VERSION_HEADER: origin_secret.VERSION.encode(),
-            _PATH_HEADER: header_path(scope["raw_path"]).encode(),
-            _HOST_HEADER: host,
-        }
+        said = {_HOST_HEADER: host}
         if self._secret:
             said[_SECRET_HEADER] = self._secret.encode()
-        own = said.keys() | {_TYPE_HEADER}
+        own = said.keys() | {_VERSION_HEADER, _PATH_HEADER, _TYPE_HEADER}
         sent = [(name, value) for name, value in scope["headers"] if name not in own]
         return {**scope, "headers": sent + list(said.items())}
 

@@ -1,16 +1,39 @@
-"""How Lambda calls a function, and the Web Adapter's headers about an invocation."""
+"""How Lambda calls a function, the Web Adapter's headers about an invocation, and the path that the edge
+writes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 """A handler of events: it takes the event and Lambda's context object, and returns the response."""
+
+
+#: The version of what the edge tells. It is incremented with each change that functions of an earlier release
+#: would misread; they answer 503 until they are replaced. The first releases sent none.
+EDGE_VERSION_HEADER: Final = "X-Tidemark-Edge-Version"
+EDGE_VERSION: Final = "2"
+_EDGE_ESCAPE: Final = re.compile("~(?:~([0-7][0-9a-f]))?")
+
+
+def read_edge_path(path: str) -> str:
+    """The path as the client sent it. `edge/route.js` writes a percent sign as "~" and other characters that
+    an HTTP API might change as "~~2b"; no two paths are written alike."""
+    return _EDGE_ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "%", path)
+
+
+def event_path(event: Mapping[str, Any]) -> str:
+    """The decoded path of an HTTP event, for logs and traces: without the query, where a token may be."""
+    path = str(event.get("rawPath") or "").partition("?")[0]
+    version = (event.get("headers") or {}).get(EDGE_VERSION_HEADER.lower())
+    return unquote(read_edge_path(path)) if version == EDGE_VERSION else path
 
 
 def lambda_context(scope: Scope) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.observability.invocation import Handler, lambda_context
+from tidemark.observability.invocation import Handler, event_path, lambda_context
 from tidemark.observability.metrics import (
     BOUNDS,
     COUNTERS,
@@ -91,8 +91,7 @@ class Reporter:
             "request_id": request.get("requestId"),
             "function_request_id": getattr(context, "aws_request_id", None),
             "method": (request.get("http") or {}).get("method"),
-            # Without the query, where a token may be.
-            "stream": str(event.get("rawPath") or "").partition("?")[0],
+            "stream": event_path(event),
             "status": status,
         }
         log = {logging.ERROR: self.logger.error, logging.WARNING: self.logger.warning}

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from aws_lambda_powertools import Tracer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.observability.invocation import Handler, lambda_context
+from tidemark.observability.invocation import Handler, event_path, lambda_context
 from tidemark.observability.metrics import PROCESS, Meter
 
 #: The variable in which Lambda's runtime names an invocation's trace; X-Ray's library reads it.
@@ -91,7 +91,7 @@ def _facts_of_event(event: Mapping[str, Any]) -> dict[str, str | int]:
     http = (event.get("requestContext") or {}).get("http")
     if http is None:
         return {}
-    return _facts(http["method"], str(event.get("rawPath") or ""), str(event.get("rawQueryString") or ""))
+    return _facts(http["method"], event_path(event), str(event.get("rawQueryString") or ""))
 
 
 def _facts(method: str, path: str, query: str) -> dict[str, str | int]:

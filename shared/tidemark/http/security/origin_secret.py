@@ -17,17 +17,17 @@ from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import WITH_SSM, CannotFetch, RefreshingCache
+from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDenied, ProtocolError
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
-#: The version of the headers that the edge sends. It is incremented with each change that functions of an
-#: earlier release would misread; they answer 503 until they are replaced. The first releases sent none.
-VERSION_HEADER: Final = "X-Tidemark-Edge-Version"
-VERSION: Final = "1"
+#: The version of edges that tell the path in a header: of earlier releases, and today's for the live function
+#: and the container. Later ones write the request's own path so that no gateway changes it.
+PATH_IN_HEADER: Final = "1"
 #: The name that the client used.
 HOST_HEADER: Final = "X-Tidemark-Host"
-#: The undecoded path, written by `edge/route.js`.
+#: The undecoded path.
 PATH_HEADER: Final = "X-Tidemark-Path"
 #: The body's type, in whose place the edge writes that of bytes: an HTTP API then hands on the body as
 #: base64, of which 4 MiB fit a Lambda request, whatever they hold.
@@ -66,11 +66,13 @@ class BehindEdge:
         is_known = expected is not None and hmac.compare_digest((sent or "").encode(), expected.encode())
         if not is_known and self._is_required:
             raise OriginAccessDenied
-        if not is_known and not _fits(scope, header(request, PATH_HEADER)):
-            return scope
-        if (header(request, VERSION_HEADER) or VERSION) != VERSION:
+        version = header(request, EDGE_VERSION_HEADER) or PATH_IN_HEADER
+        if version not in (PATH_IN_HEADER, EDGE_VERSION):
             raise EdgeTooNew
-        return as_sent(scope, request)
+        told = header(request, PATH_HEADER) if version == PATH_IN_HEADER else read_edge_path(scope["path"])
+        if not is_known and version == PATH_IN_HEADER and not _fits(scope, told):
+            return scope
+        return as_sent(scope, request, told)
 
 
 def _fits(scope: Scope, told: str | None) -> bool:
@@ -87,10 +89,10 @@ def _plain(path: str) -> str:
     return path.partition("?")[0]
 
 
-def as_sent(scope: Scope, request: Request) -> Scope:
+def as_sent(scope: Scope, request: Request, path: str | None) -> Scope:
     """The request as the edge received it. Routes are chosen by the same path as streams are."""
     scope = {**scope, EDGE_HOST: header(request, HOST_HEADER)}
-    if path := header(request, PATH_HEADER):
+    if path:
         scope |= {"path": unquote(path), EDGE_PATH: path}
     if content_type := request.headers.get(TYPE_HEADER):
         others = [pair for pair in scope["headers"] if bytes(pair[0]).lower() != b"content-type"]
