@@ -21,7 +21,7 @@ from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs import Composition, snapshot_blob_key
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Checksums
-from tidemark.log.schema import decode_batch, encode_batch, log_pk
+from tidemark.log.schema import decode_batch, encode_batch, log_pk, stream_key
 from tidemark.log.schema.batches import deflate, inflate
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, StorageUnavailable
@@ -59,6 +59,9 @@ DAMAGES: dict[str, tuple[bytes, Callable[[Item], Item]]] = {
     "no base64": (SMALL, lambda item: item | {"b": {"B": ""}}),
     "a flipped bit": (SMALL, lambda item: item | {"b": binary(flipped(of(item, "b")))}),
     "other bytes": (SMALL, lambda item: item | {"b": binary(b"54321")}),
+    "no end": (SMALL, lambda item: {name: value for name, value in item.items() if name != "e"}),
+    "an end that is no number": (SMALL, lambda item: item | {"e": {"N": "1x"}}),
+    "no lengths": (SMALL, lambda item: item | {"m": {"S": "x"}}),
     "a flipped bit of the checksum": (SMALL, lambda item: item | {"h": binary(flipped(of(item, "h")))}),
     "the checksums of another place": (
         SMALL,
@@ -98,6 +101,19 @@ def test_a_damaged_batch_is_never_returned(world: World, kind: str, caplog: pyte
     assert read(reader.stores, key, 5 + len(body)).data == b"last", "what lies behind is well"
     incarnation = load_head(writer.stores, key).record.incarnation
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
+
+
+@pytest.mark.parametrize(
+    "attribute", [{"ct": {"S": ""}}, {"cr": {"N": "x"}}, {"ln": {"S": "["}}, {"inc": {}}]
+)
+def test_a_stream_whose_item_is_damaged_is_not_there_in_part(world: World, attribute: Item) -> None:
+    writer, key = world.process(), a_key()
+    writer.create(key)
+    item = writer.stores.table.get(stream_key(key))
+    assert item is not None
+    writer.stores.table.put(item | attribute)
+    with pytest.raises(Damaged):
+        read(world.process().stores, key, 0)
 
 
 def test_writers_can_append_behind_a_damaged_batch(world: World) -> None:

@@ -95,7 +95,7 @@ DAMAGE = {
     "no JSON": (OLD_ITEM.format("x'ff'"), [SMALL_ROW + "cannot be read: "]),
     "an attribute is gone": (
         OLD_ITEM.format(REPLACED.format('"e":', '"E":')),
-        ["v1/small cannot be read: KeyError"],
+        ["v1/small at 0: Stored data"],
     ),
     "a batch that is gone": (
         "DELETE FROM items WHERE pk LIKE 'log/v1/small#%' AND sk = '0000000000000003'",

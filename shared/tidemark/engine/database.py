@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 from tidemark.engine.turns import Call, Turn, TurnThread
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
@@ -81,7 +82,7 @@ CREATE TABLE messages (
 );
 CREATE INDEX messages_due ON messages (topic, due_ms, id);
 """
-#: Of format 1. No row is written for it: the column is missing in those that are there, which reads as NULL.
+#: Of format 1. No row is written for it: the column is missing in those that are there, and reads as NULL.
 _CHECKSUMS: Final = f"""
 ALTER TABLE items ADD COLUMN crc INTEGER;
 ALTER TABLE messages ADD COLUMN crc INTEGER;
@@ -193,6 +194,7 @@ class Database:
         if tables:
             if version < FORMAT:
                 db.executescript("BEGIN IMMEDIATE;" + _CHECKSUMS)
+                _add_checksums(db)
             _tidy(db)
         else:
             db.executescript(_TABLES + _CHECKSUMS)
@@ -450,6 +452,15 @@ def _to_give_back(db: sqlite3.Connection) -> int:
         return 0
     spare = _one(db, "PRAGMA page_count") // _SPARE_PART
     return max(0, min(_one(db, "PRAGMA freelist_count") - spare, _GIVEN_BACK))
+
+
+def _add_checksums(db: sqlite3.Connection) -> None:
+    """To the rows of format 1, where that takes a second. Of a larger store a row gets its own when it is
+    written again."""
+    db.create_function("crc32", 1, crc32)
+    if _one(db, "PRAGMA page_count") <= _QUICKLY_REWRITTEN_PAGES:
+        with suppress(sqlite3.Error):
+            db.execute("UPDATE items SET crc = crc32(item)")
 
 
 def _tidy(db: sqlite3.Connection) -> None:

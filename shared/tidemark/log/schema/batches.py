@@ -251,35 +251,39 @@ def decode_batch(item: Item) -> Batch:
 
     Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
     """
-    sk: str = item[SK]["S"]
-    start, end = int(sk[:WIDTH]), int(item[END]["N"])
-    size = end - start
-    lengths: tuple[int, ...] = (size,) if size > 0 else ()
-    if MESSAGE_LENGTHS in item:
-        lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
-    checksums, data = UNKNOWN_CHECKSUMS, decode_data(item, size)
-    if CHECKSUMS in item:
-        checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
-        if data is not None and not checksums.fit(start, data):
-            _log.error("a batch is damaged: %s at %s does not fit its checksum", *_place(item))
-            raise Damaged
-    # By position: a read decodes thousands, and names cost a seventh of that.
-    return Batch(
-        start,
-        _decode_tail(item, end),
-        item[APPEND_ID]["S"],
-        int(item[TIME_MS]["N"]),
-        data,
-        item[BLOB]["S"] if BLOB in item else None,
-        lengths,
-        decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
-        _decode_mailed(a2b_base64(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
-        TOMBSTONE in item,
-        sk.endswith(_BEHIND),
-        None,
-        _decode_index(item, start, end) if PACK_INDEX in item else None,
-        checksums=checksums,
-    )
+    try:
+        sk: str = item[SK]["S"]
+        start, end = int(sk[:WIDTH]), int(item[END]["N"])
+        size = end - start
+        lengths: tuple[int, ...] = (size,) if size > 0 else ()
+        if MESSAGE_LENGTHS in item:
+            lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
+        checksums, data = UNKNOWN_CHECKSUMS, decode_data(item, size)
+        if CHECKSUMS in item:
+            checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
+            if data is not None and not checksums.fit(start, data):
+                _log.error("a batch is damaged: %s at %s does not fit its checksum", *_place(item))
+                raise Damaged
+        # By position: a read decodes thousands, and names cost a seventh of that.
+        return Batch(
+            start,
+            _decode_tail(item, end),
+            item[APPEND_ID]["S"],
+            int(item[TIME_MS]["N"]),
+            data,
+            item[BLOB]["S"] if BLOB in item else None,
+            lengths,
+            decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
+            _decode_mailed(a2b_base64(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
+            TOMBSTONE in item,
+            sk.endswith(_BEHIND),
+            None,
+            _decode_index(item, start, end) if PACK_INDEX in item else None,
+            checksums=checksums,
+        )
+    except (IndexError, KeyError, TypeError, ValueError) as fault:
+        _log.error("a batch is damaged: %s at %s: %r", *_place(item), fault)
+        raise Damaged from fault
 
 
 def _decode_index(item: Item, start: int, end: int) -> PackIndex:
@@ -317,7 +321,7 @@ def decode_data(item: Item, size: int) -> bytes | None:
 
 
 def _place(item: Item) -> tuple[str, str]:
-    return item.get(PK, {}).get("S", "?"), item[SK]["S"]
+    return item.get(PK, {}).get("S", "?"), item.get(SK, {}).get("S", "?")
 
 
 def _decode_tail(item: Item, offset: int) -> Tail:

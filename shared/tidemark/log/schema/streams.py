@@ -4,6 +4,7 @@ waiters.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import orjson
@@ -36,11 +37,14 @@ from tidemark.log.schema.items import (
     shard_of,
 )
 from tidemark.protocol.create import ForkPoint
+from tidemark.protocol.errors import Damaged, Malformed
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
+
+_log: Final = logging.getLogger("tidemark")
 
 ENDED_MS: Final = "em"
 #: The incarnation that ended, or the mark of a bucket's deletion.
@@ -231,7 +235,15 @@ def _decode_fork(item: Item) -> Fork | None:
 
 
 def decode_stream(item: Item) -> StreamRecord:
-    """The item must not be an end mark."""
+    """The item must not be an end mark. Raises Damaged."""
+    try:
+        return _decode_stream(item)
+    except (KeyError, Malformed, TypeError, ValueError) as fault:
+        _log.error("a stream's item is damaged: %s %s: %r", item.get(PK), item.get(SK), fault)
+        raise Damaged from fault
+
+
+def _decode_stream(item: Item) -> StreamRecord:
     rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
     return StreamRecord(
         key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),
