@@ -1,9 +1,9 @@
 """The whole pipeline on this machine, with data it makes, checking what comes out.
 
-Two ways, or the one that is named: `table`, where the jobs read and write the table behind the functions'
-handlers (`VIA=lambda`), and `http`, where they have the address of the embedded server alone. Starts the
-server on loopback, appends messages to streams, and runs every job on them as its own process. Ends with 0
-if everything is as it should be.
+Two ways, side by side, or the one that is named: `table`, where the jobs read and write the table behind
+the functions' handlers (`VIA=lambda`), and `http`, where they have the address of the embedded server alone.
+Starts the server on loopback, appends messages to streams, and runs every job on them as its own process.
+Ends with 0 if everything is as it should be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,9 @@ class Pipeline:
     ) -> None:
         self.url = url
         self.directory = directory
+        #: Of both ways those of the table are kept.
+        self.pictures = directory if "--url" in where else PICTURES
+        self.pictures.mkdir(parents=True, exist_ok=True)
         self.where = where
         self.environment = environment
         self.http = urllib3.PoolManager(retries=False)
@@ -222,7 +226,7 @@ def lake_and_compare(pipeline: Pipeline) -> None:
     whole = {stream: len(pipeline.read(stream).replace(b"][", b",")) for stream in every}
     same = all(size + messages + 1 == whole[stream] for stream, messages, size, _ in found)
     check("the table has every byte of them", holds=same)
-    plot_table(found, PICTURES / "table.png")
+    plot_table(found, pipeline.pictures / "table.png")
 
 
 def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
@@ -266,8 +270,7 @@ def check_picture(what: str, path: Path) -> None:
 
 
 def count_and_compare(pipeline: Pipeline) -> None:
-    picture = PICTURES / "stats.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture = pipeline.pictures / "stats.png"
     picture.unlink(missing_ok=True)
     consumer = f"archive={pipeline.path('checkpoint')}"
     counted = ["--pattern", "user-.*", "--archive", pipeline.path("lake"), "--consumer", consumer]
@@ -375,31 +378,55 @@ WAYS = {
 }
 
 
-def run(way: str, directory: Path) -> None:
-    say(WAYS[way])
-    steps = {title: step for title, step in STEPS.items() if way == "table" or step not in OF_THE_TABLE}
-    directory.mkdir()
-    with serving(way, directory) as pipeline:
-        for number, (title, step) in enumerate(steps.items(), 1):
-            say(f"{number} of {len(steps)}: {title}")
-            step(pipeline)
-
-
-def main(arguments: Sequence[str]) -> int:
+def run(way: str) -> int:
+    """The exit code."""
     started = time.monotonic()
-    if unknown := set(arguments) - set(WAYS):
-        say(f"the ways are {' and '.join(WAYS)}, got {', '.join(sorted(unknown))}")
-        return 2
+    steps = {title: step for title, step in STEPS.items() if way == "table" or step not in OF_THE_TABLE}
+    say(WAYS[way])
     try:
         find_java()
-        with tempfile.TemporaryDirectory(prefix="tidemark-pipeline-") as name:
-            for way in arguments or WAYS:
-                run(way, Path(name) / way)
+        with (
+            tempfile.TemporaryDirectory(prefix="tidemark-pipeline-") as name,
+            serving(way, Path(name)) as pipeline,
+        ):
+            for number, (title, step) in enumerate(steps.items(), 1):
+                say(f"{number} of {len(steps)}: {title}")
+                step(pipeline)
     except (NotAsItShouldBe, JobFailed) as fault:
         say(f"  ✗ {fault}")
         return 1
     say(f"All of it is as it should be, in {time.monotonic() - started:.0f} s.")
     return 0
+
+
+def run_side_by_side() -> int:
+    """Each way in a process of its own, because a job mostly keeps one core busy. The exit code."""
+    children = []
+    for way in WAYS:
+        command = [sys.executable, "-m", "pipeline.whole", way]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        teller = threading.Thread(target=tell, args=(way, child))
+        teller.start()
+        children.append((child, teller))
+    for _, teller in children:
+        teller.join()
+    codes = [child.wait() for child, _ in children]
+    return 1 if any(codes) else 0
+
+
+def tell(way: str, child: subprocess.Popen[str]) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        say(f"[{way}] {line.rstrip()}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        return run_side_by_side()
+    if len(arguments) > 1 or arguments[0] not in WAYS:
+        say(f"give {' or '.join(WAYS)}, or nothing for both, got {' '.join(arguments)}")
+        return 2
+    return run(arguments[0])
 
 
 if __name__ == "__main__":
