@@ -232,13 +232,14 @@ ERROR: Final = {
 _ALWAYS: Final = {
     "400": ("The request breaks a rule of form.", ()),
     "401": ("No token, or one that does not hold.", ("WWW-Authenticate",)),
-    "403": ("The stream may be read, but not this.", ()),
+    "403": ("The stream may be read, but not this; or a page of another origin writes.", ()),
     "404": ("There is no such stream, or none that the token may read.", ()),
     "410": (
         "Deleted but kept for its forks, or no longer retained.",
         ("Stream-Next-Offset",),
     ),
     "415": ("The body has a Content-Encoding.", ("Accept-Encoding",)),
+    "421": ("A server without keys is asked by a name that is not its own.", ()),
     "429": ("Too much for this stream, or the table, right now.", ("Retry-After",)),
     "500": ("An error of the server's; it may be tried again.", ()),
     "503": ("Storage does not answer: the outcome is unknown.", ("Retry-After",)),
