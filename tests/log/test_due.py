@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+
+import pytest
 
 from tests.simulation.world import SimulatedWorld
+from tests.support import Process, World, before
 from tidemark.janitor.sweep import STEPS, sweep
 from tidemark.log.due import schedule
 from tidemark.log.records import Due, DueKind
+from tidemark.protocol.bucket import ListingRequest
+from tidemark.protocol.errors import BucketNotEmpty
+from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.buckets import create_bucket, delete_bucket
+from tidemark.service.catalog import list_streams
 
 
 def test_the_janitor_has_a_step_for_every_kind_of_entry() -> None:
@@ -31,3 +40,38 @@ def test_a_round_goes_on_until_nothing_is_due_or_time_is_short() -> None:
     assert not [key for key in first if "another" in key]
     assert sweep(stores).cut_short == 0
     assert list(world.table.items()) == []
+
+
+PATH, TTL = StreamKey("bucket", "a"), Expiry(ttl_seconds=300)
+
+
+def delete_a_full_bucket(process: Process) -> BucketNotEmpty:
+    with pytest.raises(BucketNotEmpty) as refused:
+        delete_bucket(process.stores, "bucket")
+    return refused.value
+
+
+JUDGES: dict[str, Callable[[Process], object]] = {
+    "read": lambda process: process.read_all(PATH),
+    "append": lambda process: process.append(PATH, b"more"),
+    "create again": lambda process: process.create(PATH, expiry=TTL),
+    "list": lambda process: list_streams(process.stores, "bucket", ListingRequest("", "", 10)).streams[0],
+    "sweep": lambda process: sweep(process.stores),
+    "delete the bucket": delete_a_full_bucket,
+}
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_process_whose_clock_is_ahead_ends_no_stream_with_its_first_request(
+    world: World, name: str
+) -> None:
+    """The reply of storage sets its clock right (`aws/clock.py`), and the stream is judged after it."""
+    right = world.process()
+    create_bucket(right.stores, "bucket")
+    right.create(PATH, expiry=TTL)
+    right.append(PATH, b"kept")
+    replies = list[str]()
+    fresh = world.process(clock=lambda: world.clock() + (0 if replies else 600_000))
+    before(fresh.dynamodb, replies.append)
+    assert JUDGES[name](fresh)
+    assert right.read_all(PATH).startswith(b"kept")

@@ -105,7 +105,7 @@ MUTATIONS = (
     mutation(
         "an expired stream is served",
         "service/load.py",
-        "if head.is_expired(now_ms):",
+        "if head.is_expired(stores.clock_ms()):",
         "if False:",
         "http/test_expiry.py",
     ),

@@ -18,10 +18,15 @@ from tidemark.observability.metrics import CLOCK_OFF, PROCESS
 
 #: Less is within what clocks differ by, and `Date` has whole seconds.
 TOLERATED_SECONDS: Final = 2.0
-#: Between two looks at a reply's date, which costs some microseconds.
+#: Between two looks at a reply's date, which costs some microseconds. After a jump there is one at once.
 LOOK_SECONDS: Final = 10.0
 
 _log: Final = logging.getLogger("tidemark")
+
+
+def _elapsed() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class StorageClock:
@@ -33,22 +38,23 @@ class StorageClock:
     ) -> None:
         self._clock = clock
         self._monotonic = monotonic
-        self._next_look = 0.0
+        self._next_look = self._apart = 0.0
         self.ahead_seconds = 0.0
 
     def sent(self) -> float | None:
         """When a request is sent whose reply is to be looked at; None if that is too soon."""
-        if self._monotonic() < self._next_look:
-            return None
-        return self._clock()
+        now, up = self._clock(), self._monotonic()
+        has_jumped = abs(now - up - self._apart) >= TOLERATED_SECONDS
+        return now if has_jumped or up >= self._next_look else None
 
     def received(self, sent: float, headers: Mapping[str, str]) -> None:
         try:
             date = parsedate_to_datetime(headers.get("date", "")).timestamp()
         except ValueError:
             return  # No date, or none that can be read.
-        self._next_look = self._monotonic() + LOOK_SECONDS
-        least, most = sent - (date + 1), self._clock() - date
+        now, up = self._clock(), self._monotonic()
+        self._next_look, self._apart = up + LOOK_SECONDS, now - up
+        least, most = sent - (date + 1), now - date
         before, self.ahead_seconds = self.ahead_seconds, min(max(self.ahead_seconds, least), most)
         if self.is_off:
             PROCESS.add(CLOCK_OFF)
@@ -68,6 +74,31 @@ class StorageClock:
         """Milliseconds since 1970, by storage's clock where this machine's own is off."""
         ahead = self.ahead_seconds if self.is_off else 0.0
         return round((self._clock() - ahead) * 1000)
+
+
+class JumpWatch:
+    """Says when this machine's clock has jumped. A server that has its storage in itself has no other clock
+    to go by, and streams end by this one."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = _elapsed
+    ) -> None:
+        self._clock = clock
+        self._elapsed = elapsed
+        self._apart = clock() - elapsed()
+
+    def look(self) -> None:
+        before, self._apart = self._apart, self._clock() - self._elapsed()
+        seconds = self._apart - before
+        if abs(seconds) >= TOLERATED_SECONDS:
+            PROCESS.add(CLOCK_OFF)
+            direction = "ahead" if seconds > 0 else "back"
+            _log.warning(
+                "This machine's clock has jumped %.0f s %s; streams with a time to live end by it. "
+                "If it is wrong now, set it right",
+                abs(seconds),
+                direction,
+            )
 
 
 #: The clock of this process.

@@ -19,6 +19,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from tidemark.aws.clock import JumpWatch
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.webhook import WebhookResponse
@@ -161,6 +162,7 @@ class EmbeddedSystem:
             concurrency=InOrder(self.database),
             packing=Packing.after_seconds(settings.pack_after_seconds),
         )
+        self._jumps = JumpWatch()
         self._is_followed = self._begin()
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
@@ -213,6 +215,7 @@ class EmbeddedSystem:
         return workers
 
     def _clean(self) -> None:
+        self._jumps.look()
         while self.table.remove_expired(self.stores.clock_ms()):
             pass
         sweep(self.stores)

@@ -45,8 +45,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, record.retained))
     if snapshot.size > MAX_ANSWER_BYTES:
         # The object that was made when it was published: the snapshot, and no update.
-        now_ms = stores.clock_ms()
-        renew(stores, record, last_used_ms(stores, record, 0, now_ms), now_ms)
+        renew(stores, record, last_used_ms(stores, record, 0), stores.clock_ms())
         known = Stored(snapshot.size, crc=snapshot.bootstrap_crc)
         url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS, known=known)
         return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)

@@ -205,7 +205,7 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
     """
     now_ms = stores.clock_ms()
     record, page = load_page(stores, key, start, now_ms, {"attributes": BOUNDARY_ATTRIBUTES})
-    last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
+    last_used_ms(stores, record, page.last.time_ms if page.last else 0)
     refuse_tombstone(stores, record, page)
     found = AppendTimes(record.incarnation, page.start, page.end, page.crc)
     for time_ms, messages, size in _writes_of(page):

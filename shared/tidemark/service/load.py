@@ -63,7 +63,7 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
         stores.tails.forget(key)
         return _load_again(stores, key, record)
     head = head_from(record, last, now_ms)
-    if head.is_expired(now_ms):
+    if head.is_expired(stores.clock_ms()):  # Asked after the replies, as in `last_used_ms`.
         raise absence_error(record)
     stores.tails.learn(head)
     return head
@@ -80,13 +80,15 @@ def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> S
     return load_head(stores, key)
 
 
-def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int) -> int:
+def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int) -> int:
     """When the stream was last used, as far as its expiry depends on it. Raises StreamNotFound or
     StreamGone.
 
     `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a stream without
-    readers looks idle in its item; its tail is read only then.
+    readers looks idle in its item; its tail is read only then. The clock is asked after the reply that
+    brought the record, which has set it right where it was off (`aws/clock.py`).
     """
+    now_ms = stores.clock_ms()
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))

@@ -65,7 +65,7 @@ def read(
         tail = head.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
     record, page = load_page(stores, key, read_from, now_ms, _limits(small=small), cursor=cursor)
-    return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
+    return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
@@ -74,7 +74,7 @@ def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: i
     page = read_page(
         stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes, fill=stores.fill
     )
-    return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
+    return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
 def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading:
@@ -122,10 +122,10 @@ def load_page(
     start = _begin(record, asked_from)
     # From where the data begins on, a reader begins anew, whatever cursor it still has.
     if asked_from not in {EARLIEST, record.retained} and is_of_another(cursor, record.incarnation, now_ms):
-        last_used_ms(stores, record, 0, now_ms)
+        last_used_ms(stores, record, 0)
         raise StreamReplaced(record.retained)
     if start < record.retained:
-        last_used_ms(stores, record, 0, now_ms)  # If the stream has expired: StreamNotFound.
+        last_used_ms(stores, record, 0)  # If the stream has expired: StreamNotFound.
         raise RetentionGone(record.retained)
     if remembered is not None and record.incarnation != remembered.record.incarnation:
         stores.tails.forget(key)
@@ -133,7 +133,7 @@ def load_page(
     if page is None:
         page = _try_page(stores, record, start, None, asked)
     if not isinstance(page, Page):
-        last_used_ms(stores, record, 0, now_ms)
+        last_used_ms(stores, record, 0)
         if page.__cause__ is not None:
             _log.error("the log of %s is damaged: %s", key, page.__cause__)
         raise page
@@ -177,10 +177,10 @@ def _query_page(
     )
 
 
-def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
+def _keep_alive(stores: Stores, record: StreamRecord, page: Page) -> StreamRecord:
     """Check the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
-    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
-    return renew(stores, record, touched_ms, now_ms)
+    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0)
+    return renew(stores, record, touched_ms, stores.clock_ms())
 
 
 def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:

@@ -102,10 +102,9 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
 
 def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
-    now_ms = stores.clock_ms()
     record = require_live(load_stream(stores.table, key))
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
-    last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
+    last_used_ms(stores, record, batch.time_ms if batch else 0)
     check_retained(offset, record.retained)
     if batch is None:
         check_boundary(offset, record.base, ())
