@@ -106,11 +106,16 @@ def test_a_stream_that_appears_later_is_linked_before_its_first_append(scene: Sc
 
 
 def test_a_claim_right_after_an_append_finds_the_work_by_itself(scene: Scene) -> None:
-    """No record has come yet."""
+    """No record has come yet. The generation that it opens has no event, and the record brings none."""
+    scene.stream(POOL)
     scene.stream("events/a")
     scene.subscribe()
-    scene.append("events/a")
-    assert [each.link.path for each in scene.claim().streams] == ["events/a"]
+    message = scene.append("events/a")
+    claimed = scene.claim()
+    assert [each.link.path for each in claimed.streams] == ["events/a"]
+    scene.tell(message)
+    scene.work_off()
+    assert (claimed.record.wake.generation, scene.events()) == (1, [])
 
 
 def test_a_claim_lists_what_the_trigger_has_not_come_by_yet(scene: Scene) -> None:
