@@ -78,7 +78,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.say(f"{messages} messages, {size} bytes of {content_types[0]}")
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
-    require_new(spark, given, target)
+    require_new(given, target)
     summary = write_once(ordered, given, job, **target)
     if is_closed(rows, given):
         options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
@@ -87,18 +87,18 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 
 
-def require_new(spark: Any, given: argparse.Namespace, target: dict[str, str]) -> None:
+def require_new(given: argparse.Namespace, target: dict[str, str]) -> None:
     """Raises JobFailed where the new stream has messages already, unless an earlier run under this id began
     to write it: behind them the archived stream would not be itself."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.options.write import parse_write_options
     from tidemark.spark.queries.plan import load_heads
     from tidemark.spark.readers.connect import connect
-    from tidemark.spark.staging.hadoop import open_staging
+    from tidemark.spark.staging.files import connect_staging
     from tidemark.spark.staging.manifest import StagedBatches
 
     connection = connection_options(given)
-    staging = open_staging(spark, parse_write_options(connection | target | {"stagingDir": given.staging}))
+    staging = connect_staging(parse_write_options(connection | target | {"stagingDir": given.staging}))
     if StagedBatches(staging, given.id).load(0) is not None:
         return
     names = {"subscribe": json.dumps([given.to])}

@@ -118,19 +118,6 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
     session.stop()
 
 
-@pytest.fixture
-def hadoop_dir(spark: Any, name: str, tmp_path: Path) -> str:
-    """A directory that only Hadoop's Java opens: below HADOOP_DIR where that is set, such as
-    hdfs://host:8020/tests; else viewfs, whose mount table leads to a directory of this machine."""
-    if given := os.environ.get("HADOOP_DIR"):
-        return f"{given}/{name}"
-    target = tmp_path / "behind-viewfs"
-    target.mkdir()
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    hadoop.set(f"fs.viewfs.mounttable.{name}.link./lake", target.as_uri())
-    return f"viewfs://{name}/lake"
-
-
 @pytest.fixture(scope="session")
 def world(services: LocalServices) -> World:
     return make_world(services)

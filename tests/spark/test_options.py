@@ -129,6 +129,12 @@ def test_a_wrong_option_of_a_streaming_read_is_named(given: dict[str, str], what
         ({"stream": ""}, "give either stream"),
         ({"streamColumn": "s"}, "give either stream"),
         ({"stagingDir": ""}, "stagingDir is missing"),
+        (
+            {"stagingDir": "hdfs://h/s"},
+            "stagingDir: must be a directory that the driver and all tasks share, or",
+        ),
+        ({"batch": "7"}, "batch needs producerId"),
+        ({"batch": "-1", "producerId": "a"}, "batch: must be the number that foreachBatch gives, got '-1'"),
         ({"createStreams": "true"}, "contentType is missing"),
         ({"contentType": "json"}, "contentType: Content-Type must look like"),
         ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),

@@ -30,7 +30,7 @@ from tidemark.spark.staging import files, manifest
 from tidemark.spark.staging.files import (
     BucketStaging,
     DirectoryStaging,
-    SharedStaging,
+    Staging,
     decode_bodies,
     encode_body,
 )
@@ -415,11 +415,22 @@ def test_a_batch_that_is_done_is_not_published_again(target: dict[str, str], wor
     assert messages(world, name) == ROWS
 
 
-def test_batches_follow_each_other(target: dict[str, str], world: World, name: str) -> None:
+def test_batches_follow_each_other_and_the_notes_of_older_ones_are_removed(
+    target: dict[str, str], world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a killed task staged a day ago."""
+    monkeypatch.setattr(manifest, "KEPT", 2)
+    root = Path(target["stagingDir"])
+    old = root / "staged" / name / "of-a-killed-task"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    os.utime(old, (0, 0))
     for batch, low in enumerate((0, 300, 600)):
         attempt = Attempt(target)
         attempt.publish(attempt.stage(ROWS[low : low + 300]), batch)
     assert messages(world, name) == ROWS[:900]
+    left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert left == {f"{name}/{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (1, 2)}
 
 
 def test_a_driver_that_was_replaced_is_fenced_off(target: dict[str, str], world: World, name: str) -> None:
@@ -577,11 +588,13 @@ def test_a_wrong_target_stream_is_refused_before_a_task_starts(
 def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: dict[str, str]) -> None:
     """Options, mode and columns."""
     schema = StructType([StructField("body", StringType())])
+    given = over_http | {"bytesPerAppend": "0", "steam": "x", "batch": "1"}
     with pytest.raises(InvalidOptions) as refused:
-        parse_write(over_http | {"bytesPerAppend": "0", "steam": "x"}, schema, overwrite=True)
+        parse_write(given, schema, overwrite=True, streaming=True)
     assert refused.value.faults == [
         "unknown option steam (did you mean stream?)",
         "bytesPerAppend: must be a whole number of bytes above 0, got '0'",
+        "batch is for writes in foreachBatch: the sink of a streaming query numbers its own",
         "overwrite is refused: a stream is only ever appended to; use mode append",
         "there is no column value; columns: body",
     ]
@@ -598,9 +611,7 @@ def test_a_stream_that_is_gone_when_it_is_published_to_is_named(
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def staging(
-    request: pytest.FixtureRequest, world: World, tmp_path: Path, name: str
-) -> Iterator[SharedStaging]:
+def staging(request: pytest.FixtureRequest, world: World, tmp_path: Path, name: str) -> Iterator[Staging]:
     if request.param == "directory":
         yield DirectoryStaging(tmp_path)
         return
@@ -609,7 +620,7 @@ def staging(
     client.close()
 
 
-def test_a_staging_place_keeps_its_promises(staging: SharedStaging) -> None:
+def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
     with staging.create("a/b") as file:
         file.write(b"0123456789")
         assert staging.get("a/b") is None

@@ -16,8 +16,8 @@ from tests.spark.streams import filled, key, started, table_options
 from tests.spark.streams import stored_values as stored
 from tests.support import JSON, World
 from tidemark.spark.source import spark_version
-from tidemark.spark.staging.manifest import ReusedId
-from tidemark.spark.writer.frames import write_frame
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark" / "writing.md"
 
 
 @pytest.fixture
@@ -79,63 +79,6 @@ def test_a_write_whose_commit_failed_goes_on_under_its_id(
     again = frame.orderBy(frame.value.desc()).coalesce(1)
     again.write.format("tidemark").mode("append").options(**options, producerId=producer_id[1]).save()
     assert stored(world, name) == [{"id": index} for index in range(2000)]
-
-
-@pytest.mark.parametrize("place", ["directory", "hadoop"])
-def test_appends_made_by_tasks_land_once_whatever_dies(
-    place: str,
-    hadoop_dir: str,
-    spark: Any,
-    world: World,
-    name: str,
-    server: ThreadedServer,
-    spoiling: Callable[..., None],
-    tmp_path: Path,
-) -> None:
-    """Workers die while they stage, replies are lost while others publish, and all of it is repeated."""
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def dying(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        mark = marks / str(TaskContext.get().partitionId())
-        yield from batches
-        if not mark.exists():
-            mark.touch()
-            os._exit(1)
-
-    posts = [0]
-
-    def loses(method: str, _path: str, _headers: dict[str, str]) -> str | None:
-        posts[0] += method == "POST"
-        return "after" if method == "POST" and posts[0] % 3 == 0 else None
-
-    options = {
-        "url": server.url,
-        "streamColumn": "stream",
-        "contentType": "application/json",
-        "createStreams": "true",
-        "stagingDir": hadoop_dir if place == "hadoop" else str(tmp_path / "staging"),
-        "producerId": name,
-        "bytesPerAppend": "200",
-        "retrySeconds": "60",
-    }
-    columns = [f"concat('{name}-', id % 6) AS stream", "to_json(struct(id)) AS value"]
-    frame = spark.range(0, 900, 1, 3).selectExpr(*columns)
-    spoiling(loses)
-    settled = write_frame(frame.mapInArrow(dying, "stream STRING, value STRING"), options)
-    assert (settled.rows, len(settled.by_stream()), len(list(marks.iterdir()))) == (900, 6, 3)
-    # Other tasks and another order, and it is the same write; fewer rows are another one.
-    assert write_frame(frame.repartition(5), options | {"bytesPerAppend": "99"}).rows == 900
-    with pytest.raises(ReusedId, match="was used for 900 rows"):
-        write_frame(frame.limit(5), options)
-    write_frame(frame.limit(6).coalesce(1), options, batch=1)
-    for index in range(6):
-        assert stored(world, f"{name}-{index}") == [
-            *({"id": number} for number in range(index, 900, 6)),
-            {"id": index},
-        ]
 
 
 def test_overwrite_is_refused(spark: Any, world: World, name: str, options: dict[str, str]) -> None:
@@ -260,27 +203,28 @@ def test_a_streaming_sink_gets_arrow_batches_where_there_are_any(spark: Any, opt
     assert ("DataSourceStreamArrowWriter" in kinds) == (spark_version() >= (4, 1))
 
 
-def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
+def test_a_foreach_batch_is_written_once_under_its_id_and_number(
     spark: Any,
     world: World,
     name: str,
     options: dict[str, str],
     spoiling: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """A batch fails before it is published, comes again with other rows, and fails behind its publication:
-    what is in the stream is its first attempt, once. Files of attempts go, and the notes of older batches."""
-    monkeypatch.setattr("tidemark.spark.staging.manifest.KEPT", 2)
+    """As it is printed. A batch fails before it is published, comes again with other rows, and fails behind
+    its publication: what is in the stream is its first attempt, once."""
+    printed = re.search(r"```python\n(def write.*?)```", PAGE.read_text(), re.DOTALL)
+    assert printed is not None
+    names: dict[str, Any] = {"options": options | {"resume": "true"}}
+    exec(compile(printed[1], str(PAGE), "exec"), names)
     source, attempts = f"{name}-source", [0]
     filled(world, source, content_type=JSON)
-    given = options | {"producerId": "tables-of-ours", "resume": "true"}
 
     def run(*, fails_behind: bool = False) -> None:
         def write(frame: Any, batch: int) -> None:
             attempts[0] += 1
             rows = frame.selectExpr(f"concat('[', CAST(value AS STRING), ',{attempts[0]}]') AS value")
-            write_frame(rows, given, batch=batch)
+            names["write"](rows, batch)
             if fails_behind:
                 raise RuntimeError("killed")
 
@@ -300,13 +244,3 @@ def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
                 run(fails_behind=True)
         run()
     assert stored(world, name) == [[0, 1], [1, 2], [2, 5], [3, 6]]
-    old = Path(options["stagingDir"]) / "staged" / "tables-of-ours" / "of-a-killed-task"
-    old.parent.mkdir(parents=True, exist_ok=True)
-    old.touch()
-    os.utime(old, (0, 0))
-    world.process().append(key(source), b"4", content_type=JSON)
-    run()
-    left = {str(path.relative_to(old.parents[2])) for path in old.parents[2].rglob("*") if path.is_file()}
-    assert left == {
-        f"tables-of-ours/{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (3, 4)
-    }

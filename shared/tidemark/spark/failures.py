@@ -145,8 +145,6 @@ _BY_NAME: Final = {
     "NoLakeTable": Exit.YOUR_INPUT,
     "NoTimes": Exit.YOUR_INPUT,
     "ReusedId": Exit.YOUR_INPUT,
-    "StagingForbidden": Exit.YOUR_RIGHTS,
-    "StagingOutOfReach": Exit.TRY_AGAIN,
     "StorageMissing": Exit.YOUR_INPUT,
     "ForbiddenHttpFault": Exit.YOUR_RIGHTS,
     "NoCredentialsError": Exit.YOUR_RIGHTS,

@@ -172,7 +172,7 @@ def add_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--staging",
         required=True,
-        help="a shared directory, s3://bucket/prefix, or a path of any file system that Spark's Hadoop opens",
+        help="a directory that the driver and all tasks share, or s3://bucket/prefix",
     )
     parser.add_argument("--id", required=True, help="names this write; one that is complete is not repeated")
     parser.add_argument(
@@ -228,15 +228,15 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
     """Write the rows under the job's id. Returns the fields of the summary: the batch of that id, as the
     first run staged it. Spark's exceptions pass through."""
     from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.staging.hadoop import open_staging
-    from tidemark.spark.staging.manifest import StagedBatches
-    from tidemark.spark.writer.frames import write_frame
+    from tidemark.spark.staging.files import connect_staging
+    from tidemark.spark.staging.manifest import Manifest, StagedBatches
 
     told = connection_options(given) | options
     told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
-    staging = open_staging(rows.sparkSession, parse_write_options(told))
-    was_complete = StagedBatches(staging, given.id).is_done(0)
-    settled = write_frame(rows, told)
+    batches = StagedBatches(connect_staging(parse_write_options(told)), given.id)
+    was_complete = batches.is_done(0)
+    rows.write.format("tidemark").mode("append").options(**told).save()
+    settled = batches.load(0) or Manifest("", ())
     if was_complete:
         job.say(f"{given.id} was already complete: nothing was written now")
     streams = len(settled.by_stream())

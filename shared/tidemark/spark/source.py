@@ -93,7 +93,8 @@ class TidemarkSource(DataSource):
     ) -> DataSourceStreamWriter:
         from tidemark.spark.writer.writers import StreamWriter, make_write, parse_write
 
-        inner = make_write(parse_write(self.options, schema, overwrite=overwrite), schema)
+        options = parse_write(self.options, schema, overwrite=overwrite, streaming=True)
+        inner = make_write(options, schema)
         if spark_version() >= (4, 1):
             from tidemark.spark.writer.arrow import ArrowStreamWriter
 

@@ -29,6 +29,7 @@ WRITE_OPTIONS: Final = (
     "joinRows",
     "stagingDir",
     "producerId",
+    "batch",
     "bytesPerAppend",
     "resume",
 )
@@ -36,8 +37,7 @@ WRITE_OPTIONS: Final = (
 
 #: The directory of bodies in stagingDir, with a directory in it for each producer id.
 STAGED: Final = "staged"
-#: The places that tasks can stage to, in the words of errors.
-SHARED_PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
+_PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,10 @@ class WriteOptions:
     staging_dir: str
     producer_id: str | None
     bytes_per_append: int
+    #: The number of this write among those of the producer id: that of `foreachBatch`.
+    batch: int | None = None
     #: Complete what was staged under this producer id, whatever the rows of this write are.
     resume: bool = False
-
-    @property
-    def is_staged_by_tasks(self) -> bool:
-        """Whether tasks open stagingDir themselves. All else is opened by Hadoop's file systems, in Java."""
-        return urlsplit(self.staging_dir).scheme in ("", "file", "s3", "s3a")
 
 
 def no_faults(_options: WriteOptions) -> list[str]:
@@ -77,10 +74,7 @@ def parse_write_options(
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
-        asked.faults.append(
-            "stagingDir is missing: a directory that the driver and all tasks share, s3://bucket/prefix,"
-            " or, for write_frame and the jobs, a path of any Hadoop file system"
-        )
+        asked.faults.append(f"stagingDir is missing: {_PLACES}")
     content_type = asked.parse("contentType", None, parse_content_type)
     if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):
         asked.faults.append("contentType is missing: with streamColumn or createStreams it must be said")
@@ -92,16 +86,31 @@ def parse_write_options(
         content_type=content_type,
         create_streams=asked.parse("createStreams", False, parse_boolean),
         join_rows=asked.parse("joinRows", False, parse_boolean),
-        staging_dir=(asked.text("stagingDir") or "").rstrip("/"),
+        staging_dir=asked.parse("stagingDir", "", parse_staging_dir),
         producer_id=asked.parse("producerId", None, parse_producer_id),
         bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),
+        batch=asked.parse("batch", None, parse_batch),
         resume=asked.parse("resume", False, parse_boolean),
     )
     if options.resume and not options.producer_id:
         asked.faults.append("resume needs producerId, the id of the write that is not complete")
+    if options.batch is not None and not options.producer_id:
+        asked.faults.append("batch needs producerId, the id of the writes that it numbers")
     asked.faults += faults_of(options)
     asked.finish()
     return options
+
+
+def parse_staging_dir(text: str) -> str:
+    if urlsplit(text).scheme not in ("", "file", "s3", "s3a"):
+        raise ValueError(f"must be {_PLACES}, got {text!r}")
+    return text.rstrip("/")
+
+
+def parse_batch(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"must be the number that foreachBatch gives, got {text!r}")
+    return int(text)
 
 
 def parse_append_size(text: str) -> int:

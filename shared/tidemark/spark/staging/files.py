@@ -1,7 +1,7 @@
 """The staging of a write: a directory that the driver and all tasks share, or a prefix in S3.
 
 Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
-under one name the first wins. Other file systems are in `hadoop.py`.
+under one name the first wins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import WriteOptions
 
 _PREFIX_BYTES: Final = 4
@@ -59,17 +58,13 @@ _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
-class StagedFiles(Protocol):
-    """The staging of a task: files of bodies (`encode_body`)."""
+class Staging(Protocol):
+    """Is opened by the driver and by every task: files of bodies (`encode_body`), and notes of batches."""
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A file to write to, which appears under its name once the context ends without error."""
 
     def read(self, name: str, start: int, length: int) -> bytes: ...
-
-
-class Staging(Protocol):
-    """The staging of a driver: notes of its batches, and removal of stale files."""
 
     def put_first(self, name: str, data: bytes) -> bytes:
         """Put `data` unless the name is taken. Returns the content of the name: `data`, or the earlier
@@ -84,21 +79,12 @@ class Staging(Protocol):
         """Names in the directory `prefix` that nobody has touched for so long."""
 
 
-class SharedStaging(Staging, StagedFiles, Protocol):
-    """Is opened by the driver and by every task."""
-
-
-def connect_staging(options: WriteOptions) -> SharedStaging:
-    """Raises InvalidOptions."""
+def connect_staging(options: WriteOptions) -> Staging:
     place = urlsplit(options.staging_dir)
     if place.scheme in ("s3", "s3a"):
         client = s3_client(options.connection.s3_endpoint, options.connection.region)
         return BucketStaging(client, place.netloc, place.path.strip("/"))
-    if place.scheme in ("", "file"):
-        return DirectoryStaging(Path(place.path))
-    raise InvalidOptions(
-        [f"stagingDir must be a directory or s3://bucket/prefix, got {options.staging_dir!r}"]
-    )
+    return DirectoryStaging(Path(place.path))
 
 
 class DirectoryStaging:

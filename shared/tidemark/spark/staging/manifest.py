@@ -5,8 +5,7 @@ those that nobody came back for, and not the notes, which are small:
 
 | name                    | holds                                                                        |
 | ----------------------- | ---------------------------------------------------------------------------- |
-| `staged/<id>/<random>`  | what one attempt of a task wrote: bodies of appends, back to back; or, where |
-|                         | Spark stages, a Parquet data set of what one attempt of the write did        |
+| `staged/<id>/<random>`  | what one attempt of a task wrote: bodies of appends, back to back            |
 | `<id>/manifest/<batch>` | the batch's appends; the first manifest that is put stays                    |
 | `<id>/done/<batch>`     | all of them are in their streams                                             |
 
@@ -50,9 +49,7 @@ class ReusedId(Exception):
 
 @dataclass(frozen=True)
 class AppendRun:
-    """Appends to one stream that lie back to back in `length` bytes of a staged file (`encode_body`). If
-    Spark stages (`spark/writer/frames.py`), `start` is a place in one task's output, and the runs of a stream
-    are in the order of their tasks."""
+    """Appends to one stream that lie back to back in `length` bytes of a staged file (`encode_body`)."""
 
     stream: str
     file: str

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from urllib3 import BaseHTTPResponse
 
@@ -32,7 +32,7 @@ from tidemark.service.load import load_head
 from tidemark.spark.clients.http import HttpClient, HttpFault, retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
-from tidemark.spark.staging.files import StagedFiles, decode_bodies
+from tidemark.spark.staging.files import Staging, decode_bodies
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
@@ -44,8 +44,6 @@ _BYTES_AT_ONCE: Final = 256 * 1024
 PROBE_SEQ: Final = MAX_SAFE_INTEGER
 #: JSON and text, and bytes as good as any.
 _PROBE_BODY: Final = b"0"
-#: Used if `spark.sql.shuffle.partitions` is not a number: Databricks has `auto`.
-_TASKS: Final = 32
 
 
 class NotPublished(Exception):
@@ -273,18 +271,8 @@ class Publication:
     producer_id: str
     batch: int
 
-    @property
-    def length(self) -> int:
-        return sum(run.length for run in self.runs)
 
-
-def count_tasks(spark: Any, publications: Sequence[Publication]) -> int:
-    """How many tasks publish them. A session over Spark Connect cannot tell how many cores there are."""
-    setting = spark.conf.get("spark.sql.shuffle.partitions")
-    return min(len(publications), int(setting) if setting.isdigit() else _TASKS)
-
-
-def publish_stream(publisher: Publisher, files: StagedFiles, publication: Publication) -> None:
+def publish_stream(publisher: Publisher, files: Staging, publication: Publication) -> None:
     """Raises NotPublished."""
     bodies = chain.from_iterable(
         decode_bodies(partial(files.read, run.file), run.start, run.length) for run in publication.runs
@@ -311,7 +299,7 @@ def _find_use(
     return found and f"{stream} has {found}"
 
 
-def publish_here(publisher: Publisher, files: StagedFiles, publications: Sequence[Publication]) -> None:
+def publish_here(publisher: Publisher, files: Staging, publications: Sequence[Publication]) -> None:
     """Publishes by threads of this process, streams side by side."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
         tasks = [pool.submit(publish_stream, publisher, files, each) for each in publications]

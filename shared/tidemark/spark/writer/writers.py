@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -29,8 +28,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from tidemark.protocol.messages import ContentType
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.connection import InvalidOptions
-from tidemark.spark.options.write import SHARED_PLACES, STAGED, WriteOptions, parse_write_options
-from tidemark.spark.staging.files import StagedFiles, Staging, connect_staging
+from tidemark.spark.options.write import STAGED, WriteOptions, parse_write_options
+from tidemark.spark.staging.files import connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.publish import (
@@ -47,10 +46,6 @@ _ROWS_AT_ONCE: Final = 5_000
 #: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
 
-
-Publish = Callable[[Publisher, Sequence[Publication]], None]
-"""Publishes what is staged for several streams. Raises NotPublished."""
-
 Piece = tuple[pa.Array | str, pa.Array]
 """The stream of each row, or of all of them, and their values."""
 
@@ -63,31 +58,15 @@ class StagedPartition(WriterCommitMessage):
     partition: int
     file: str
     runs: tuple[AppendRun, ...]
-    rows_by_stream: Mapping[str, int] = field(default_factory=dict)
-    checksum: int = 0
+    rows_by_stream: Mapping[str, int]
+    checksum: int
 
 
-def encode_staged(staged: StagedPartition) -> bytes:
-    return orjson.dumps(asdict(staged))
-
-
-def decode_staged(data: bytes) -> StagedPartition:
-    value = orjson.loads(data)
-    runs = tuple(AppendRun(**run) for run in value.pop("runs"))
-    return StagedPartition(**value, runs=runs)
-
-
-def write_faults(
-    schema: StructType, options: WriteOptions, *, overwrite: bool, commits_in_driver: bool
-) -> list[str]:
+def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, streaming: bool) -> list[str]:
     """The faults of a write besides its options. Checked before a task starts."""
     faults = []
-    if not (options.is_staged_by_tasks or commits_in_driver):
-        faults.append(
-            f"stagingDir {options.staging_dir}: Spark commits a data source where Hadoop's file systems are"
-            " out of reach; use tidemark.spark.writer.frames.write_frame, in foreachBatch for a stream, or"
-            f" the jobs ingest and replay; or give {SHARED_PLACES}"
-        )
+    if streaming and options.batch is not None:
+        faults.append("batch is for writes in foreachBatch: the sink of a streaming query numbers its own")
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
     kinds = {field.name: field.dataType for field in schema.fields}
@@ -104,7 +83,7 @@ def write_faults(
     return faults
 
 
-def resolve_content_type(options: WriteOptions, staging: Staging) -> ContentType:
+def resolve_content_type(options: WriteOptions) -> ContentType:
     """The content type of the rows: a single stream's own, or, for many streams, the option's.
     Raises InvalidOptions."""
     if options.stream is None:
@@ -117,8 +96,10 @@ def resolve_content_type(options: WriteOptions, staging: Staging) -> ContentType
     if target is None:
         raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
     # The stream may have been closed after the write under this id: then nothing is left to write.
-    may_be_closed = options.producer_id is not None and StagedBatches(staging, options.producer_id).is_done(0)
-    closed = target.closed and not may_be_closed
+    is_written = options.producer_id is not None and StagedBatches(
+        connect_staging(options), options.producer_id
+    ).is_done(0)
+    closed = target.closed and not is_written
     faults = _target_faults(options.stream, target.content_type, options.content_type, closed=closed)
     if faults:
         raise InvalidOptions(faults)
@@ -145,16 +126,13 @@ class StagedWrite:
 
     # --- in a task ---
 
-    def stage(
-        self, pieces: Iterable[Piece], files: StagedFiles | None = None, file: str | None = None
-    ) -> StagedPartition:
-        """`files` and `file` say where to, if the task is not to make a file of its own in stagingDir."""
+    def stage(self, pieces: Iterable[Piece]) -> StagedPartition:
         forget_archives()
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         query = (context.getLocalProperty(_QUERY_ID) if context else None) or ""
-        file = file or self.new_file(query)
-        with (files or connect_staging(self.options)).create(file) as opened:
+        file = f"{STAGED}/{self.producer_id(query)}/{uuid.uuid4().hex}"
+        with connect_staging(self.options).create(file) as opened:
             chunker = Chunker(
                 opened,
                 file,
@@ -191,31 +169,13 @@ class StagedWrite:
     def producer_id(self, query: str) -> str:
         return self.options.producer_id or query
 
-    def new_file(self, query: str = "") -> str:
-        return f"{STAGED}/{self.producer_id(query)}/{uuid.uuid4().hex}"
-
     # --- in the driver ---
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
-        """Publishes by threads of this process. Raises the exceptions of `publish_by`."""
-        forget_archives()
-        shared = connect_staging(self.options)
-        return self.publish_by(
-            lambda publisher, publications: publish_here(publisher, shared, publications),
-            shared,
-            messages,
-            batch,
-        )
-
-    def publish_by(
-        self,
-        publish_all: Publish,
-        staging: Staging,
-        messages: Sequence[WriterCommitMessage | None],
-        batch: int,
-    ) -> Manifest:
         """Raises ForeignBatch and ReusedId before anything is published, and NotPublished: the same call, or
         a replay of the batch, then goes on with it."""
+        forget_archives()
+        staging = connect_staging(self.options)
         staged = sorted(_staged(messages), key=lambda each: each.partition)
         query = staged[0].query if staged else ""
         producer_id = self.producer_id(query)
@@ -233,7 +193,7 @@ class StagedWrite:
                 Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
                 for stream, runs in settled.by_stream().items()
             ]
-            publish_all(publisher, publications)
+            publish_here(publisher, staging, publications)
         elif self.options.stream and self.options.create_streams and not settled.runs:
             self._prepare(publisher, [self.options.stream])
         batches.finish(batch, settled, [each.file for each in staged])
@@ -258,14 +218,9 @@ class StagedWrite:
         return content_types
 
     def discard(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        self.discard_from(connect_staging(self.options), messages, batch)
-
-    def discard_from(
-        self, staging: Staging, messages: Sequence[WriterCommitMessage | None], batch: int
-    ) -> None:
         staged = _staged(messages)
         if staged:
-            batches = StagedBatches(staging, self.producer_id(staged[0].query))
+            batches = StagedBatches(connect_staging(self.options), self.producer_id(staged[0].query))
             batches.drop(batch, [each.file for each in staged])
 
     def forget(self, batch: int) -> None:
@@ -279,10 +234,12 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPartit
 
 class BatchWriter(DataSourceArrowWriter):
     """One write is one batch. Its producer id is new unless it was given: a write that is
-    repeated under the same id publishes what the first one staged, and only what is missing."""
+    repeated under the same id publishes what the first one staged, and only what is missing. So does each
+    batch of `foreachBatch` with its number."""
 
     def __init__(self, write: StagedWrite, *, repeatable: bool) -> None:
         self._write = write
+        self._batch = write.options.batch or 0
         self._repeatable = repeatable
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -290,7 +247,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
-            self._write.publish(messages, 0)
+            self._write.publish(messages, self._batch)
         except Exception as fault:
             producer_id = self._write.options.producer_id
             fault.add_note(
@@ -299,10 +256,10 @@ class BatchWriter(DataSourceArrowWriter):
             )
             raise
         if not self._repeatable:
-            self._write.forget(0)
+            self._write.forget(self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._write.discard(messages, 0)
+        self._write.discard(messages, self._batch)
 
 
 class StreamWriter(DataSourceStreamWriter):
@@ -322,13 +279,13 @@ class StreamWriter(DataSourceStreamWriter):
 
 
 def parse_write(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool, commits_in_driver: bool = False
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool = False
 ) -> WriteOptions:
     """Raises InvalidOptions, with everything that is wrong."""
-    faults_of = partial(write_faults, schema, overwrite=overwrite, commits_in_driver=commits_in_driver)
+    faults_of = partial(write_faults, schema, overwrite=overwrite, streaming=streaming)
     return parse_write_options(given, faults_of=faults_of)
 
 
-def make_write(options: WriteOptions, schema: StructType, staging: Staging | None = None) -> StagedWrite:
+def make_write(options: WriteOptions, schema: StructType) -> StagedWrite:
     """Raises InvalidOptions."""
-    return StagedWrite(options, schema, resolve_content_type(options, staging or connect_staging(options)))
+    return StagedWrite(options, schema, resolve_content_type(options))
