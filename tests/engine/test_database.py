@@ -16,8 +16,9 @@ import orjson
 import pytest
 
 from tidemark.engine import database
-from tidemark.engine.database import Database, Slow, UnusableDatabase
+from tidemark.engine.database import Database, Slow
 from tidemark.engine.dynamodb import DynamoDBProtocol
+from tidemark.engine.sqlite_file import LONG_LOG_BYTES, UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
@@ -355,7 +356,7 @@ def test_the_write_ahead_log_is_bounded_unless_a_reader_holds_it(
     with closing(sqlite3.connect(scene.database.path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM items").fetchall()
-        assert max(put_megabytes(scene, 70)) > database.LONG_LOG_BYTES
+        assert max(put_megabytes(scene, 70)) > LONG_LOG_BYTES
         [said] = caplog.messages
         assert "another process, such as a backup, reads the database" in said
     assert list(put_megabytes(scene, 2))[-1] <= 32 * MEGABYTE

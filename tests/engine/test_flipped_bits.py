@@ -24,7 +24,7 @@ import pytest
 
 from tests.authorization.ways import Answer, Asgi
 from tidemark.blobs import PUT_HEADERS
-from tidemark.engine.database import UnusableDatabase
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.janitor.sweep import sweep
 from tidemark.ops.store import embedded_stores, verify

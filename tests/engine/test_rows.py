@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.engine.database import Database, UnusableDatabase
+from tidemark.engine.database import Database
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import Item
 from tidemark.log.table import IF_ABSENT, ConditionFailed
@@ -137,7 +138,7 @@ def test_a_store_of_format_1_is_read_and_gets_checksums(
     reading.database.close()
     assert path.read_bytes() == old
     if is_large:
-        monkeypatch.setattr("tidemark.engine.database._QUICKLY_REWRITTEN_PAGES", 0)
+        monkeypatch.setattr("tidemark.engine.sqlite_file._QUICKLY_REWRITTEN_PAGES", 0)
     table = EmbeddedTable(Database(path))
     assert table.query("log/v1/a#1") == (expected, False)
     table.put(expected[0] | {"n": {"N": "1"}})

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support import World, make_world, table_of
-from tidemark.engine.database import MEMORY, Database
+from tidemark.engine.database import Database
+from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import Item

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from tests.available import require_engine
 from tests.local.polling import is_running, wait_until
-from tidemark.engine.database import UnusableDatabase
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.local.engines import LocalServices
 from tidemark.local.process import EngineFailed
 from tidemark.server.lock import DataDirectoryInUse

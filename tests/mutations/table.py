@@ -230,7 +230,7 @@ MUTATIONS = (
     ),
     mutation(
         "a commit of the engine is acknowledged before it is on the disk",
-        "engine/database.py",
+        "engine/sqlite_file.py",
         "PRAGMA synchronous = FULL;",
         "PRAGMA synchronous = OFF;",
         "engine/test_durability.py",

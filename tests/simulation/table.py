@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tidemark.engine.database import MEMORY, Database
+from tidemark.engine.database import Database
 from tidemark.engine.dynamodb import DynamoDBProtocol
+from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import Item, Key
 

@@ -14,35 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from zlib import crc32
+from typing import Final, TypeVar
 
+from tidemark.engine.sqlite_file import (
+    MEMORY,
+    LogLength,
+    UnusableDatabase,
+    give_back_pages,
+    open_to_read,
+    open_to_write,
+    pages_to_give_back,
+)
 from tidemark.engine.turns import Call, Turn, TurnThread
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")
 
-MEMORY: Final = ":memory:"
-#: Of the file: `TIDE`, and the format of what is in it.
-APPLICATION_ID: Final = 0x54494445
-#: 2: rows and messages have checksums.
-FORMAT: Final = 2
-#: SQLite's name for it.
-_INCREMENTAL: Final = 2
-_PAGE_BYTES: Final = 8192
-#: The commit that makes the write-ahead log longer copies it into the database, and its file is used again
-#: from the beginning (https://sqlite.org/wal.html#ckpt).
-_LOG_PAGES: Final = 2000
-#: What may be left of a file that had to be longer: while another process reads, the log is not used again.
-_LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
-#: It is said that a log is longer than this. It is looked at after so many commits.
-LONG_LOG_BYTES: Final = 64 * 1024 * 1024
+#: How often it is looked how long the write-ahead log is.
 _COMMITS_BETWEEN: Final = 256
 #: How long a write waits for another process that writes: outside of a turn; in one it is as long, by pauses
 #: that grow.
@@ -51,101 +44,9 @@ _FIRST_PAUSE_SECONDS: Final = 0.01
 _LAST_PAUSE_SECONDS: Final = 1.6
 #: A call on a thread that takes longer hangs.
 SLOW_SECONDS: Final = 30.0
-#: Free pages that stay in the file for what is written next, as a part of all.
-_SPARE_PART: Final = 10
-#: How many are given back in one turn.
-_GIVEN_BACK: Final = 64
-#: A store of an earlier release keeps its free pages unless it is written anew; where that takes a second,
-#: it is done when the store is opened.
-_QUICKLY_REWRITTEN_PAGES: Final = 64 * 1024 * 1024 // _PAGE_BYTES
-
-_SETTINGS: Final = f"""
-PRAGMA page_size = {_PAGE_BYTES};
-PRAGMA auto_vacuum = INCREMENTAL;
-PRAGMA cell_size_check = ON;
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-PRAGMA fullfsync = ON;
-PRAGMA wal_autocheckpoint = {_LOG_PAGES};
-PRAGMA journal_size_limit = {_LEFT_LOG_BYTES};
-PRAGMA cache_size = -32768;
-PRAGMA temp_store = MEMORY;
-"""
-_TABLES: Final = """
-BEGIN IMMEDIATE;
-CREATE TABLE items (
-    pk TEXT NOT NULL, sk TEXT NOT NULL, item BLOB NOT NULL, ttl INTEGER, PRIMARY KEY (pk, sk)
-) WITHOUT ROWID;
-CREATE INDEX items_by_ttl ON items (ttl) WHERE ttl IS NOT NULL;
-CREATE TABLE messages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL
-);
-CREATE INDEX messages_due ON messages (topic, due_ms, id);
-"""
-#: Of format 1. No row is written for it: the column is missing in those that are there, and reads as NULL.
-_CHECKSUMS: Final = f"""
-ALTER TABLE items ADD COLUMN crc INTEGER;
-ALTER TABLE messages ADD COLUMN crc INTEGER;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {FORMAT};
-COMMIT;
-"""
-#: What is only read stays of its format.
-_FORMAT_1: Final = """
-CREATE TEMP VIEW items AS SELECT *, NULL AS crc FROM main.items;
-CREATE TEMP VIEW messages AS SELECT *, NULL AS crc FROM main.messages;
-"""
-
 _log: Final = logging.getLogger("tidemark")
 
 Operation = Callable[[sqlite3.Connection], _T]
-
-
-class UnusableDatabase(Exception):
-    """The file is another program's, or of a later version, or damaged; the message says which."""
-
-
-def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, on whose thread does not matter. The mount may be read-only. Raises
-    UnusableDatabase, sqlite3.Error."""
-    options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False, "timeout": 5}
-    uri = f"{path.resolve().as_uri()}?mode=ro"
-    db: sqlite3.Connection = sqlite3.connect(uri, **options)
-    try:
-        _, version = _check_kind(db, path)
-    except sqlite3.OperationalError as failure:
-        # Without the files that its write-ahead log needs beside it. An empty log needs none.
-        log = Path(f"{path}-wal")
-        if log.exists() and log.stat().st_size:
-            raise UnusableDatabase(
-                f"{path} cannot be used where nothing can be written ({failure}): {log.name} has what is "
-                "not in it yet; copy the folder to where it can be written, and name the copy"
-            ) from failure
-        db = sqlite3.connect(f"{uri}&immutable=1", **options)
-        _, version = _check_kind(db, path)
-    if version < FORMAT:
-        db.executescript(_FORMAT_1)
-    return db
-
-
-def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
-    """How many tables it has, and of which format. Raises UnusableDatabase if it is not one of ours."""
-    application, version, tables = (
-        db.execute(question).fetchone()[0]
-        for question in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
-    )
-    if tables and application != APPLICATION_ID:
-        raise UnusableDatabase(f"{path} is a database of another program")
-    if version > FORMAT:
-        raise UnusableDatabase(
-            f"{path} was written by a later version of Tidemark: its format is {version}, and this "
-            f"version reads {FORMAT} at most"
-        )
-    return tables, version
 
 
 class Slow(BaseException):
@@ -162,7 +63,6 @@ class Database:
 
     def __init__(self, path: Path | str, *, read_only: bool = False) -> None:
         self.path = path
-        self._read_only = read_only
         #: Called when a turn was taken back.
         self.taken_back: list[Callable[[], object]] = []
         # Held by whoever uses the connection: the turn's thread, or an operation outside of a turn.
@@ -175,30 +75,14 @@ class Database:
         self._resting: list[Call] = []
         self._then: list[Callable[[], object]] = []
         self._commits = 0
-        self._next_said_bytes = LONG_LOG_BYTES
+        self._log_length = LogLength(path)
         try:
-            self._connection = self._open()
+            if read_only:
+                self._connection = open_to_read(Path(path))
+            else:
+                self._connection = open_to_write(path, _ALONE_SECONDS)
         except sqlite3.Error as error:
             raise UnusableDatabase(f"{path} cannot be used: {error}") from error
-
-    def _open(self) -> sqlite3.Connection:
-        if self._read_only:
-            return open_to_read(Path(self.path))
-        if self.path != MEMORY:
-            _create_private(Path(self.path))
-        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=_ALONE_SECONDS)
-        tables, version = _check_kind(db, self.path)
-        if self.path != MEMORY:
-            _make_private(Path(self.path))
-        db.executescript(_SETTINGS)
-        if tables:
-            if version < FORMAT:
-                db.executescript("BEGIN IMMEDIATE;" + _CHECKSUMS)
-                _add_checksums(db)
-            _tidy(db)
-        else:
-            db.executescript(_TABLES + _CHECKSUMS)
-        return db
 
     def close(self) -> None:
         with self._lock:
@@ -380,7 +264,7 @@ class Database:
         if self.is_dirty:
             self._commits += 1
             if self._commits % _COMMITS_BETWEEN == 0:
-                self._look_at_the_log()
+                self._log_length.look()
         then, self._then, self._resting, self.is_dirty = self._then, [], [], False
         return then
 
@@ -403,71 +287,12 @@ class Database:
 
     def give_back(self) -> bool:
         """Return some free pages to the disk. Whether there may be more."""
-        pages = self.operate(_to_give_back, writes=False)
+        pages = self.operate(pages_to_give_back, writes=False)
         if pages:
-            self.operate(lambda db: _one(db, f"PRAGMA incremental_vacuum({pages})"), writes=True)
-        return pages == _GIVEN_BACK
-
-    def _look_at_the_log(self) -> None:
-        """Say that it is too long, and again each time that it has doubled."""
-        with suppress(OSError):
-            size = Path(f"{self.path}-wal").stat().st_size
-            if size <= LONG_LOG_BYTES:
-                self._next_said_bytes = LONG_LOG_BYTES
-            elif size > self._next_said_bytes:
-                self._next_said_bytes = 2 * size
-                _log.warning(
-                    "the write-ahead log has %d MB: another process, such as a backup, reads the database "
-                    "and holds it; it shrinks when that has ended",
-                    size >> 20,
-                )
+            self.operate(lambda db: give_back_pages(db, pages), writes=True)
+        return pages > 0
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
     """Whether another process keeps SQLite from it, whatever it does there."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _create_private(path: Path) -> None:
-    """For its owner alone, as SQLite makes the files beside it. Whether it can be used, SQLite says."""
-    with suppress(OSError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-
-
-def _make_private(path: Path) -> None:
-    """Those of an earlier release, which everybody could read."""
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(OSError):
-            Path(f"{path}{suffix}").chmod(0o600)
-
-
-def _one(db: sqlite3.Connection, question: str) -> int:
-    """The number that is the answer; 0 without one."""
-    found = db.execute(question).fetchall()
-    return found[0][0] if found and found[0] else 0
-
-
-def _to_give_back(db: sqlite3.Connection) -> int:
-    if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:
-        return 0
-    spare = _one(db, "PRAGMA page_count") // _SPARE_PART
-    return max(0, min(_one(db, "PRAGMA freelist_count") - spare, _GIVEN_BACK))
-
-
-def _add_checksums(db: sqlite3.Connection) -> None:
-    """To the rows of format 1, where that takes a second. Of a larger store a row gets its own when it is
-    written again."""
-    db.create_function("crc32", 1, crc32)
-    if _one(db, "PRAGMA page_count") <= _QUICKLY_REWRITTEN_PAGES:
-        with suppress(sqlite3.Error):
-            db.execute("UPDATE items SET crc = crc32(item)")
-
-
-def _tidy(db: sqlite3.Connection) -> None:
-    """Empty the log, and let a store of an earlier release give back its free pages. A full disk or another
-    process that reads may keep it from that, and the next start tries again."""
-    with suppress(sqlite3.Error):
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        used = _one(db, "PRAGMA page_count") - _one(db, "PRAGMA freelist_count")
-        if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL and used <= _QUICKLY_REWRITTEN_PAGES:
-            db.execute("VACUUM")

@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
-from tidemark.engine.database import UnusableDatabase
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded

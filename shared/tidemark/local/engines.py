@@ -31,8 +31,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tidemark.aws.clients import refuse_cut_replies
-from tidemark.engine.database import MEMORY, Database
+from tidemark.engine.database import Database
 from tidemark.engine.dynamodb import DynamoDBProtocol
+from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
 from tidemark.local.emulators import DEFAULT_REGION, VARIABLES, Ministack, Moto, environment_for
 from tidemark.log.schema import PK, SK, Key, table_definition

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.delivery.signing_keys import FolderKeys, SigningKeys
-from tidemark.engine.database import Database, UnusableDatabase
+from tidemark.engine.database import Database
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.local.engines import LocalServices
 from tidemark.local.process import EngineFailed

@@ -145,7 +145,7 @@ _DATA_DIR: Final = click.option(
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
     """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
-    from tidemark.engine.database import UnusableDatabase
+    from tidemark.engine.sqlite_file import UnusableDatabase
     from tidemark.ops.store import NoStore, back_up
 
     try:
@@ -163,7 +163,7 @@ def backup(data_dir: Path, target: Path) -> None:
 def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     """Read all of a store: rows, streams, snapshots, and say what is damaged or missing. Changes nothing;
     exits 1 where anything is."""
-    from tidemark.engine.database import UnusableDatabase
+    from tidemark.engine.sqlite_file import UnusableDatabase
     from tidemark.ops.store import NoStore, embedded_stores, stack_stores
     from tidemark.ops.store import verify as faults_of
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.blobs import Stored, bootstrap_blob_key
-from tidemark.engine.database import Database, open_to_read
+from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.rows import RowFault, checked_rows
+from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
 from tidemark.log.buckets import list_buckets, list_records
 from tidemark.log.lifecycle import load_stream

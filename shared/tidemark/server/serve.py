@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Never
 
-from tidemark.engine.database import UnusableDatabase
 from tidemark.engine.dynamodb import DynamoDBProtocol
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError

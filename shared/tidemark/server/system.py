@@ -23,8 +23,9 @@ from tidemark.aws.clock import JumpWatch
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.webhook import WebhookResponse
-from tidemark.engine.database import MEMORY, Database, UnusableDatabase
+from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
+from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
 from tidemark.janitor.backstops import remind
@@ -34,7 +35,7 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
-from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
@@ -380,7 +381,9 @@ class Worker:
                 if self._work() and self._works_at_once:
                     pause = 0
             except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
-                if not self._is_stopped:
+                if isinstance(error, ProtocolError):  # Storage does not answer: no traceback says more.
+                    _log.warning("work in the background waits: %s", error.message)
+                elif not self._is_stopped:
                     report_failure(error)
                 pause = max(pause, _TROUBLE_SECONDS)
             if pause:
