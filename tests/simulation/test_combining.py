@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -35,6 +36,7 @@ from tidemark.protocol.pack import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create
+from tidemark.service.decide import decide
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
@@ -189,6 +191,28 @@ def test_a_fault_at_any_call_loses_and_doubles_nothing_and_stops_nobody_else(fau
         for seed in range(SEEDS):
             found = play(seed, at_call(number, fault))
             assert not found, f"call {number}, seed {seed}: {found}"
+
+
+def test_mail_of_a_writer_that_is_throttled_at_a_lookup_is_settled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its outcome does not become unknown by that: it goes on, and looks up again."""
+    for number in range(1, CALLS):
+        contest, decisions = Contest(number), count(1)
+
+        def decided(*given: Any, decisions: Any = decisions, number: int = number) -> Any:
+            if next(decisions) == number:
+                raise Busy
+            return decide(*given)
+
+        monkeypatch.setattr(combine, "decide", decided)
+        contest.begin()
+        for body in BODIES:
+            contest.spawn(contest.stores(), body)
+        contest.run()
+        refused = [body for body, answer in contest.answers.items() if isinstance(answer, Busy)]
+        assert not contest.problems(may_fail=refused[0] if refused else b""), number
+        assert all(isinstance(answer, Outcome | Busy) for answer in contest.answers.values()), number
 
 
 def silence_from(number: int) -> Any:

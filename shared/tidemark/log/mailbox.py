@@ -21,10 +21,10 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.mail import Mail
+from tidemark.protocol.mail import MAX_APPENDS, Mail
 
 #: The most mail that one query of a box returns; the rest goes into the next batch, or into another box.
-MAX_FOUND: Final = 128
+MAX_FOUND: Final = MAX_APPENDS
 
 
 def post(table: Table, record: StreamRecord, mail: Mail) -> None:

@@ -10,7 +10,7 @@ from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import Claim, ProducerState, check_producer, check_stream_seq, is_duplicate
-from tidemark.protocol.tail import MOST_PUSHED_OUT, Tail, remember, room_for
+from tidemark.protocol.tail import Tail, most_pushed_out, remember, room_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _accept(plan: AppendPlan, append: Append, *, is_back: bool) -> Outcome:
     producers, pushed_out = tail.producers, tuple[ProducerState, ...]()
     if producer is not None:
         room = room_for(tail.producers, producer, is_back=is_back, at_once=plan.producers)
-        most_out = MOST_PUSHED_OUT - len(plan.pushed_out)
+        most_out = most_pushed_out(len(tail.producers)) - len(plan.pushed_out)
         producers, pushed_out = remember(tail.producers, producer, room, most_out)
         plan.pushed_out.pop(producer.producer_id, None)
         plan.pushed_out.update((state.producer_id, state) for state in pushed_out)

@@ -28,16 +28,18 @@ from typing import Final
 from tidemark.protocol.append import Append
 from tidemark.protocol.producer import ProducerState
 
-#: Four bytes of the sender, which is a process, and four of the append.
+#: Four bytes of the append, and four of the sender, which is a process. A box is read in the order of ids, so
+#: the append's come first: no sender is before the others in each box.
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: Of larger appends the mail is a pointer to S3: a box is read whole.
 MAIL_BYTES: Final = 2 * 1024
 #: The limits of one batch. With the state that it carries, it fits an item.
-MAX_APPENDS: Final = 128
+MAX_APPENDS: Final = 160
 MAX_BYTES: Final = 1024 * 1024
 #: With the bytes that are in S3: what a read may have to answer at once.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+_NEARLY_ALL_BYTES: Final = MAX_BATCH_BYTES - 128 * 1024
 #: Larger batches race as a pointer of one write unit, behind their bytes in S3: a lost put is billed by the
 #: size of its item, and S3 by the object.
 COMBINED_INLINE_BYTES: Final = 12 * 1024
@@ -82,6 +84,12 @@ class ChainEnd:
 
     def holds(self, mail_id: str) -> Mailed | None:
         return next((mailed for mailed in self.mailed if mailed.mail_id == mail_id), None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last batch has so many appends, or bytes, that it may have left some out."""
+        size = self.offset - (self.last_start or 0)
+        return len(self.mailed) >= MAX_APPENDS or (bool(self.mailed) and size > _NEARLY_ALL_BYTES)
 
     def size_of(self, mail_id: str) -> int:
         """How many bytes the last batch, which names this mail, has of it."""

@@ -16,12 +16,14 @@ from tidemark.protocol.producer import Claim, ProducerState
 RECENT_PRODUCERS: Final = 8
 #: How many it carries while those that were pushed out come back: to push out and to look up again costs more
 #: than to carry.
-MOST_PRODUCERS: Final = 128
+MOST_PRODUCERS: Final = 256
 #: Long ids displace others earlier. A batch that carries few should stay within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
-MOST_PRODUCERS_BYTES: Final = 4096
+MOST_PRODUCERS_BYTES: Final = 8192
 #: So many at most leave with one batch: their items are written in its transaction, which takes 100.
 MOST_PUSHED_OUT: Final = 90
+#: A large transaction takes a partition's write units at once: few leave while the list is not much too long.
+_FEW_PUSHED_OUT: Final = 16
 #: A batch that carries more than it should loses one in so many appends of the latest few.
 _FORGETS_EVERY: Final = 16
 
@@ -68,6 +70,11 @@ def room_for(
     is_among_few = any(state.producer_id == latest.producer_id for state in few)
     leaves = is_among_few and latest.seq % _FORGETS_EVERY == 0
     return max(RECENT_PRODUCERS, room - leaves)
+
+
+def most_pushed_out(carried: int) -> int:
+    """How many producers may leave with one batch, behind one that carries so many."""
+    return _FEW_PUSHED_OUT if carried <= 2 * MOST_PRODUCERS else MOST_PUSHED_OUT
 
 
 def remember(

@@ -19,8 +19,15 @@ _ALL_LOOK: Final = 32
 _SMALL_CROWD: Final = 16
 _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
+#: Of each mail, beside its bytes.
+_MAIL_OVERHEAD_BYTES: Final = 100
 #: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
 _LINGER_SECONDS: Final = (0.004, 0.012)
+#: A batch of more appends says that more writers are there than one stream takes. Then a share of the appends
+#: is refused before anything is written, and of those of a writer that was throttled a larger one.
+_MOST_WRITERS: Final = 128
+_REFUSED: Final = 0.25
+_REFUSED_WHERE_THROTTLED: Final = 0.5
 #: In crowds of this size or more, the others read a receipt, not the batch.
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
@@ -51,7 +58,7 @@ class Crowding:
 
 def lot(mail_id: str) -> float:
     """Between 0 and 1, new with each append."""
-    digits = mail_id[SENDER_DIGITS:]
+    digits = mail_id[:-SENDER_DIGITS]
     return int(digits, 16) / float(16 ** len(digits))
 
 
@@ -59,9 +66,16 @@ def may_lead(mail_id: str, crowd: Crowding) -> bool:
     """Many may after posting, few afterwards, and more and more, the longer nothing happens. Every look reads
     the box whole, so only two look into a large one."""
     place = lot(mail_id) * crowd.writers
-    if crowd.size > COMBINED_INLINE_BYTES:
+    if crowd.size + _MAIL_OVERHEAD_BYTES * crowd.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
     return (not crowd.looks and crowd.writers <= _ALL_LOOK) or place < _LEADS * 2 ** (crowd.looks / 2)
+
+
+def is_refused(end: ChainEnd, chance: float, *, is_throttled: bool) -> bool:
+    """Whether an append that is not posted yet is told to come back later; `chance` is between 0 and 1."""
+    if is_throttled:
+        return chance < _REFUSED_WHERE_THROTTLED
+    return len(end.mailed) > _MOST_WRITERS and chance < _REFUSED
 
 
 def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
@@ -80,8 +94,8 @@ def linger_seconds(mail_id: str) -> float:
 
 def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
     """Whether all senders that the last batch names have posted again."""
-    before = {mailed.mail_id[:SENDER_DIGITS] for mailed in end.mailed}
-    return before <= {mail.id[:SENDER_DIGITS] for mail in mails}
+    before = {mailed.mail_id[-SENDER_DIGITS:] for mailed in end.mailed}
+    return before <= {mail.id[-SENDER_DIGITS:] for mail in mails}
 
 
 def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> int:

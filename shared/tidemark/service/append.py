@@ -72,7 +72,15 @@ from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBod
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine
-from tidemark.service.crowd import CROWD, CROWDED_APART_MS, CROWDED_MS, SEVERAL, SHARED_MS, STALE_MS
+from tidemark.service.crowd import (
+    CROWD,
+    CROWDED_APART_MS,
+    CROWDED_MS,
+    SEVERAL,
+    SHARED_MS,
+    STALE_MS,
+    back_later,
+)
 from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
@@ -263,7 +271,7 @@ class _Attempt:
             self._stores.tails.learn(adopted)
             return adopted, False
         if self._losses > _MAX_LOSSES:
-            raise Busy
+            raise back_later()
         self._stores.pause(self._losses)
         return reload_tail(self._stores, head.record), True
 

@@ -28,6 +28,7 @@ their outcomes in that batch. There is no lock, no lease and no transaction: who
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,11 +59,13 @@ from tidemark.protocol.turns import (
     Crowding,
     boxes_to_look_into,
     is_complete,
+    is_refused,
     linger_seconds,
     may_lead,
     pause_seconds,
     rank,
 )
+from tidemark.service.crowd import THROTTLED_MS, back_later
 from tidemark.service.decide import NONE_KNOWN, decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
@@ -108,7 +111,8 @@ class _Combining:
         self._append_id = append_id
         if not stores.crowd.sender:
             stores.crowd.sender = stores.new_id()
-        self._id = _digest(stores.crowd.sender) + _digest(append_id)
+        # A box is read in the order of its ids: no sender comes first in each.
+        self._id = _digest(append_id) + _digest(stores.crowd.sender)
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
         self._back_off = 1.0
@@ -134,16 +138,29 @@ class _Combining:
             self._stores.tails.forget(self._record.key)
             return load_head(self._stores, self._record.key), True
         except (Busy, StorageUnavailable, StorageSilent) as failure:
-            if self._mail is None:
-                raise
-            raise OutcomeUnknown from failure
+            if self._mail is not None:
+                raise OutcomeUnknown from failure
+            if isinstance(failure, Busy):
+                raise back_later() from failure
+            raise
 
     def _run(self) -> Outcome | tuple[StreamHead, bool]:
         for looks in range(2 * _MAX_LOOKS):
-            answer = self._step(looks)
+            try:
+                answer = self._step(looks)
+            except Busy:
+                if self._mail is None:
+                    raise
+                answer = self._throttled()
             if answer is not None:
                 return answer
         raise OutcomeUnknown
+
+    def _throttled(self) -> Outcome | None:
+        """The mail stays open, so its writer goes on until it is settled."""
+        self._decided_on = None
+        self._step_back()
+        return self._wait()
 
     def _step(self, looks: int) -> Outcome | tuple[StreamHead, bool] | None:
         if self._is_behind:
@@ -163,6 +180,7 @@ class _Combining:
         if self._mail is None:
             if looks > _MAX_LOOKS:
                 raise Busy
+            self._check_room()
             self._post()
         return self._commit() if self._is_its_turn() else self._wait()
 
@@ -181,10 +199,9 @@ class _Combining:
             if batch is not None:
                 return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
-        if fresh.record.incarnation == self._record.incarnation:
-            self._adopt(fresh)
-            if decide(self._stores, self._head, [self._own]).writes:
-                raise OutcomeUnknown
+        is_same = fresh.record.incarnation == self._record.incarnation
+        if is_same and decide(self._stores, fresh, [self._own]).writes:
+            raise OutcomeUnknown
         return fresh, True
 
     # --- mail ---
@@ -220,6 +237,14 @@ class _Combining:
     def _step_back(self) -> None:
         """The partition is throttled: everybody who waits looks half as often, and soon a little more."""
         self._back_off = min(2 * self._back_off, _FARTHEST)
+        self._stores.crowd.throttle(self._record.incarnation, self._stores.clock_ms())
+
+    def _check_room(self) -> None:
+        """Raises Busy, before anything is written, if more writers are there than the stream takes."""
+        met = self._stores.crowd.on(self._record.incarnation)
+        is_throttled = met.was_throttled_in(THROTTLED_MS, self._stores.clock_ms())
+        if is_refused(self._head.chain_end, random.random(), is_throttled=is_throttled):
+            raise Busy
 
     def _at_once(self, *calls: Callable[[], None]) -> None:
         self._stores.concurrency.each(lambda call: call(), calls)
@@ -382,6 +407,8 @@ class _Combining:
         if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
             self._mail = self._decided_on = None
             self._is_behind = True
+            if self._head.chain_end.is_full:  # It was there for two batches, and neither had room.
+                raise Busy
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Final
+
+from tidemark.protocol.errors import Busy
 
 #: How long after a lost race, or a batch of several writers, others are expected.
 CROWDED_MS: Final = 1_000
@@ -26,13 +29,27 @@ SEVERAL: Final = 4
 _MOST_STREAMS: Final = 256
 
 
+#: How long after that a process posts less.
+THROTTLED_MS: Final = 1_000
+#: Refused writers come back at different times.
+_LATEST_SECONDS: Final = 5
+
+
+def back_later() -> Busy:
+    return Busy(random.randint(1, _LATEST_SECONDS))
+
+
 @dataclass(slots=True)
 class Meeting:
-    """How many writers a process has met lately on a stream, and when it last lost a race to them or shared a
-    batch with them."""
+    """How many writers a process has met lately on a stream, when it last lost a race to them or shared a
+    batch with them, and when storage last throttled it there."""
 
     size: float = 0.0
     lost_ms: int = 0
+    throttled_ms: int = 0
+
+    def was_throttled_in(self, last_ms: int, now_ms: int) -> bool:
+        return now_ms - self.throttled_ms < last_ms
 
     def was_in(self, last_ms: int, now_ms: int) -> bool:
         return now_ms - self.lost_ms < last_ms
@@ -52,6 +69,10 @@ class Crowd:
         self._met.setdefault(incarnation, Meeting()).lost_ms = now_ms
         while len(self._met) > _MOST_STREAMS:
             self._met.pop(next(iter(self._met)), None)
+
+    def throttle(self, incarnation: str, now_ms: int) -> None:
+        self.lose(incarnation, now_ms)
+        self._met[incarnation].throttled_ms = now_ms
 
     def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
         """In a batch of so many."""
