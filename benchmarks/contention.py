@@ -43,7 +43,7 @@ SIZES: Final = (50, 1024, 4096, 65_536)
 LATENCY_SECONDS: Final = 0.005
 THINK_SECONDS: Final = 0.008
 #: Not counted: the writers learn the stream's state, and spend what the partition has saved up.
-WARM_UP_SECONDS: Final = 3.0
+WARM_UP_SECONDS: Final = 4.0
 SECONDS: Final = 2.0
 STREAM: Final = StreamKey(PLAIN_BUCKET, "contended")
 CONTENT_TYPE: Final = parse_content_type("application/octet-stream")

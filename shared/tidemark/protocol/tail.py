@@ -16,10 +16,10 @@ from tidemark.protocol.producer import Claim, ProducerState
 RECENT_PRODUCERS: Final = 8
 #: How many it carries while those that were pushed out come back: to push out and to look up again costs more
 #: than to carry.
-MOST_PRODUCERS: Final = 256
+MOST_PRODUCERS: Final = 192
 #: Long ids displace others earlier. A batch that carries few should stay within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
-MOST_PRODUCERS_BYTES: Final = 8192
+MOST_PRODUCERS_BYTES: Final = 6144
 #: So many at most leave with one batch: their items are written in its transaction, which takes 100.
 MOST_PUSHED_OUT: Final = 90
 #: A large transaction takes a partition's write units at once: few leave while the list is not much too long.

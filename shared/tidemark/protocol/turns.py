@@ -27,7 +27,7 @@ _LINGER_SECONDS: Final = (0.004, 0.012)
 #: is refused before anything is written, and of those of a writer that was throttled a larger one.
 _MOST_WRITERS: Final = 128
 _REFUSED: Final = 0.25
-_REFUSED_WHERE_THROTTLED: Final = 0.5
+_REFUSED_WHERE_THROTTLED: Final = 0.75
 #: In crowds of this size or more, the others read a receipt, not the batch.
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3

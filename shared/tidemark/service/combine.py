@@ -116,6 +116,7 @@ class _Combining:
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
         self._back_off = 1.0
+        self._was_throttled = False
         self._decided_on: Tail | None = None
         self._looked_up = NONE_KNOWN
         self._adopt(head)
@@ -237,6 +238,7 @@ class _Combining:
     def _step_back(self) -> None:
         """The partition is throttled: everybody who waits looks half as often, and soon a little more."""
         self._back_off = min(2 * self._back_off, _FARTHEST)
+        self._was_throttled = True
         self._stores.crowd.throttle(self._record.incarnation, self._stores.clock_ms())
 
     def _check_room(self) -> None:
@@ -397,6 +399,8 @@ class _Combining:
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
             self._check_whole(batch)
+            if not self._was_throttled:
+                self._stores.crowd.flow(self._record.incarnation)
             claim, end = self._own.claim, mailed.end
             producer = (
                 None if claim is None else ProducerState(claim.producer_id, claim.epoch, claim.seq, end)

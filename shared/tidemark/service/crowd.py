@@ -29,8 +29,8 @@ SEVERAL: Final = 4
 _MOST_STREAMS: Final = 256
 
 
-#: How long after that a process posts less.
-THROTTLED_MS: Final = 1_000
+#: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
+THROTTLED_MS: Final = 10_000
 #: Refused writers come back at different times.
 _LATEST_SECONDS: Final = 5
 
@@ -73,6 +73,11 @@ class Crowd:
     def throttle(self, incarnation: str, now_ms: int) -> None:
         self.lose(incarnation, now_ms)
         self._met[incarnation].throttled_ms = now_ms
+
+    def flow(self, incarnation: str) -> None:
+        """An append has met no throttling."""
+        if (meeting := self._met.get(incarnation)) is not None:
+            meeting.throttled_ms = 0
 
     def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
         """In a batch of so many."""
