@@ -20,7 +20,8 @@ from tidemark.log.schema import Item
 from tidemark.log.table import IF_ABSENT, ConditionFailed
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
-PARTITIONS = ("bucket/v1", "log/v1/a#1", "log/v1/b#1", "log/v1/c#1")
+#: The name of a stream may have a line end.
+PARTITIONS = ("bucket/v1", "log/v1/a#1", "log/v1/b\nb#1", "log/v1/c#1")
 ROWS = 40
 
 

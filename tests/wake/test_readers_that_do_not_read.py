@@ -75,7 +75,7 @@ def test_the_server_does_not_keep_events_that_a_client_does_not_read(
     with ExitStack() as stack:
         for _ in range(READERS):
             reader = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            reader.sendall(f"GET {path}?offset=-1&live=sse HTTP/1.1\r\nHost: t\r\n\r\n".encode())
+            reader.sendall(f"GET {path}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         until(lambda: waiting(server) == READERS)
         stalled = 0
         while stalled < (held := resident_bytes(server)):
