@@ -19,8 +19,8 @@ LIMITS: Final = {
     "imports, % of the package's lines": 10,
     "lines of template.yaml": 1_500,
     "parameters of the template": 25,
-    "variables of the environment": 35,
-    "lines of tests": 69_000,
+    "variables of the environment": 36,
+    "lines of tests": 71_000,
 }
 
 
