@@ -237,7 +237,7 @@ def main() -> int:
     parser.add_argument(
         "--bytes", type=int, nargs="*", default=SIZES, help="of a body, which does not deflate"
     )
-    parser.add_argument("--producers", choices=["no", "yes", "both"], default="both", help="idempotent ones")
+    parser.add_argument("--producers", choices=["no", "yes", "both"], default="no", help="idempotent ones")
     parser.add_argument("--latency", choices=["constant", "lognormal", "stalls"], default="lognormal")
     parser.add_argument(
         "--think", type=float, default=THINK_SECONDS, help="seconds between answer and append"

@@ -87,6 +87,12 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
     return [end.offset, end.last_start]
 
 
+def waits_for_senders(crowd: Crowding, *, is_stored: bool) -> bool:
+    """Whether a lead waits for senders that were in the last batch. Where bodies go to S3 first they are not
+    back so soon, and the wait is worth its time in a large crowd alone."""
+    return not is_stored or crowd.writers > _ALL_LOOK
+
+
 def linger_seconds(mail_id: str) -> float:
     least, most = _LINGER_SECONDS
     return least + (most - least) * lot(mail_id)

@@ -78,6 +78,7 @@ from tidemark.service.crowd import (
     CROWDED_MS,
     SEVERAL,
     SHARED_MS,
+    SMALL_CROWD,
     STALE_MS,
     back_later,
 )
@@ -154,6 +155,8 @@ class _Attempt:
                         renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
                     return plan.results
                 latest, fresh = load_head(self._stores, self._key), True
+            elif self.spills_first(head, appends):
+                latest, fresh = reload_tail(self._stores, head.record), True
             elif self.combines(head, appends):
                 mailed = self.mailable(head.record, appends[0])
                 combined = combine(self._stores, head, mailed, self._append_id)
@@ -168,6 +171,16 @@ class _Attempt:
             if latest.record.incarnation != head.record.incarnation:
                 appends = self.parse(latest.record)
             head = latest
+
+    def spills_first(self, head: StreamHead, appends: Sequence[Append]) -> bool:
+        """Whether a large append was put into S3 just now. Others need less time for a batch, so the tail is
+        read anew before it is posted. In a large crowd those reads cost more than mail that is late."""
+        met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
+        is_large = len(appends) == 1 and fits_mail(appends[0]) and appends[0].messages.size > MAIL_BYTES
+        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(CROWDED_APART_MS, self._stores.clock_ms())
+        if not (is_large and is_small_crowd):
+            return False
+        return self.spill(head.record, appends[0].messages.data) is not before
 
     def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has

@@ -64,6 +64,7 @@ from tidemark.protocol.turns import (
     may_lead,
     pause_seconds,
     rank,
+    waits_for_senders,
 )
 from tidemark.service.crowd import THROTTLED_MS, back_later
 from tidemark.service.decide import NONE_KNOWN, decide
@@ -269,7 +270,8 @@ class _Combining:
             return False
         end = self._head.chain_end
         self._open = open_mail(end, self._mail, self._found, self._stores.clock_ms())
-        if not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
+        lingers = waits_for_senders(self._crowd, is_stored=self._own.messages.stored is not None)
+        if lingers and not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
             return False
         self._ready += 1
         before = rank(self._mail, end, self._open, self._crowd)

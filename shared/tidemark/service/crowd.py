@@ -20,15 +20,12 @@ STALE_MS: Final = 50
 #: So many appends in a batch say that writers combine.
 CROWD: Final = 2
 _KEPT: Final = 0.9
-
-
 #: Where so many were met, who has just won alone combines as well: it would win again and again, before the
 #: others have put a batch together.
 SEVERAL: Final = 4
+SMALL_CROWD: Final = 32
 #: Streams that a process remembers; the one that it has met others on first leaves first.
 _MOST_STREAMS: Final = 256
-
-
 #: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
 THROTTLED_MS: Final = 10_000
 #: Refused writers come back at different times.
