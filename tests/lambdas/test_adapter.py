@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,15 @@ from tests.lambdas.functions import load_event
 from tidemark.http.lambda_adapter import adapted
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loop() -> Iterator[None]:
+    """That of the thread, which the adapter uses. One that nobody closes is reported by a later test."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield
+        asyncio.set_event_loop(None)
 
 
 def answer_of(app: Any) -> dict[str, Any]:
