@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.protocol.mail import COMBINED_INLINE_BYTES, SENDER_DIGITS, ChainEnd, Mail
 
 #: In a larger crowd only a few look into the box, because every look reads it whole.
-_ALL_LOOK: Final = 32
+SMALL_CROWD: Final = 32
 #: In a larger crowd only writers with mail in the previous box look into it.
 _SMALL_CROWD: Final = 16
 _LEADS: Final = 8
@@ -68,7 +68,7 @@ def may_lead(mail_id: str, crowd: Crowding) -> bool:
     place = lot(mail_id) * crowd.writers
     if crowd.size + _MAIL_OVERHEAD_BYTES * crowd.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
-    return (not crowd.looks and crowd.writers <= _ALL_LOOK) or place < _LEADS * 2 ** (crowd.looks / 2)
+    return (not crowd.looks and crowd.writers <= SMALL_CROWD) or place < _LEADS * 2 ** (crowd.looks / 2)
 
 
 def is_refused(end: ChainEnd, chance: float, *, is_throttled: bool) -> bool:
@@ -90,7 +90,7 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
 def waits_for_senders(crowd: Crowding, *, is_stored: bool) -> bool:
     """Whether a lead waits for senders that were in the last batch. Where bodies go to S3 first they are not
     back so soon, and the wait is worth its time in a large crowd alone."""
-    return not is_stored or crowd.writers > _ALL_LOOK
+    return not is_stored or crowd.writers > SMALL_CROWD
 
 
 def linger_seconds(mail_id: str) -> float:

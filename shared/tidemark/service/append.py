@@ -71,6 +71,7 @@ from tidemark.protocol.mail import MAIL_BYTES, fits_mail
 from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.turns import SMALL_CROWD
 from tidemark.service.combine import combine
 from tidemark.service.crowd import (
     CROWD,
@@ -78,7 +79,6 @@ from tidemark.service.crowd import (
     CROWDED_MS,
     SEVERAL,
     SHARED_MS,
-    SMALL_CROWD,
     STALE_MS,
     back_later,
 )

@@ -23,7 +23,6 @@ _KEPT: Final = 0.9
 #: Where so many were met, who has just won alone combines as well: it would win again and again, before the
 #: others have put a batch together.
 SEVERAL: Final = 4
-SMALL_CROWD: Final = 32
 #: Streams that a process remembers; the one that it has met others on first leaves first.
 _MOST_STREAMS: Final = 256
 #: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
