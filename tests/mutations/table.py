@@ -18,9 +18,14 @@ class Mutation:
     tests: tuple[str, ...] = ()
     covered_by: str = ""
 
+    @property
+    def path(self) -> str:
+        """From the top of the tree."""
+        return self.file if self.file.startswith("functions/") else f"shared/tidemark/{self.file}"
+
 
 def mutation(name: str, file: str, before: str, after: str, *tests: str, covered_by: str = "") -> Mutation:
-    """Files are named below `shared/tidemark/`, tests below `tests/`."""
+    """Files are named below `shared/tidemark/`, or from `functions/` on; tests below `tests/`."""
     return Mutation(name, file, before, after, tests, covered_by)
 
 

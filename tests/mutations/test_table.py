@@ -8,7 +8,7 @@ from tests.mutations.table import MUTATIONS
 
 def test_each_bug_can_be_planted() -> None:
     for each in MUTATIONS:
-        text = (ROOT / "shared" / "tidemark" / each.file).read_text()
+        text = (ROOT / each.path).read_text()
         assert text.count(each.before) == 1, each.name
         assert bool(each.tests) != bool(each.covered_by), each.name
         assert all((ROOT / "tests" / name).is_file() for name in each.tests), each.name
