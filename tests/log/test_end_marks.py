@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.buckets import new_bucket
 from tests.support import Process, World, a_key
 from tidemark.log.buckets import list_records
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import EndMark
-from tidemark.log.schema import (
-    END_MARK_KEPT_MS,
-    decode_end_mark,
-    encode_end_mark,
-    is_end_mark,
-    stream_key,
-)
-from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.log.schema import decode_end_mark, stream_key
 from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
-
-
-@given(st.integers(0, 2**50), st.text(min_size=1), st.booleans())
-def test_an_end_mark_is_read_back_as_it_was_written(ended_ms: int, ended_id: str, expired: bool) -> None:
-    mark = EndMark(ended_ms, ended_id, expired)
-    item = encode_end_mark({"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}, mark)
-    assert is_end_mark(item)
-    assert decode_end_mark(item) == mark
-
-
-def test_an_end_mark_outlives_every_late_write() -> None:
-    """The attribute is the table's time to live (`template.yaml`), in whole seconds and not too early."""
-    item = encode_end_mark({}, EndMark(1_234, "x"))
-    assert int(item["ttl"]["N"]) * 1000 >= 1_234 + END_MARK_KEPT_MS
-    assert END_MARK_KEPT_MS > RECLAIM_AFTER_MS
 
 
 def test_an_ended_stream_is_404_and_its_end_mark_names_the_incarnation(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,53 +12,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tidemark.log import schema
 from tidemark.log.records import (
     Batch,
     BucketRecord,
     Due,
     DueKind,
+    EndMark,
     Fork,
     Segment,
     Snapshot,
     StreamRecord,
     Waiter,
 )
-from tidemark.log.schema import (
-    BOUNDARY_ATTRIBUTES,
-    DUE_SHARDS,
-    STATE_ATTRIBUTES,
-    WAIT_SHARDS,
-    batch_sk,
-    bucket_key,
-    decode_batch,
-    decode_batch_start,
-    decode_bucket,
-    decode_due,
-    decode_lengths,
-    decode_log_pk,
-    decode_producer,
-    decode_state,
-    decode_stream,
-    decode_waiter,
-    due_before,
-    due_key,
-    due_pk,
-    encode_batch,
-    encode_bucket,
-    encode_due,
-    encode_lengths,
-    encode_producer,
-    encode_stream,
-    encode_waiter,
-    is_log_pk,
-    just_behind,
-    log_pk,
-    producer_key,
-    stream_key,
-    wait_pk,
-    waiter_key,
-    waiters_of,
-)
+from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
@@ -66,6 +35,7 @@ from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, StreamKey
 from tidemark.protocol.tail import Tail
 
+Item = dict[str, Any]
 SAFE = 2**53 - 1
 #: The first millisecond of 2025, and roughly the year 33658: every clock a server can have.
 times = st.integers(min_value=1_735_689_600_000, max_value=10**15)
@@ -123,6 +93,8 @@ dues = st.builds(
     offset=offsets,
     blob=st.one_of(st.none(), printable),
 )
+PLACE = {"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}
+end_marks = st.builds(EndMark, st.integers(0, 2**50), st.text(min_size=1), st.booleans())
 waiters = st.builds(Waiter, ids, printable.map("https://sqs.example/{}".format), times)
 
 
@@ -161,7 +133,7 @@ def batches(draw: st.DrawFn) -> Batch:
     )
 
 
-def stored(item: dict[str, Any]) -> dict[str, Any]:
+def stored(item: Item) -> Item:
     """The item as DynamoDB returns it: each attribute of one type, numbers as text, binary values in
     base64."""
     for name, value in item.items():
@@ -173,215 +145,195 @@ def stored(item: dict[str, Any]) -> dict[str, Any]:
     return dict(item)
 
 
-def key_of(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: item[name] for name in ("pk", "sk")}
-
-
 # --- round trips --------------------------------------------------------------------
 
+#: Of each kind of item: the records, how one is written and read, and its key.
+CODECS: dict[str, tuple[Any, Callable[[Any], Item], Callable[[Item], object], Callable[[Any], Item]]] = {
+    "stream": (records, schema.encode_stream, schema.decode_stream, lambda it: schema.stream_key(it.key)),
+    "bucket": (buckets, schema.encode_bucket, schema.decode_bucket, lambda it: schema.bucket_key(it.bucket)),
+    "batch": (
+        batches(),
+        partial(schema.encode_batch, "log/x"),
+        schema.decode_batch,
+        lambda it: {"pk": {"S": "log/x"}, "sk": {"S": schema.batch_sk(it)}},
+    ),
+    "producer": (
+        producers,
+        partial(schema.encode_producer, "x"),
+        schema.decode_producer,
+        lambda it: schema.producer_key("x", it.producer_id),
+    ),
+    "due": (dues, schema.encode_due, schema.decode_due, schema.due_key),
+    "waiter": (waiters, schema.encode_waiter, schema.decode_waiter, schema.waiter_key),
+    "end mark": (end_marks, partial(schema.encode_end_mark, PLACE), schema.decode_end_mark, lambda _: PLACE),
+}
 
-@given(records)
-def test_a_stream_is_read_back_as_it_was_written(record: StreamRecord) -> None:
-    item = stored(encode_stream(record))
-    assert decode_stream(item) == record
-    assert key_of(item) == stream_key(record.key)
+
+@pytest.mark.parametrize("kind", CODECS)
+@given(data=st.data())
+def test_an_item_is_read_back_as_it_was_written(kind: str, data: st.DataObject) -> None:
+    values, encode, decode, key = CODECS[kind]
+    value = data.draw(values)
+    item = stored(encode(value))
+    assert decode(item) == value
+    assert {name: item[name] for name in ("pk", "sk")} == key(value)
+    assert schema.is_end_mark(item) == (kind == "end mark")
 
 
 @given(records, st.integers(min_value=1, max_value=10**6))
 def test_a_stream_is_read_back_with_what_updates_added(record: StreamRecord, references: int) -> None:
-    item = encode_stream(record) | {"rc": {"N": str(references)}, "dl": {"BOOL": True}}
-    assert decode_stream(item) == replace(record, references=references, deleted=True)
+    item = schema.encode_stream(record) | {"rc": {"N": str(references)}, "dl": {"BOOL": True}}
+    assert schema.decode_stream(item) == replace(record, references=references, deleted=True)
 
 
 @given(buckets)
-def test_a_bucket_is_read_back_as_it_was_written(record: BucketRecord) -> None:
-    item = stored(encode_bucket(record))
-    assert decode_bucket(item) == record
-    assert key_of(item) == bucket_key(record.bucket)
-    assert item["sk"]["S"] < stream_key(StreamKey(record.bucket, "\x01"))["sk"]["S"], "no stream's key"
+def test_a_bucket_sorts_before_its_streams(record: BucketRecord) -> None:
+    first = schema.stream_key(StreamKey(record.bucket, "\x01"))
+    assert schema.bucket_key(record.bucket)["sk"]["S"] < first["sk"]["S"]
 
 
-@given(stream_keys, ids, batches())
-def test_a_batch_is_read_back_as_it_was_written(key: StreamKey, incarnation: str, batch: Batch) -> None:
-    assert decode_batch(stored(encode_batch(log_pk(key, incarnation), batch))) == batch
+@given(waiters, st.integers(0, 2**50))
+def test_what_dynamodb_may_remove_has_had_its_time(waiter: Waiter, ended_ms: int) -> None:
+    """The attribute is the table's time to live (`template.yaml`), in whole seconds and not too early."""
+    ttl_ms = int(schema.encode_waiter(waiter)["ttl"]["N"]) * 1000
+    assert 0 <= ttl_ms - waiter.until_ms < 1000
+    mark = schema.encode_end_mark(PLACE, EndMark(ended_ms, "x"))
+    assert int(mark["ttl"]["N"]) * 1000 >= ended_ms + schema.END_MARK_KEPT_MS
+    assert schema.END_MARK_KEPT_MS > RECLAIM_AFTER_MS, "so it outlives every late write"
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=-2, max_value=2).filter(bool))
 def test_a_batch_with_more_or_fewer_bytes_than_its_offsets_say_is_damaged(data: bytes, change: int) -> None:
     """Plain and deflated; also if a fork inherits only a part."""
     size = max(1, len(data) + change)
-    item = encode_batch("log/x", Batch(0, Tail(len(data)), "id", 0, data)) | {"e": {"N": str(size)}}
+    item = schema.encode_batch("log/x", Batch(0, Tail(len(data)), "id", 0, data)) | {"e": {"N": str(size)}}
     if size != len(data):
         with pytest.raises(Damaged):
-            decode_batch(item)
-    assert decode_state(item).end == size
-
-
-@given(ids, producers)
-def test_a_producer_is_read_back_as_it_was_written(incarnation: str, state: ProducerState) -> None:
-    item = stored(encode_producer(incarnation, state))
-    assert decode_producer(item) == state
-    assert key_of(item) == producer_key(incarnation, state.producer_id)
-
-
-@given(dues)
-def test_a_due_entry_is_read_back_as_it_was_written(due: Due) -> None:
-    item = stored(encode_due(due))
-    assert decode_due(item) == due
-    assert due_key(decode_due(item)) == due_key(due), "the entry that is settled is the one that was read"
-
-
-@given(waiters)
-def test_a_waiter_is_read_back_as_it_was_written(waiter: Waiter) -> None:
-    """DynamoDB may remove it after it has lapsed, and not before."""
-    item = stored(encode_waiter(waiter))
-    assert decode_waiter(item) == waiter
-    assert key_of(item) == waiter_key(waiter)
-    assert 0 <= int(item["ttl"]["N"]) * 1000 - waiter.until_ms < 1000
+            schema.decode_batch(item)
+    assert schema.decode_state(item).end == size
 
 
 @given(st.lists(st.integers(min_value=0, max_value=10**12), max_size=50))
 def test_lengths_are_read_back_as_they_were_written(lengths: list[int]) -> None:
-    assert decode_lengths(encode_lengths(lengths)) == tuple(lengths)
+    assert schema.decode_lengths(schema.encode_lengths(lengths)) == tuple(lengths)
 
 
 @given(batches())
 def test_no_attribute_of_a_batch_can_be_left_out(batch: Batch) -> None:
     """A write is billed by the kilobyte of the whole item, so an attribute that is not needed is not
     written."""
-    item = encode_batch("log/x", batch)
+    item = schema.encode_batch("log/x", batch)
     for name in item.keys() - {"pk"}:
         assert read_without(item, name) != batch, name
 
 
-def read_without(item: dict[str, Any], name: str) -> Batch | None:
+def read_without(item: Item, name: str) -> Batch | None:
     """The batch without that attribute; None if it cannot be read at all."""
     try:
-        return decode_batch({other: value for other, value in item.items() if other != name})
+        return schema.decode_batch({other: value for other, value in item.items() if other != name})
     except (KeyError, Damaged):
         return None
 
 
-@given(batches())
-def test_the_tail_can_be_decoded_from_a_batch_without_its_bytes(batch: Batch) -> None:
-    """A writer decides on nothing else than what a read of the tail returns."""
-    item = encode_batch("log/x", batch)
-    lean = decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
-    assert (lean.start, lean.after, lean.append_id, lean.time_ms) == (
-        batch.start,
-        batch.after,
-        batch.append_id,
-        batch.time_ms,
-    )
-    assert (lean.tombstone, lean.behind_closing) == (batch.tombstone, batch.behind_closing)
+@pytest.mark.parametrize(
+    ("attributes", "names"),
+    [
+        (schema.STATE_ATTRIBUTES, "start after append_id time_ms tombstone behind_closing"),
+        (schema.BOUNDARY_ATTRIBUTES, "start end lengths tombstone time_ms"),
+    ],
+    ids=["what a writer decides on", "where messages end"],
+)
+@given(batch=batches())
+def test_a_batch_can_be_decoded_without_its_bytes(
+    attributes: Sequence[str], names: str, batch: Batch
+) -> None:
+    item = schema.encode_batch("log/x", batch)
+    lean = schema.decode_batch({name: item[name] for name in attributes if name in item})
+    assert [getattr(lean, name) for name in names.split()] == [getattr(batch, name) for name in names.split()]
 
 
 def test_a_read_of_the_tail_leaves_out_the_bytes() -> None:
     """And the messages' lengths: such a read must not pay for them."""
-    item = encode_batch("log/x", Batch(0, Tail(4000), "id", 1, bytes(range(200)) * 20, lengths=(1,) * 4000))
-    lean = {name: item[name] for name in STATE_ATTRIBUTES if name in item}
+    item = schema.encode_batch(
+        "log/x", Batch(0, Tail(4000), "id", 1, bytes(range(200)) * 20, lengths=(1,) * 4000)
+    )
+    lean = {name: item[name] for name in schema.STATE_ATTRIBUTES if name in item}
     assert len(orjson.dumps(lean)) < 200 < len(orjson.dumps(item)) // 4
 
 
-@given(batches())
-def test_message_ends_can_be_decoded_from_a_batch_without_its_bytes(batch: Batch) -> None:
-    item = encode_batch("log/x", batch)
-    lean = decode_batch({name: item[name] for name in BOUNDARY_ATTRIBUTES if name in item})
-    assert (lean.start, lean.end, lean.lengths) == (batch.start, batch.end, batch.lengths)
-    assert (lean.tombstone, lean.time_ms) == (batch.tombstone, batch.time_ms)
-
-
 @pytest.mark.parametrize(
-    ("length", "size"), [(0, 1), (1, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (4 * 2**20, 4)]
+    ("length", "size"), [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (4 * 2**20, 4)]
 )
 def test_a_length_under_128_takes_one_byte(length: int, size: int) -> None:
-    assert len(encode_lengths([length])) == size
+    assert len(schema.encode_lengths([length])) == size
 
 
 # --- order --------------------------------------------------------------------------
 
 
-@given(batches(), batches())
-def test_batches_sort_by_their_start(one: Batch, other: Batch) -> None:
-    assume(one.start != other.start)
-    assert (batch_sk(one) < batch_sk(other)) == (one.start < other.start)
-
-
 @given(batches())
-def test_a_tombstone_after_a_closing_batch_sorts_before_the_next_offset(batch: Batch) -> None:
+def test_batches_sort_by_their_start_and_a_tombstone_behind_its_closing_batch(batch: Batch) -> None:
     """A closing batch has no bytes, so its tombstone sorts between it and a batch one byte on."""
     assume(batch.start < MAX_OFFSET)  # Behind the last offset of all there is none.
     plain = render_offset(batch.start)
-    assert plain < just_behind(batch.start) < render_offset(batch.start + 1)
-    assert batch_sk(batch) in {plain, just_behind(batch.start)}
+    assert plain < schema.just_behind(batch.start) < render_offset(batch.start + 1)
+    assert schema.batch_sk(batch) in {plain, schema.just_behind(batch.start)}
 
 
-@given(
-    st.one_of(times, st.integers(min_value=-(10**14), max_value=10**20)),
-    times,
-    ids,
-)
+@given(st.one_of(times, st.integers(min_value=-(10**14), max_value=10**20)), times, ids)
 def test_the_janitors_query_finds_exactly_the_entries_that_are_due(
     due_ms: int, now_ms: int, incarnation: str
 ) -> None:
     """Its query is for sort keys from "0" on: a time before 1970 must not sort below that, and one far in the
     future, with more digits, not in between."""
     due = Due(DueKind.EXPIRE, StreamKey("v1", "x"), incarnation, due_ms)
-    sk = due_key(due)["sk"]["S"]
-    assert ("0" <= sk <= due_before(now_ms)) == (due_ms <= now_ms)
+    sk = schema.due_key(due)["sk"]["S"]
+    assert ("0" <= sk <= schema.due_before(now_ms)) == (due_ms <= now_ms)
 
 
 @given(ids)
 def test_every_entry_is_in_a_shard_that_the_janitor_reads(incarnation: str) -> None:
     due = Due(DueKind.RECLAIM, StreamKey("v1", "x"), incarnation, 1)
-    assert due_key(due)["pk"]["S"] in {due_pk(shard) for shard in range(DUE_SHARDS)}
+    assert schema.due_key(due)["pk"]["S"] in {schema.due_pk(shard) for shard in range(schema.DUE_SHARDS)}
 
 
 @given(waiters, ids)
 def test_one_query_finds_all_waiters_of_a_stream_and_no_others(waiter: Waiter, other: str) -> None:
     """A sweep finds those of all streams."""
-    key = waiter_key(waiter)
+    key = schema.waiter_key(waiter)
     for incarnation in (waiter.incarnation, other, waiter.incarnation[:-1] + "~"):
-        pk, low, high = waiters_of(incarnation)
+        pk, low, high = schema.waiters_of(incarnation)
         found = key["pk"]["S"] == pk and low <= key["sk"]["S"] <= high
         assert found == (incarnation == waiter.incarnation)
-    assert key["pk"]["S"] in {wait_pk(shard) for shard in range(WAIT_SHARDS)}
+    assert key["pk"]["S"] in {schema.wait_pk(shard) for shard in range(schema.WAIT_SHARDS)}
 
 
 # --- keys ---------------------------------------------------------------------------
 
 
-@given(stream_keys, stream_keys, ids, ids)
-def test_each_incarnation_of_each_stream_has_its_own_log_key(
-    one: StreamKey, other: StreamKey, first: str, second: str
-) -> None:
-    """Even if a name holds the characters that separate the parts of a key."""
-    assume((one, first) != (other, second))
-    assert log_pk(one, first) != log_pk(other, second)
-
-
 @given(stream_keys, ids, batches())
 def test_the_key_of_a_log_names_its_stream(key: StreamKey, incarnation: str, batch: Batch) -> None:
-    """A stream record has nothing else: whose readers to wake, and from which offset."""
-    pk = log_pk(key, incarnation)
-    assert is_log_pk(pk)
-    assert decode_log_pk(pk) == (key, incarnation)
-    assert decode_batch_start(batch_sk(batch)) == batch.start
+    """So each incarnation of each stream has its own. A stream record has nothing else: whose readers to
+    wake, and from which offset."""
+    pk = schema.log_pk(key, incarnation)
+    assert schema.is_log_pk(pk)
+    assert schema.decode_log_pk(pk) == (key, incarnation)
+    assert schema.decode_batch_start(schema.batch_sk(batch)) == batch.start
 
 
 def test_only_batches_have_the_key_of_a_log() -> None:
     due = Due(DueKind.EXPIRE, StreamKey("v1", "log/"), "x", 1)
     for key in (
-        stream_key(due.key),
-        due_key(due),
-        producer_key("x", "log/"),
-        waiter_key(Waiter("x", "log/", 1)),
+        schema.stream_key(due.key),
+        schema.due_key(due),
+        schema.producer_key("x", "log/"),
+        schema.waiter_key(Waiter("x", "log/", 1)),
     ):
-        assert not is_log_pk(key["pk"]["S"])
+        assert not schema.is_log_pk(key["pk"]["S"])
 
 
 def test_the_longest_name_fits_a_key() -> None:
     """DynamoDB takes 2,048 bytes in a partition key and 1,024 in a sort key."""
     key = StreamKey("v1", "é" * (MAX_STREAM_ID_BYTES // 2))
-    assert len(stream_key(key)["sk"]["S"].encode()) <= 1024
-    assert len(log_pk(key, "x" * 16).encode()) <= 2048
+    assert len(schema.stream_key(key)["sk"]["S"].encode()) <= 1024
+    assert len(schema.log_pk(key, "x" * 16).encode()) <= 2048
