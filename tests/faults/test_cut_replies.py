@@ -2,7 +2,7 @@
 
 Whole: each kind of reply (of DynamoDB: a result, an empty result, an error; of S3: an object, an empty
 object, a stored object, an error) is cut behind every single byte, and the connection closed. What is
-tried here is one exchange; what the use cases make of it is in `cut_cases.py`.
+tried here is one exchange; what the use cases make of it is in `test_cut_use_cases.py`.
 """
 
 from __future__ import annotations
