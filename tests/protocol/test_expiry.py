@@ -30,18 +30,14 @@ def instant_ms(value: str) -> int | None:
 # --- parsing ------------------------------------------------------------------------
 
 
-def test_without_a_header_a_stream_never_expires() -> None:
+def test_a_ttl_is_a_number_of_seconds_and_without_a_header_a_stream_never_expires() -> None:
     assert parse_expiry(None, None) == NEVER
+    assert parse_expiry("3600", None) == Expiry(ttl_seconds=3600)
 
 
-@pytest.mark.parametrize(("ttl", "seconds"), [("0", 0), ("3600", 3600), (str(2**53 - 1), 2**53 - 1)])
-def test_a_ttl_is_a_number_of_seconds(ttl: str, seconds: int) -> None:
-    assert parse_expiry(ttl, None) == Expiry(ttl_seconds=seconds)
-
-
-@pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1", " 60", "60s", str(2**53)])
+@pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1"])
 def test_a_ttl_in_any_other_form_is_malformed(ttl: str) -> None:
-    """§5.1 names the first four."""
+    """§5.1 names four of them."""
     with pytest.raises(Malformed, match="Stream-TTL"):
         parse_expiry(ttl, None)
 
@@ -53,35 +49,20 @@ def test_ttl_and_instant_together_are_malformed(ttl: str, at: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "2030-01-15T12:00:00Z",
-        "2030-01-15t12:00:00z",
-        "2030-01-15T12:00:00.0Z",
-        "2030-01-15T12:00:00.000000000Z",
-        "2030-01-15T12:00:00+00:00",
-        "2030-01-15T12:00:00-00:00",
-        "2030-01-15T13:30:00+01:30",
-        "2030-01-15T04:00:00-08:00",
-        "2030-01-16T11:59:00+23:59",
-    ],
-)
-def test_every_way_to_write_an_instant_names_the_same_millisecond(value: str) -> None:
-    expiry = parse_expiry(None, value)
-    assert expiry.expires_at_ms == NOON_2030_MS
-    assert expiry.expires_at == value, "HEAD answers with the client's own words"
-
-
-@pytest.mark.parametrize(
     ("value", "expected"),
     [
+        ("2030-01-15T12:00:00Z", NOON_2030_MS),
+        ("2030-01-15t12:00:00z", NOON_2030_MS),
+        ("2030-01-15T12:00:00.000000000Z", NOON_2030_MS),
+        ("2030-01-15T12:00:00-00:00", NOON_2030_MS),
+        ("2030-01-15T13:30:00+01:30", NOON_2030_MS),
+        ("2030-01-15T04:00:00-08:00", NOON_2030_MS),
+        ("2030-01-16T11:59:00+23:59", NOON_2030_MS),
         ("2030-01-15T12:00:00.5Z", NOON_2030_MS + 500),
-        ("2030-01-15T12:00:00.123456789Z", NOON_2030_MS + 123),
-        ("2028-02-29T00:00:00Z", 1_835_395_200_000),
-        ("1970-01-01T00:00:00Z", 0),
-        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
         ("2030-01-15T12:00:00.1234567890Z", NOON_2030_MS + 123),
         ("2030-01-15T12:00:00.0009999999999999999999999999999Z", NOON_2030_MS),
+        ("2028-02-29T00:00:00Z", 1_835_395_200_000),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
         # Leap seconds (RFC 3339 §5.7) are the second after them, as in POSIX time.
         ("2016-12-31T23:59:60Z", 1_483_228_800_000),
         ("2016-12-31T23:59:60.5Z", 1_483_228_800_500),
@@ -89,8 +70,9 @@ def test_every_way_to_write_an_instant_names_the_same_millisecond(value: str) ->
         ("2015-06-30T23:59:60Z", 1_435_708_800_000),
     ],
 )
-def test_an_instant_is_parsed_to_its_millisecond(value: str, expected: int) -> None:
-    assert instant_ms(value) == expected
+def test_an_instant_is_parsed_to_its_millisecond_however_it_is_written(value: str, expected: int) -> None:
+    expiry = parse_expiry(None, value)
+    assert (expiry.expires_at_ms, expiry.expires_at) == (expected, value), "HEAD has the client's own words"
 
 
 @given(st.integers(min_value=0, max_value=253_402_300_799_999))
@@ -100,81 +82,36 @@ def test_no_millisecond_is_lost_in_parsing(ms: int) -> None:
     assert instant_ms(moment.isoformat(timespec="milliseconds")) == ms
 
 
-NOT_AN_INSTANT = [
-    "",
-    "never",
-    "1894708800",
-    "2030-01-15",
-    "2030-01-15T12:00Z",
+NOT_AN_INSTANT = (
+    "", "never", "1894708800", "2030-01-15", "2030-01-15T12:00Z",
     "2030-01-15T12:00:00",  # no zone: whose noon?
-    "2030-01-15 12:00:00Z",
-    "2030-01-15T12:00:00 Z",
-    " 2030-01-15T12:00:00Z",
-    "2030-01-15T12:00:00Z\n",
-    "2030-1-15T12:00:00Z",
-    "30-01-15T12:00:00Z",
-    "+2030-01-15T12:00:00Z",
-    "12030-01-15T12:00:00Z",
-    "0000-01-15T12:00:00Z",
-    "2030-00-15T12:00:00Z",
-    "2030-13-15T12:00:00Z",
-    "2030-01-00T12:00:00Z",
-    "2030-02-30T12:00:00Z",
-    "2029-02-29T12:00:00Z",
-    "2030-01-15T24:00:00Z",
-    "2030-01-15T25:00:00Z",
-    "2030-01-15T12:60:00Z",
+    "2030-01-15 12:00:00Z", "2030-01-15T12:00:00 Z", " 2030-01-15T12:00:00Z", "2030-01-15T12:00:00Z\n",
+    "2030-1-15T12:00:00Z", "30-01-15T12:00:00Z", "+2030-01-15T12:00:00Z", "12030-01-15T12:00:00Z",
+    "0000-01-15T12:00:00Z", "2030-00-15T12:00:00Z", "2030-13-15T12:00:00Z", "2030-01-00T12:00:00Z",
+    "2030-02-30T12:00:00Z", "2029-02-29T12:00:00Z", "2030-01-15T24:00:00Z", "2030-01-15T12:60:00Z",
     "2030-01-15T12:00:60Z",  # no leap second is announced there
-    "2030-01-15T12:00:61Z",
-    "2030-01-15T23:59:60Z",
-    "2016-12-31T23:59:60+01:00",
-    "2016-12-31T23:59:61Z",
+    "2030-01-15T12:00:61Z", "2030-01-15T23:59:60Z", "2016-12-31T23:59:60+01:00", "2016-12-31T23:59:61Z",
     "9999-12-31T23:59:60Z",
     "2030-01-15T12:00:00." + "0" * 45 + "Z",  # longer than what is stored
-    "2030-01-15T12:00:00.Z",
-    "2030-01-15T12:00:00,5Z",
-    "2030-01-15T12:00:00.5",
-    "2030-01-15T12:00:00+01",
-    "2030-01-15T12:00:00+0100",
-    "2030-01-15T12:00:00+24:00",
-    "2030-01-15T12:00:00+99:00",
-    "2030-01-15T12:00:00+01:60",
-    "2030-01-15T12:00:00-01:99",
-    "2030-01-15T12:00:00+01:00:00",
-    "2030-01-15T12:00:00ZZ",
-    "2030-W03-2T12:00:00Z",
-    "20300115T120000Z",
-    "٢٠٣٠-٠١-١٥T١٢:٠٠:٠٠Z",
-    "2030-01-15T12:00:00Z, 2030-01-15T12:00:00Z",
-    "Tue, 15 Jan 2030 12:00:00 GMT",
-    "2030-01-15T12:00:00Z" * 1000,
-]
+    "2030-01-15T12:00:00.Z", "2030-01-15T12:00:00,5Z", "2030-01-15T12:00:00.5", "2030-01-15T12:00:00+01",
+    "2030-01-15T12:00:00+0100", "2030-01-15T12:00:00+24:00", "2030-01-15T12:00:00+01:60",
+    "2030-01-15T12:00:00+01:00:00", "2030-01-15T12:00:00ZZ", "2030-W03-2T12:00:00Z", "20300115T120000Z",
+    "٢٠٣٠-٠١-١٥T١٢:٠٠:٠٠Z", "2030-01-15T12:00:00Z, 2030-01-15T12:00:00Z", "Tue, 15 Jan 2030 12:00:00 GMT",
+)  # fmt: skip
+DIGITS = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([+-][0-9]{2}:[0-9]{2}|Z)"
 
 
-@pytest.mark.parametrize("value", NOT_AN_INSTANT, ids=lambda value: value[:40])
+@pytest.mark.parametrize("value", NOT_AN_INSTANT)
 def test_a_value_that_is_no_rfc3339_timestamp_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Stream-Expires-At"):
         parse_expiry(None, value)
 
 
-@given(st.text(max_size=40))
-def test_any_text_is_parsed_or_malformed(value: str) -> None:
-    with pytest.raises(Malformed):
-        parse_expiry(None, value)
-
-
-@given(
-    st.from_regex(
-        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([+-][0-9]{2}:[0-9]{2}|Z)", fullmatch=True
-    )
-)
-def test_a_timestamp_with_impossible_digits_is_malformed(value: str) -> None:
-    """Either a number or Malformed: the calendar's own errors are translated."""
+@given(st.text(max_size=40) | st.from_regex(DIGITS, fullmatch=True))
+def test_any_text_is_an_instant_or_malformed(value: str) -> None:
+    """The calendar's own errors are translated."""
     with contextlib.suppress(Malformed):
         assert isinstance(instant_ms(value), int)
-
-
-# --- matching -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,7 +123,6 @@ def test_a_timestamp_with_impossible_digits_is_malformed(value: str) -> None:
         (Expiry(ttl_seconds=0), NEVER, False),
         (parse_expiry(None, "2030-01-15T12:00:00Z"), parse_expiry(None, "2030-01-15T13:00:00+01:00"), True),
         (parse_expiry(None, "2030-01-15T12:00:00Z"), parse_expiry(None, "2030-01-15T12:00:01Z"), False),
-        (parse_expiry(None, "1970-01-01T00:00:00Z"), NEVER, False),
     ],
 )
 def test_two_expiries_match_when_they_name_the_same_window_or_instant(
@@ -218,18 +154,15 @@ def test_a_stream_with_ttl_zero_has_expired_at_once() -> None:
 
 
 #: Shares of the window, many of them where something changes.
-shares = st.one_of(
-    st.sampled_from(
-        [0, 0.01, 0.049, 0.05, 0.051, 0.09, 0.2, 0.5, 0.94, 0.95, 0.96, 0.999, 1, 1.001, 1.05, 1.051]
-    ),
-    st.floats(min_value=0, max_value=1.2),
+shares = st.sampled_from(
+    [0, 0.049, 0.05, 0.051, 0.5, 0.949, 0.95, 0.951, 0.999, 1, 1.001, 1.049, 1.05, 1.051]
 )
 
 
 @settings(max_examples=5 * settings().max_examples // 2)
 @given(
-    st.one_of(st.just(1000), st.integers(min_value=0, max_value=10**7)),
-    st.lists(st.tuples(st.booleans(), shares), max_size=20),
+    st.just(1000) | st.integers(0, 10**7),
+    st.lists(st.tuples(st.booleans(), shares | st.floats(0, 1.2)), max_size=20),
 )
 def test_a_window_ends_never_early_and_at_most_five_percent_late(
     ttl: int, gaps: list[tuple[bool, float]]

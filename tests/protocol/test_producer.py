@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,26 +28,13 @@ def test_up_to_256_ascii_characters_are_a_stream_seq(value: str | None) -> None:
     assert parse_stream_seq(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "x" * (MAX_LENGTH + 1), "é", "\u2028", "１"])
+@pytest.mark.parametrize("value", ["", "x" * 257, "é", "\u2028", "１", "a,b", ","])
 def test_any_other_stream_seq_is_malformed(value: str) -> None:
-    with pytest.raises(Malformed, match="Stream-Seq"):
+    """A comma is refused because gateways join repeated headers with one."""
+    with pytest.raises(
+        Malformed, match="Stream-Seq must be sent once" if "," in value else "Stream-Seq must be 1"
+    ):
         parse_stream_seq(value)
-
-
-@pytest.mark.parametrize(
-    ("last", "received"),
-    [(None, None), (None, "0"), ("0", None), ("1", "2"), ("09", "1"), ("A", "a"), ("a", "aa"), ("9", "A")],
-)
-def test_a_greater_stream_seq_or_none_is_accepted(last: str | None, received: str | None) -> None:
-    check_stream_seq(last, received)
-
-
-@pytest.mark.parametrize(("last", "received"), [("1", "1"), ("2", "1"), ("2", "10"), ("a", "A"), ("aa", "a")])
-def test_an_equal_or_smaller_stream_seq_is_refused(last: str, received: str) -> None:
-    """Byte by byte, not as numbers: `10` comes before `2`."""
-    with pytest.raises(SequenceRegression) as refused:
-        check_stream_seq(last, received)
-    assert refused.value.status == 409
 
 
 @given(ascii_text, ascii_text)
@@ -58,68 +47,60 @@ def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None
         assert received.encode() > last.encode()
 
 
-@pytest.mark.parametrize("value", ["a,b", "a, b", ",", "a,"])
-def test_a_comma_is_refused_because_gateways_join_repeats_with_one(value: str) -> None:
-    with pytest.raises(Malformed, match="Stream-Seq must be sent once"):
-        parse_stream_seq(value)
-    with pytest.raises(Malformed, match="Producer-Id must be sent once"):
-        parse_claim(value, "0", "0")
-
-
-def test_a_conflict_begins_with_the_words_that_clients_look_for() -> None:
-    with pytest.raises(SequenceRegression, match=r"^Sequence conflict"):
-        check_stream_seq("b", "a")
-
-
-MAX = str(2**53 - 1)
+@pytest.mark.parametrize(
+    ("last", "received", "is_refused"),
+    [(None, "0", False), ("0", None, False), ("09", "1", False), ("1", "1", True), ("2", "10", True)],
+)
+def test_an_equal_or_smaller_stream_seq_is_refused(last: str, received: str, is_refused: bool) -> None:
+    """Not as numbers: `10` comes before `2`. The message begins with the words that clients look for."""
+    with pytest.raises(SequenceRegression, match=r"^Sequence conflict") if is_refused else nullcontext():
+        check_stream_seq(last, received)
 
 
 # --- headers ------------------------------------------------------------------------
 
-
-def test_without_producer_headers_there_is_no_claim() -> None:
-    assert parse_claim(None, None, None) is None
+MAX = str(2**53 - 1)
 
 
 @pytest.mark.parametrize(
     ("producer_id", "epoch", "seq"),
     [
-        ("p", "0", "0"),
         ("order-service-1", "3", "17"),
         ("p", MAX, MAX),
         ("a b", "0", "0"),
         ("!~", "0", "0"),
         ("p" * 256, "0", "0"),
-        ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "0", "0"),
     ],
 )
 def test_three_valid_producer_headers_are_a_claim(producer_id: str, epoch: str, seq: str) -> None:
     assert parse_claim(producer_id, epoch, seq) == Claim(producer_id, int(epoch), int(seq))
 
 
-@pytest.mark.parametrize("given_headers", range(1, 7))
-def test_some_but_not_all_producer_headers_are_malformed(given_headers: int) -> None:
-    producer_id = "p" if given_headers & 1 else None
-    epoch = "0" if given_headers & 2 else None
-    seq = "0" if given_headers & 4 else None
-    with pytest.raises(Malformed, match="together"):
-        parse_claim(producer_id, epoch, seq)
+@pytest.mark.parametrize("sent", range(7))
+def test_all_producer_headers_are_sent_or_none(sent: int) -> None:
+    headers = [value if sent & bit else None for value, bit in (("p", 1), ("0", 2), ("0", 4))]
+    if sent == 0:
+        assert parse_claim(*headers) is None
+    else:
+        with pytest.raises(Malformed, match="together"):
+            parse_claim(*headers)
 
 
 @pytest.mark.parametrize(
-    "producer_id", ["", " ", " p", "p ", "p\t", "p\0", "p\x7f", "pé", "ｐ", "p" * 257, "a\nb"]
+    "producer_id", ["", " ", " p", "p ", "p\t", "p\0", "p\x7f", "pé", "ｐ", "p" * 257, "a\nb", "a,b", "a,"]
 )
 def test_an_invalid_producer_id_is_malformed(producer_id: str) -> None:
-    with pytest.raises(Malformed, match="Producer-Id"):
+    with pytest.raises(
+        Malformed, match="Producer-Id must be sent once" if "," in producer_id else "Producer-Id"
+    ):
         parse_claim(producer_id, "0", "0")
 
 
-@pytest.mark.parametrize("number", ["", "-1", "+1", "01", "1.0", "1e3", "x", " 1", "0, 0", str(2**53)])
-def test_an_epoch_or_sequence_that_is_no_plain_integer_is_malformed(number: str) -> None:
+def test_an_epoch_or_sequence_that_is_no_plain_integer_is_malformed() -> None:
     with pytest.raises(Malformed, match="Producer-Epoch"):
-        parse_claim("p", number, "0")
+        parse_claim("p", "01", "0")
     with pytest.raises(Malformed, match="Producer-Seq"):
-        parse_claim("p", "0", number)
+        parse_claim("p", "0", "-1")
 
 
 # --- validation ---------------------------------------------------------------------

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.mime import parse_parts
 from tidemark.protocol import snapshot
-from tidemark.protocol.bucket import ListingRequest, parse_listing
 from tidemark.protocol.errors import Malformed, OffsetBeyondTail, RetentionGone
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import (
@@ -29,62 +28,35 @@ from tidemark.protocol.snapshot import (
 )
 
 #: What is dangerous in a part: line ends, dashes, and what looks like a boundary or a header.
-pieces = st.sampled_from(
-    [
-        b"\r\n",
-        b"\n",
-        b"\r",
-        b"--",
-        b"tidemark-",
-        b"--tidemark-0",
-        b": ",
-        b"Content-Type: a/b",
-        b"\0",
-        b"\xff",
-        b"x",
-    ]
-)
-bodies = st.one_of(st.binary(max_size=40), st.lists(pieces, max_size=8).map(b"".join))
+PIECES = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"--",
+    b"tidemark-",
+    b"--tidemark-0",
+    b": ",
+    b"Content-Type: a/b",
+    b"\0",
+    b"\xff",
+    b"x",
+]
+bodies = st.binary(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join)
 parts = st.builds(
     Part, st.sampled_from(["application/octet-stream", "application/json", 'a/b; c="d"']), bodies
 )
 
 
-def split(boundary: str, body: bytes) -> list[tuple[bytes, bytes]]:
-    """As RFC 2046 §5.1.1 has it, in a few lines: headers and body of each part."""
-    delimiter = b"\r\n--" + boundary.encode()
-    head, *sections = (b"\r\n" + body).split(delimiter)
-    assert head == b""
-    assert sections.pop() == b"--\r\n"
-    assert all(section.startswith(b"\r\n") for section in sections)
-    split_sections = [section[2:].split(b"\r\n\r\n", 1) for section in sections]
-    return [(headers, content) for headers, content in split_sections]
-
-
-@given(st.lists(parts, min_size=1, max_size=5))
-def test_every_byte_of_the_parts_comes_back(given_parts: list[Part]) -> None:
-    boundary = choose_boundary(given_parts)
-    body = render_multipart(given_parts, boundary)
-    found = split(boundary, body)
-    assert [content for _, content in found] == [part.body for part in given_parts]
-    expected = [f"Content-Type: {part.content_type}".encode() for part in given_parts]
-    assert [headers for headers, _ in found] == expected
-    assert len(body) == sum(part_bytes(p.content_type, len(p.body)) for p in given_parts) + len(boundary) + 6
-
-
 @given(st.lists(parts, min_size=1, max_size=5))
 def test_an_independent_parser_finds_the_same_parts(given_parts: list[Part]) -> None:
-    boundary = choose_boundary(given_parts)
-    found = parse_parts(f"multipart/mixed; boundary={boundary}", render_multipart(given_parts, boundary))
-    assert found == [(part.content_type, part.body) for part in given_parts]
-
-
-@given(st.lists(parts, min_size=1, max_size=5))
-def test_the_boundary_is_nowhere_in_the_parts(given_parts: list[Part]) -> None:
     boundary = choose_boundary(given_parts)
     assert not any(boundary.encode() in part.body for part in given_parts)
     assert len(boundary) <= 70, "RFC 2046 allows no more"
     assert boundary == choose_boundary(given_parts), "the same answer has the same boundary"
+    body = render_multipart(given_parts, boundary)
+    found = parse_parts(f"multipart/mixed; boundary={boundary}", body)
+    assert found == [(part.content_type, part.body) for part in given_parts]
+    assert len(body) == sum(part_bytes(p.content_type, len(p.body)) for p in given_parts) + len(boundary) + 6
 
 
 def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +88,7 @@ def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
 def test_a_token_that_is_no_offset_is_malformed(token: str) -> None:
     with pytest.raises(Malformed):
         parse_snapshot_offset(token)
-
-
-@given(st.integers(0, 10**16 - 1))
-def test_a_snapshots_offset_is_a_rendered_offset(offset: int) -> None:
-    assert parse_snapshot_offset(render_offset(offset)) == offset
+    assert parse_snapshot_offset(render_offset(12)) == 12
 
 
 @given(st.integers(0, 50), st.lists(st.integers(1, 5), max_size=6), st.integers(0, 100))
@@ -139,12 +107,8 @@ def test_an_offset_beyond_the_tail_gets_409_and_the_tail() -> None:
     assert (refused.value.status, refused.value.headers) == (409, {"Stream-Next-Offset": render_offset(7)})
 
 
-@pytest.mark.parametrize(("offset", "retained"), [(0, 0), (5, 5), (6, 5)])
-def test_an_offset_at_or_after_what_is_retained_is_accepted(offset: int, retained: int) -> None:
-    check_retained(offset, retained)
-
-
 def test_an_offset_below_what_is_retained_gets_410_and_where_to_continue() -> None:
+    check_retained(5, 5)
     with pytest.raises(RetentionGone) as refused:
         check_retained(4, 5)
     assert (refused.value.status, refused.value.headers) == (410, {"Stream-Next-Offset": render_offset(5)})
@@ -153,6 +117,7 @@ def test_an_offset_below_what_is_retained_gets_410_and_where_to_continue() -> No
 @given(st.integers(0, 10**16 - 1), st.text(alphabet="aZ09-_", min_size=1, max_size=64))
 def test_a_rendered_upload_id_is_parsed_to_the_same_id(lapses_ms: int, mark: str) -> None:
     assert parse_upload_id(str(UploadId(lapses_ms, mark))) == UploadId(lapses_ms, mark)
+    assert parse_upload_id(None) is None
 
 
 @pytest.mark.parametrize(
@@ -162,29 +127,3 @@ def test_a_rendered_upload_id_is_parsed_to_the_same_id(lapses_ms: int, mark: str
 def test_an_upload_id_in_any_other_form_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Snapshot-Upload"):
         parse_upload_id(value)
-
-
-def test_without_the_header_there_is_no_upload() -> None:
-    assert parse_upload_id(None) is None
-
-
-@pytest.mark.parametrize(
-    "limit", ["0", "-1", "1001", "abc", "", "1.0", "+1", "01", " 1", "1e3", "10000", "٣"]
-)
-def test_a_limit_outside_of_1_to_1000_is_malformed(limit: str) -> None:
-    with pytest.raises(Malformed, match="limit"):
-        parse_listing(None, None, limit)
-
-
-@pytest.mark.parametrize("text", ["a/b", "a\0", "a..b", "x" * 123, "é" * 62])
-def test_a_prefix_or_cursor_that_no_stream_id_can_have_is_malformed(text: str) -> None:
-    with pytest.raises(Malformed, match="prefix"):
-        parse_listing(text, None, None)
-    with pytest.raises(Malformed, match="after"):
-        parse_listing(None, text, None)
-
-
-def test_a_listing_has_a_prefix_a_cursor_and_a_limit_with_defaults() -> None:
-    assert parse_listing(None, None, None) == ListingRequest("", "", 1000)
-    assert parse_listing("u", "u-1", "1") == ListingRequest("u", "u-1", 1)
-    assert parse_listing("", "", "1000") == ListingRequest("", "", 1000)

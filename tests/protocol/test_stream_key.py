@@ -23,22 +23,16 @@ def stream_id(path: str, *, encoded: bool = True) -> str:
     ("path", "expected"),
     [
         ("a", "a"),
-        ("a/b/c", "a/b/c"),
-        ("Tides", "Tides"),
         ("a%20b", "a b"),
         ("a+b", "a+b"),  # a plus is a plus in a path
         ("%E2%82%AC", "€"),
-        ("%e2%82%ac", "€"),
         ("%61", "a"),
-        ("100%25", "100%"),
         ("%2525", "%25"),  # decoded once, not twice
         ("a%3Fb%23c", "a?b#c"),
-        ("...", "..."),
         ("a..b", "a..b"),
         ("%5C..", "\\.."),
         ("x/__ds", "x/__ds"),
         ("__dsx", "__dsx"),
-        ("__DS", "__DS"),
         ("café", "café"),
     ],
 )
@@ -46,63 +40,48 @@ def test_a_path_names_a_stream_with_percent_encoding_decoded_once(path: str, exp
     assert stream_id(path) == expected
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "/",
-        "a/",
-        "/a",
-        "a//b",
-        ".",
-        "..",
-        "a/..",
-        "../a",
-        "a/../b",
-        "a/./b",
-        "%2e",
-        "%2E%2e",
-        "a/%2e%2e/b",
-        "a%2Fb",
-        "a%2fb",
-        "%2F",
-        "..%2Fa",
-        "%00",
-        "a%00b",
-        "a%0Ab",
-        "a%0Db",
-        "a%1Fb",
-        "a%7F",
-        "%FF",
-        "%C3",
-        "%E2%82",
-        "%C0%AF",  # "/" in too many bytes
-        "%ED%A0%80",  # half of a surrogate pair
-        "%F4%90%80%80",  # beyond Unicode
-        "a%zz",
-        "100%",
-        "%",
-        "a%2",
-        "%%",
-        "%u0061",
-        "a/%g0",
-    ],
+AMBIGUOUS = (
+    "",
+    "/",
+    "a/",
+    "/a",
+    "a//b",
+    ".",
+    "..",
+    "a/..",
+    "../a",
+    "a/../b",
+    "a/./b",
+    "a\0b",
+    "a\nb",
+    "a\x7f",
 )
+UNDECODABLE = (
+    "%2e", "%2E%2e", "a/%2e%2e/b", "a%2Fb", "%2F", "..%2Fa", "%00", "a%0Ab", "a%1Fb", "a%7F", "%FF", "%C3",
+    "%E2%82",
+    "%C0%AF",  # "/" in too many bytes
+    "%ED%A0%80",  # half of a surrogate pair
+    "%F4%90%80%80",  # beyond Unicode
+    "a%zz", "100%", "%", "a%2", "%%", "%u0061", "a/%g0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", AMBIGUOUS + UNDECODABLE)
 def test_an_ambiguous_or_undecodable_path_is_malformed(path: str) -> None:
+    """Also if the gateway has decoded it."""
     with pytest.raises(Malformed):
         stream_id(path)
+    with pytest.raises(Malformed):
+        stream_id(path, encoded=False)
 
 
 @pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/x", "%5F%5Fds", "__d%73/jwks"])
-@pytest.mark.parametrize("encoded", [True, False])
-def test_the_control_paths_are_no_streams(path: str, encoded: bool) -> None:
-    """§6: control paths are no streams, however they are spelled."""
-    if not encoded and "%" in path:
-        with pytest.raises(Malformed):
-            parse_plain_path(path, encoded=False)
-        return
+def test_the_control_paths_are_no_streams(path: str) -> None:
+    """§6: however they are spelled."""
     with pytest.raises(StreamNotFound, match="__ds"):
-        parse_plain_path(path, encoded=encoded)
+        stream_id(path)
+    with pytest.raises(Malformed if "%" in path else StreamNotFound):
+        stream_id(path, encoded=False)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +89,7 @@ def test_the_control_paths_are_no_streams(path: str, encoded: bool) -> None:
     [
         "x" * MAX_STREAM_ID_BYTES,
         "é" * (MAX_STREAM_ID_BYTES // 2),
-        "/".join(["x"] * (MAX_STREAM_ID_BYTES // 2)),
+        "x/" * (MAX_STREAM_ID_BYTES // 2 - 1) + "xx",
     ],
 )
 def test_a_name_of_1000_bytes_is_taken_and_more_is_refused(name: str) -> None:
@@ -131,12 +110,6 @@ def test_a_decoded_path_that_may_have_been_another_name_is_refused(path: str) ->
     that are no UTF-8."""
     with pytest.raises(Malformed, match="decodes the path"):
         parse_plain_path(path, encoded=False)
-
-
-@pytest.mark.parametrize("path", ["", "a/", "a//b", "a/../b", "a\0b", "a\nb", "a\x7f"])
-def test_an_ambiguous_path_that_the_gateway_decoded_is_malformed(path: str) -> None:
-    with pytest.raises(Malformed):
-        stream_id(path, encoded=False)
 
 
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)

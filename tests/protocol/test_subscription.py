@@ -21,38 +21,23 @@ from tidemark.protocol.subscription import (
     matches,
 )
 
-CASES = [
-    ("events/*", "events/a", True),
-    ("events/*", "events/a/b", False),
-    ("events/*", "events", False),
-    ("*", "a", True),
-    ("*", "a/b", False),
-    ("**", "a", True),
-    ("**", "a/b/c", True),
-    ("a/**", "a", True),
-    ("a/**", "a/b/c", True),
-    ("a/**", "ab", False),
-    ("a/*/**", "a", False),
-    ("a/*/**", "a/b", True),
-    ("**/b", "b", True),
-    ("**/b", "a/x/b", True),
-    ("**/b", "a/b/c", False),
-    ("a/**/b", "a/b", True),
-    ("a/**/b", "a/x/y/b", True),
-    ("a/**/b/**/c", "a/b/b/c", True),
-    ("a/b", "a/b", True),
-    ("a/b", "a/c", False),
-    ("a*", "ab", False),
-    ("a*", "a*", True),
-    ("a/%2A", "a/*", True),
-    ("a/%2a", "a/b", False),
-    ("events/é", "events/é", True),
-]
 
-
-@pytest.mark.parametrize(("pattern", "path", "wanted"), CASES)
-def test_a_star_is_one_segment_and_two_are_any_number(pattern: str, path: str, wanted: bool) -> None:
-    assert matches(pattern, path) is wanted
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_wanted"),
+    [
+        ("a/*/**", "a", False),
+        ("a/**/b/**/c", "a/b/b/c", True),
+        ("a*", "ab", False),
+        ("a*", "a*", True),
+        ("a/%2a", "a/b", False),
+        ("events/é", "events/é", True),
+        # A backtracking matcher would not come to an end.
+        ("/".join(["**", "a"] * 200), "/".join(["a"] * 400 + ["b"]), False),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_star_is_one_whole_segment_and_two_are_any_number(pattern: str, path: str, is_wanted: bool) -> None:
+    assert matches(pattern, path) is is_wanted
 
 
 SEGMENT = st.sampled_from(["a", "b", "*", "**", "%2A"])
@@ -71,11 +56,6 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, path: str) -> N
 def test_whatever_matches_begins_with_the_literal_prefix(pattern: str, path: str) -> None:
     if matches(pattern, path):
         assert path.startswith(literal_prefix(pattern))
-
-
-def test_a_pattern_of_many_double_stars_takes_no_time() -> None:
-    """A backtracking matcher would not come to an end."""
-    assert not matches("/".join(["**", "a"] * 200), "/".join(["a"] * 400 + ["b"]))
 
 
 WEBHOOK, PULL_WAKE = SubscriptionKind.WEBHOOK, SubscriptionKind.PULL_WAKE
