@@ -488,6 +488,7 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
     [
         ("ReadFunction", "dynamodb:PutItem", "table:", ["log/v1/a"]),
         ("ReadFunction", "dynamodb:PutItem", "table:", ["wait/1", "log/v1/a"]),
+        ("ReadFunction", "dynamodb:UpdateItem", "table:", ["log/v1/a"]),
         ("ReadFunction", "dynamodb:GetItem", "table:another", ["log/v1/a"]),
         ("ReadFunction", "s3:PutObject", "object:log/a", []),
         ("ReadFunction", "ssm:GetParameter", "parameter:/another/secret", []),

@@ -28,14 +28,6 @@ def recipe(target: str) -> list[str]:
     ]
 
 
-def test_the_licence_is_the_same_everywhere() -> None:
-    assert (ROOT / "LICENSE").read_text().strip().startswith("Apache License")
-    assert "[Apache License 2.0](LICENSE)" in (ROOT / "README.md").read_text()
-    assert PROJECT["license"] == "Apache-2.0"
-    assert json.loads((ROOT / "package.json").read_text())["license"] == "Apache-2.0"
-    assert json.loads((ROOT / "package-lock.json").read_text())["packages"][""]["license"] == "Apache-2.0"
-
-
 def test_the_version_is_the_newest_of_the_changelog() -> None:
     released = re.findall(
         r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
@@ -78,11 +70,6 @@ def test_each_target_of_make_help_is_run_by_day_or_by_night() -> None:
     assert (RUN_BY_A_TEST.keys() | STARTS_OTHERS) <= targets
     for target, test in RUN_BY_A_TEST.items():
         assert target in (ROOT / test).read_text(), (target, test)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.stem)
-def test_the_files_for_github_can_be_read(path: Path) -> None:
-    assert isinstance(yaml.safe_load(path.read_text()), dict)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +134,3 @@ def test_the_readme_compares_by_the_figures_of_the_benchmarks() -> None:
     assert crowd
     assert re.findall(r"[\d,]*\d", row[1]) == [many[2], crowd[1]]
     assert re.findall(r"\d,\d+", row[2]) == [many[1]]
-
-
-def test_the_built_site_fetches_nothing_from_elsewhere() -> None:
-    """Fonts, scripts and analytics would tell others who reads."""
-    assert MKDOCS["theme"]["font"] is False
-    assert "extra_javascript" not in MKDOCS
-    assert "analytics" not in MKDOCS.get("extra", {})

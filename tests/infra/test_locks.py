@@ -69,13 +69,6 @@ def test_make_run_takes_nothing_from_npm() -> None:
     assert re.search(r"^run: \$\(LOCAL\) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-def test_what_the_pipelines_package_and_the_makefile_mean_by_locked() -> None:
-    assert re.search(
-        r"^PIP_INSTALL_LOCKED := .* --require-hashes", (ROOT / "Makefile").read_text(), re.MULTILINE
-    )
-    assert '"--require-hashes"' in (ROOT / "pipeline" / "package.py").read_text()
-
-
 def test_what_is_deployed_is_what_is_tested() -> None:
     """The layer's lock and the local stack's are parts of the tests' lock, hashes included."""
     tested = hashed_pins(lock("dev"))
