@@ -157,6 +157,22 @@ def server(world: World) -> Iterator[Any]:
 
 
 @pytest.fixture
+def streams(world: World, server: Any, name: str) -> Any:
+    from tests.spark.streams import Streams
+
+    return Streams(world, server, name)
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the test's own server, so that short streams have many."""
+    from tidemark.log.read import read_page
+
+    defaults: Any = read_page.__kwdefaults__
+    monkeypatch.setitem(defaults, "limit_bytes", 250)
+
+
+@pytest.fixture
 def spoiling(server: Any) -> Iterator[Callable[..., None]]:
     """Spoil what the server answers: `spoiling(which, times=3)`; see `serving.Spoil`."""
 

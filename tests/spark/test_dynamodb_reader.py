@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import msgspec
 import orjson
 import pyarrow as pa
 import pytest
 
-from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
-from tests.support import BYTES, JSON, World
+from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of, values_of
+from tests.support import BYTES, JSON
 from tidemark.blobs import BlobStore, joined_key
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
@@ -24,10 +24,9 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket
-from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.spark.options.connection import InvalidOptions
-from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
 from tidemark.spark.readers.items import (
     BatchItem,
@@ -41,148 +40,128 @@ from tidemark.spark.readers.items import (
 from tidemark.spark.readers.port import DataLoss
 
 
-@pytest.mark.parametrize("part_bytes", [1, 2, 3, 4, 5, 7, 11, 16, 1000])
-def test_partitions_lose_and_repeat_no_message_wherever_they_are_cut(
-    world: World, name: str, part_bytes: int
-) -> None:
-    filled(world, name, b'["a","bc","def"]', b"1", b"[2,3]", b'"four"', content_type=JSON)
-    found = read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes))
-    assert [value for _, _, value in found] == [b'"a"', b'"bc"', b'"def"', b"1", b"2", b"3", b'"four"']
-    assert [end for _, end, _ in found[:-1]] == [start for start, _, _ in found[1:]]
-
-
-def test_a_read_between_any_two_message_ends_is_exact(world: World, name: str) -> None:
-    filled(world, name, b'["a","bc"]', b"[1,2]", content_type=JSON)
-    every = read_here(table_options(world), subscribe=name)
+def test_a_read_between_any_two_message_ends_is_exact_wherever_partitions_are_cut(streams: Streams) -> None:
+    streams.fill(b'["a","bc","def"]', b"1", b"[2,3]", b'"four"', content_type=JSON)
+    every = read_here(streams.by_table())
+    assert [value for _, _, value in every] == [b'"a"', b'"bc"', b'"def"', b"1", b"2", b"3", b'"four"']
+    assert [end for _, end, _ in every[:-1]] == [start for start, _, _ in every[1:]]
+    for size in (1, 2, 3, 4, 5, 7, 11, 16):
+        assert read_here(streams.by_table(), bytesPerPartition=str(size)) == every
     edges = [row[0] for row in every] + [every[-1][1]]
     for low in range(len(edges)):
         for high in range(low, len(edges)):
-            found = read_here(
-                table_options(world),
-                subscribe=name,
-                startingOffsets=f'{{"{name}": "{edges[low]}"}}',
-                endingOffsets=f'{{"{name}": "{edges[high]}"}}',
-                bytesPerPartition="3",
-            )
-            assert found == every[low:high]
+            starting, ending = (f'{{"{streams.name}": "{edges[each]}"}}' for each in (low, high))
+            between = {"startingOffsets": starting, "endingOffsets": ending, "bytesPerPartition": "3"}
+            assert read_here(streams.by_table(), **between) == every[low:high]
 
 
-@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-@pytest.mark.parametrize(
-    ("offset", "what"),
-    [
-        ("0000000000000002", "not the end of a message"),
-        ("0000000000000099", "beyond the tail"),
-        ("7", "16 digits"),
-    ],
-)
-def test_an_invalid_offset_is_named_when_the_read_is_planned(
-    world: World, name: str, option: str, offset: str, what: str
+#: Where a read is to start and to end, and what is said of it; the messages end at 4 and at 9.
+INVALID = [
+    (2, None, ["startingOffsets: .*not the end of a message"]),
+    (None, 2, ["endingOffsets: .*not the end of a message"]),
+    ("7", 99, ["startingOffsets: .*'7' is not an offset .*16 digits", "endingOffsets: .*beyond the tail"]),
+    (9, 4, ["startingOffsets: .*: 0000000000000009 lies beyond .*0000000000000004"]),
+]
+
+
+@pytest.mark.parametrize(("starting", "ending", "faults"), INVALID)
+def test_invalid_offsets_are_named_when_the_read_is_planned(
+    streams: Streams, starting: Any, ending: Any, faults: list[str]
 ) -> None:
-    filled(world, name, b'["a","bc"]', content_type=JSON)
-    with pytest.raises(InvalidOptions, match=rf"{option}: {name}: .*{what}"):
-        read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
-
-
-def test_a_stream_without_a_given_offset_is_read_from_earliest_to_latest(world: World, name: str) -> None:
-    """From their earliest message, or to their tail."""
-    filled(world, f"{name}-a", b"one", b"two")
-    filled(world, f"{name}-b", b"three", b"four")
-    both, middle = f"{name}-a,{name}-b", f'{{"{name}-a": "{render_offset(3)}"}}'
-    found = read_here(table_options(world), subscribe=both, endingOffsets=middle)
-    assert [value for _, _, value in found] == [b"one", b"three", b"four"]
-    found = read_here(table_options(world), subscribe=both, startingOffsets=middle)
-    assert [value for _, _, value in found] == [b"two", b"three", b"four"]
-
-
-def test_invalid_starting_and_ending_offsets_are_named_in_one_error(world: World, name: str) -> None:
-    filled(world, name, b"one", b"two")
-    places = {
-        "startingOffsets": f'{{"{name}": "1"}}',
-        "endingOffsets": f'{{"{name}": "{render_offset(99)}"}}',
+    streams.fill(b'["a","bc"]', content_type=JSON)
+    given = {"startingOffsets": starting, "endingOffsets": ending}
+    offsets = {
+        option: f"{offset:016}" if isinstance(offset, int) else offset for option, offset in given.items()
     }
-    with pytest.raises(InvalidOptions) as refused:
-        read_here(table_options(world), subscribe=name, **places)
-    first, second = refused.value.faults
-    assert first.startswith(f"startingOffsets: {name}: '1' is not an offset")
-    assert second.startswith(f"endingOffsets: {name}: {render_offset(99)} lies beyond the tail")
+    places = {option: f'{{"{streams.name}": "{offset}"}}' for option, offset in offsets.items() if offset}
+    with pytest.raises(InvalidOptions, match=".*; ".join(faults)) as refused:
+        plan_here(streams.by_table(), **places)
+    assert len(refused.value.faults) == len(faults)
 
 
-def test_an_offset_below_the_retained_one_is_data_loss_or_is_skipped(world: World, name: str) -> None:
+def test_a_stream_without_a_given_offset_is_read_from_earliest_to_latest(streams: Streams) -> None:
+    for suffix, bodies in (("-a", [b"one", b"two"]), ("-b", [b"three", b"four"])):
+        streams.fill(*bodies, suffix=suffix)
+    both = streams.by_table(subscribe=f"{streams.name}-a,{streams.name}-b")
+    middle = f'{{"{streams.name}-a": "{render_offset(3)}"}}'
+    assert values_of(*plan_here(both, endingOffsets=middle)) == [b"one", b"three", b"four"]
+    assert values_of(*plan_here(both, startingOffsets=middle)) == [b"two", b"three", b"four"]
+
+
+def test_an_offset_below_the_retained_one_is_data_loss_or_is_skipped(streams: Streams) -> None:
     """The table's 410: an offset below what is retained, and `earliest`, which is what is retained."""
-    process = world.process()
+    process, name = streams.process, streams.name
     create_bucket(process.stores, name)
     where = StreamKey(name, name)
     process.create(where)
     for body in (b"one", b"two", b"three"):
         process.append(where, body)
     publish_snapshot(process.stores, where, PublishRequest(6, BYTES, b"so far"))
-    origin = table_options(world) | {"bucket": name}
-    assert [row[2] for row in read_here(origin, subscribe=name)] == [b"three"]
+    given = streams.by_table(bucket=name)
+    assert values_of(*plan_here(given)) == [b"three"]
     below = {"startingOffsets": f'{{"{name}": "{render_offset(3)}"}}'}
     with pytest.raises(DataLoss, match=f"{render_offset(3)} lies below {render_offset(6)}"):
-        read_here(origin, subscribe=name, **below)
-    assert [row[2] for row in read_here(origin, subscribe=name, failOnDataLoss="false", **below)] == [
-        b"three"
-    ]
+        plan_here(given, **below)
+    assert values_of(*plan_here(given, failOnDataLoss="false", **below)) == [b"three"]
 
 
-def test_missing_streams_are_all_named(world: World, name: str) -> None:
-    filled(world, name, b"x")
+def test_missing_and_deleted_streams_are_all_named(streams: Streams) -> None:
+    streams.fill(b"x")
+    streams.fill(b"x", suffix="-b")
+    streams.delete("-b")
+    name = streams.name
     with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}-b, {name}-c"):
-        read_here(table_options(world), subscribe=f"{name},{name}-b,{name}-c")
-
-
-def test_a_deleted_stream_is_missing(world: World, name: str) -> None:
-    filled(world, name, b"x")
-    delete(world.process().stores, key(name))
-    with pytest.raises(InvalidOptions, match="no such stream"):
-        read_here(table_options(world), subscribe=name)
+        plan_here(streams.by_table(subscribe=f"{name},{name}-b,{name}-c"))
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 @pytest.mark.parametrize("part_bytes", ["4", "1000"])
-def test_a_missing_batch_is_data_loss_or_is_skipped(
-    world: World, name: str, lost: int, part_bytes: str
-) -> None:
+def test_a_missing_batch_is_data_loss_or_is_skipped(streams: Streams, lost: int, part_bytes: str) -> None:
     """As when DynamoDB's own expiry took it; each task sees it for its own part."""
-    filled(world, name, b"abcd", b"ef", b"ghij", b"kl")
-    process = world.process()
-    record = process.create(key(name)).head.record
-    starts = [0, 4, 6, 10]
-    origin = table_options(world)
-    loud = parse_read_options(origin | {"subscribe": name, "bytesPerPartition": part_bytes}, streaming=False)
-    reader, parts = plan_here(loud)
+    bodies = [b"abcd", b"ef", b"ghij", b"kl"]
+    streams.fill(*bodies)
+    reader, parts = plan_here(streams.by_table(bytesPerPartition=part_bytes))
+    process, start = streams.process, render_offset(sum(map(len, bodies[:lost])))
+    record = load_head(process.stores, streams.key()).record
+    process.stores.table.delete({"pk": {"S": log_pk(record.key, record.incarnation)}, "sk": {"S": start}})
+    with pytest.raises(DataLoss, match=f"{streams.name}: {start}"):
+        rows_of(reader, parts)
     quiet = [dataclasses.replace(part, fail_on_data_loss=False) for part in parts]
-    pk = log_pk(record.key, record.incarnation)
-    process.stores.table.delete({"pk": {"S": pk}, "sk": {"S": render_offset(starts[lost])}})
-    with pytest.raises(DataLoss, match=f"{name}: {render_offset(starts[lost])}"):
-        [rows_of(reader, part) for part in parts]
-    kept = [row[2] for part in quiet for row in rows_of(reader, part)]
-    assert kept == [body for index, body in enumerate([b"abcd", b"ef", b"ghij", b"kl"]) if index != lost]
+    assert values_of(reader, quiet) == bodies[:lost] + bodies[lost + 1 :]
 
 
-def test_a_planned_read_gets_its_messages_after_the_stream_was_deleted(world: World, name: str) -> None:
-    filled(world, name, b"abcd", b"ef")
-    reader, parts = plan_here(parse_read_options(table_options(world) | {"subscribe": name}, streaming=False))
-    delete(world.process().stores, key(name))
-    filled(world, name, b"another")
-    assert [value for part in parts for _, _, value in rows_of(reader, part)] == [b"abcd", b"ef"]
+def test_a_planned_read_gets_its_messages_whatever_comes_later(streams: Streams) -> None:
+    """More messages, and then a deletion."""
+    streams.fill(b"abcd", b"ef")
+    reader, parts = plan_here(streams.by_table())
+    streams.append(b"later")
+    assert values_of(reader, parts) == [b"abcd", b"ef"]
+    streams.delete()
+    streams.fill(b"another")
+    assert values_of(reader, parts) == [b"abcd", b"ef"]
 
 
-def test_arrow_batches_are_bounded_in_rows_and_bytes(world: World, name: str) -> None:
+def test_producers_are_named_where_they_are_known(streams: Streams) -> None:
+    streams.fill(b"plain")
+    for body, claim in ((b"first", ("p", 3, 0)), (b"plain again", None), (b"second", ("p", 3, 1))):
+        streams.append(body, claim=claim)
+    columns = "producer_id,producer_epoch,producer_seq"
+    found = [tuple(row.values()) for row in table_of(*plan_here(streams.by_table()), columns)]
+    assert found == [(None, None, None), ("p", 3, 0), (None, None, None), ("p", 3, 1)]
+
+
+def test_arrow_batches_are_bounded_in_rows_and_bytes(streams: Streams) -> None:
     """Whatever the stream's size, a task holds a page and a batch."""
     small = b"[" + b",".join([b"1"] * 3 * BATCH_ROWS) + b"]"
     large = bytes(INLINE_BYTES + 1)
-    filled(world, name, *[small] * 2, content_type=JSON)
-    filled(world, f"{name}-l", *[large] * 100)
-    for stream, rows in ((name, 6 * BATCH_ROWS), (f"{name}-l", 100)):
-        options = parse_read_options(table_options(world) | {"subscribe": stream}, streaming=False)
-        reader, (part,) = plan_here(options)
+    streams.fill(small, small, content_type=JSON)
+    streams.fill(*[large] * 100, suffix="-l")
+    for suffix, rows in (("", 6 * BATCH_ROWS), ("-l", 100)):
+        reader, (part,) = plan_here(streams.by_table(subscribe=streams.name + suffix))
         batches = list(reader.read(part))
         assert sum(batch.num_rows for batch in batches) == rows
         # An item is taken whole: of tiny messages it may hold more than a batch's rows.
-        assert max(batch.num_rows for batch in batches) <= max(BATCH_ROWS, 3 * BATCH_ROWS)
+        assert max(batch.num_rows for batch in batches) <= 3 * BATCH_ROWS
         values = [batch.column("value").nbytes for batch in batches]
         assert max(values) <= BATCH_BYTES + len(large) + 8 * BATCH_ROWS
 
@@ -201,24 +180,6 @@ def test_small_batches_are_joined_and_large_ones_handed_on(seed: int) -> None:
     assert all(first.num_rows + second.num_rows >= BATCH_ROWS // 4 for first, second in pairwise(joined))
 
 
-def test_memory_does_not_grow_with_the_stream(world: World, name: str) -> None:
-    process = world.process()
-    process.create(key(name))
-    peaks = []
-    for _ in range(2):
-        for _ in range(40):
-            process.append(key(name), bytes(INLINE_BYTES * 10))
-        options = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
-        reader, parts = plan_here(dataclasses.replace(options, bytes_per_partition=10**9))
-        tracemalloc.start()
-        for part in parts:
-            for _batch in reader.read(part):
-                pass
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0], "twice the stream, the same memory"
-
-
 def decoded(batch: Batch) -> BatchItem:
     return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=BatchItem, strict=False)
 
@@ -235,18 +196,14 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         Batch(100, Tail(100, closed=True), "id", 1, tombstone=True, behind_closing=True),
     ]
     for batch in batches:
-        known = decode_batch(encode_batch("log/v1/a#i", batch))
-        item = decoded(batch)
+        known, item = decode_batch(encode_batch("log/v1/a#i", batch)), decoded(batch)
         assert (item.start, item.end, item.t.N) == (known.start, known.end, known.time_ms)
         assert (item.data or None) == (known.data or None)
         assert (item.s.S if item.s else None) == known.blob
-        ends = message_ends(item)
-        assert [end - start for start, end in zip([known.start, *ends], ends, strict=False)] == list(
-            known.lengths
-        )
-    assert {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()} == {
-        107: "new"
-    }
+        places = [known.start, *message_ends(item)]
+        assert [end - start for start, end in pairwise(places)] == list(known.lengths)
+    named = {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()}
+    assert named == {107: "new"}
     many = tuple(ProducerState(f"writer-{number}", 0, 0, number) for number in range(108))
     crowded = decoded(Batch(100, Tail(107, producers=many), "id", 1, b"abcdefg", lengths=(7,)))
     assert crowded.p is not None
@@ -280,27 +237,22 @@ def test_bytes_that_do_not_fit_their_checksum_are_damaged(body: bytes, many: int
         read()
 
 
-@pytest.mark.parametrize("part_bytes", ["1", "3", "1000"])
-def test_a_fork_is_read_through_its_lineage(world: World, name: str, part_bytes: str) -> None:
-    """From the first source, from the middle of a message of the second, and its own."""
-    filled(world, f"{name}-first", b"ab", b"cd", b"never")
-    process = world.process()
-    second, third = key(f"{name}-second"), key(name)
-    process.fork(second, key(f"{name}-first"), 4)
+def test_a_fork_is_read_through_its_lineage(streams: Streams) -> None:
+    """From the first source, from the middle of a message of the second, and its own; and one that has
+    nothing of its own."""
+    streams.fill(b"ab", b"cd", b"never", suffix="-first")
+    process, second = streams.process, streams.key("-second")
+    process.fork(second, streams.key("-first"), 4)
     process.append(second, b"efxxx")
-    process.fork(third, second, 4, sub=2)
-    process.append(third, b"gh")
-    delete(process.stores, second)
-    found = read_here(table_options(world), subscribe=name, bytesPerPartition=part_bytes)
-    assert [value for _, _, value in found] == [b"ab", b"cd", b"ef", b"gh"]
-    assert [end for _, end, _ in found] == [render_offset(end) for end in (2, 4, 6, 8)]
-
-
-def test_a_fork_without_data_of_its_own(world: World, name: str) -> None:
-    filled(world, f"{name}-source", b"ab", b"cd")
-    world.process().fork(key(name), key(f"{name}-source"), 2)
-    expected = [(render_offset(0), render_offset(2), b"ab")]
-    assert read_here(table_options(world), subscribe=name) == expected
+    process.fork(streams.key(), second, 4, sub=2)
+    process.append(streams.key(), b"gh")
+    process.fork(streams.key("-bare"), streams.key("-first"), 2)
+    streams.delete("-second")
+    ends = [(render_offset(end - 2), render_offset(end)) for end in (2, 4, 6, 8)]
+    expected = [(*places, value) for places, value in zip(ends, (b"ab", b"cd", b"ef", b"gh"), strict=True)]
+    for size in ("1", "3", "1000"):
+        assert read_here(streams.by_table(), bytesPerPartition=size) == expected
+    assert read_here(streams.by_table(subscribe=f"{streams.name}-bare")) == expected[:1]
 
 
 def test_a_batch_of_several_objects_is_read_in_order() -> None:

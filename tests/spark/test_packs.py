@@ -1,20 +1,21 @@
-"""The reader of the table over packs: the same rows as of the batches that they have replaced."""
+"""The reader of the table over packs, and over many batches at once: the rows are those of single batches."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.spark.streams import key, plan_here, read_here, table_options
-from tests.support import BYTES, JSON, World
+from tests.spark.streams import Streams, plan_here, read_here, table_of
+from tests.support import BYTES, JSON
 from tidemark.janitor.sweep import sweep
 from tidemark.log.schema import encode_lengths
 from tidemark.protocol.pack import Packing
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options.connection import InvalidOptions
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.readers import dynamodb
 from tidemark.spark.readers.items import (
     RUN_BYTES,
@@ -27,128 +28,83 @@ from tidemark.spark.readers.items import (
     merge_page,
 )
 
-SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
+SMALL = Packing(0, every_bytes=1, pack_bytes=250, min_batches=2, block_bytes=80)
 
 
-def fill(world: World, name: str) -> None:
-    process = world.process()
-    process.stores.packing = SMALL
-    process.create(key(name), content_type=JSON)
+def fill(streams: Streams, *, messages: Any = 2, content_type: Any = JSON) -> list[dict[str, Any]]:
+    """Thirty appends, a second between them. Returns the rows that they are."""
+    streams.process.stores.packing = SMALL
+    streams.fill(content_type=content_type)
+    rows: list[dict[str, Any]] = []
+    place = 0
     for number in range(30):
-        process.append(key(name), b'["%d",%d]' % (number, number), content_type=JSON)
-        world.clock.advance(1000)
+        values = [b'{"key":%d}' % (number % 2 + 10**each) for each in range(messages(number))]
+        body = b"[%s]" % b",".join(values) if content_type is JSON else b"".join(values)
+        streams.append(body)
+        for value in values if content_type is JSON else [body]:
+            end = place + len(value) + (content_type is JSON)
+            told = {"offset": f"{place:016}", "end_offset": f"{end:016}", "value": value}
+            rows.append(told | {"timestamp": datetime.fromtimestamp(streams.world.clock.now_ms / 1000, UTC)})
+            place = end
+        streams.world.clock.advance(1000)
+    return rows
 
 
-def pack(world: World) -> None:
-    process = world.process()
-    process.stores.packing = SMALL
-    assert sweep(process.stores).packed
+def fill_by_two(streams: Streams) -> list[dict[str, Any]]:
+    return fill(streams, messages=lambda _: 2)
 
 
-def all_rows(world: World, name: str, **options: str) -> list[dict[str, Any]]:
-    parsed = parse_read_options(table_options(world) | {"subscribe": name} | options, streaming=False)
-    reader, parts = plan_here(parsed)
-    read = [batch for part in parts for batch in reader.read(part, parsed.columns)]
-    return [row for batch in read for row in batch.to_pylist()]
+def pack(streams: Streams) -> None:
+    assert sweep(streams.process.stores).packed
 
 
-def test_rows_of_packs_are_those_of_the_batches(world: World, name: str) -> None:
-    fill(world, name)
-    before = all_rows(world, name)
-    pack(world)
-    assert all_rows(world, name) == before
-    assert len({row["timestamp"] for row in before}) == 30
-
-
-def test_rows_of_packs_without_a_separator_and_with_many_messages_an_append(world: World, name: str) -> None:
-    """Bytes have no comma behind them, and batches of one message and of several lie in one block."""
-    process = world.process()
-    process.stores.packing = SMALL
-    for stream, content_type in ((name, BYTES), (f"{name}-json", JSON)):
-        process.create(key(stream), content_type=content_type)
-        for number in range(30):
-            members = b",".join(b"%d" % (10**each) for each in range(number % 3 + 1))
-            process.append(key(stream), b"[%s]" % members, content_type=content_type)
-            world.clock.advance(1000)
-    before = all_rows(world, name), all_rows(world, f"{name}-json")
-    pack(world)
-    assert (all_rows(world, name), all_rows(world, f"{name}-json")) == before
-    assert [len(rows) for rows in before] == [30, 60]
+def all_rows(streams: Streams, **options: str) -> list[dict[str, Any]]:
+    given = {"columns": ",".join(COLUMNS)} | options
+    return table_of(*plan_here(streams.by_table(**given)), given["columns"])
 
 
 @pytest.mark.parametrize(
-    "columns", ["offset", "end_offset,timestamp", "value,producer_id", "type,key", "bucket"]
+    ("content_type", "messages"),
+    [(JSON, lambda _: 1), (JSON, lambda _: 2), (JSON, lambda number: number % 3 + 1), (BYTES, lambda _: 2)],
+    ids=["one message", "two", "one to three", "bytes"],
 )
-def test_chosen_columns_of_packs_are_those_of_the_batches(world: World, name: str, columns: str) -> None:
-    process = world.process()
-    process.stores.packing = SMALL
-    process.create(key(name), content_type=JSON)
-    for number in range(30):
-        change = b'{"type":"t%d","key":"k%d","value":{}}' % (number % 2, number)
-        process.append(key(name), change, content_type=JSON)
-    before = all_rows(world, name, columns=columns)
-    pack(world)
-    assert all_rows(world, name, columns=columns) == before
-    assert len(before) == 30
-    assert before[0].keys() == set(columns.split(","))
+def test_rows_of_packs_are_those_of_the_batches(streams: Streams, content_type: Any, messages: Any) -> None:
+    """In every partition and in any columns; and of what follows a pack."""
+    expected = fill(streams, messages=messages, content_type=content_type)
+    before = all_rows(streams)
+    assert [{name: row[name] for name in expected[0]} for row in before] == expected
+    pack(streams)
+    assert all_rows(streams) == before
+    for size in (7, 33, 400):
+        assert all_rows(streams, bytesPerPartition=str(size)) == before
+    for columns in ("offset", "end_offset,timestamp", "value,producer_id", "type,key", "bucket"):
+        chosen = [{name: row[name] for name in columns.split(",")} for row in before]
+        assert all_rows(streams, columns=columns) == chosen
+    streams.append(b"7")
+    streams.append(b"8")
+    assert all_rows(streams)[:-2] == before
 
 
-@pytest.mark.parametrize("part_bytes", [1, 3, 17, 64, 1000])
-def test_partitions_inside_packs_lose_and_repeat_nothing(world: World, name: str, part_bytes: int) -> None:
-    fill(world, name)
-    before = read_here(table_options(world), subscribe=name)
-    pack(world)
-    assert read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes)) == before
-
-
-def test_offsets_inside_packs_are_checked(world: World, name: str) -> None:
-    fill(world, name)
-    before = read_here(table_options(world), subscribe=name)
-    pack(world)
+def test_offsets_inside_packs_are_checked(streams: Streams) -> None:
+    fill_by_two(streams)
+    before = read_here(streams.by_table())
+    pack(streams)
     for number, (offset, _, _) in enumerate(before):
-        starting = f'{{"{name}": "{offset}"}}'
-        assert read_here(table_options(world), subscribe=name, startingOffsets=starting) == before[number:]
-    between = f'{{"{name}": "{int(before[7][0]) + 1:016d}"}}'
+        starting = f'{{"{streams.name}": "{offset}"}}'
+        assert read_here(streams.by_table(), startingOffsets=starting) == before[number:]
+    between = f'{{"{streams.name}": "{int(before[7][0]) + 1:016d}"}}'
     with pytest.raises(InvalidOptions, match="not the end of a message"):
-        read_here(table_options(world), subscribe=name, startingOffsets=between)
+        plan_here(streams.by_table(), startingOffsets=between)
 
 
-def test_a_limit_inside_a_pack_ends_where_a_block_ends(world: World, name: str) -> None:
-    fill(world, name)
-    pack(world)
-    reader, _ = plan_here(parse_read_options(table_options(world) | {"subscribe": name}, streaming=False))
-    head = reader.head(name)
-    place = reader.limit(name, head.earliest, head.tail, 60)
-    assert 20 <= int(place.offset) <= 60
-
-
-def test_batches_of_one_message_are_read_together_and_are_the_same_rows(world: World, name: str) -> None:
-    """In every partition, before and behind packs, with the times and the offsets that each has by itself."""
-    process = world.process()
-    process.stores.packing = SMALL
-    process.create(key(name), content_type=JSON)
-    expected: list[dict[str, Any]] = []
-    for number in range(40):
-        body = b'{"n":%d}' % number
-        begin = expected[-1]["end_offset"] if expected else f"{0:016}"
-        process.append(key(name), body, content_type=JSON)
-        end = f"{int(begin) + len(body) + 1:016}"
-        expected.append({"offset": begin, "end_offset": end, "value": body, "ms": world.clock.now_ms})
-        world.clock.advance(1000)
-        if number == 24:
-            pack(world)
-    rows = all_rows(world, name)
-    assert [
-        {name: row[name] for name in ("offset", "end_offset", "value")} | {"ms": epoch_ms(row["timestamp"])}
-        for row in rows
-    ] == expected
-    for part_bytes in (1, 7, 33, 100):
-        found = read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes))
-        assert found == [(row["offset"], row["end_offset"], row["value"]) for row in expected]
-
-
-def epoch_ms(instant: Any) -> int:
-    return round(instant.timestamp() * 1000)
+def test_a_limit_inside_a_pack_ends_where_a_block_ends(streams: Streams) -> None:
+    ends = [int(row["end_offset"]) for row in fill_by_two(streams)]
+    pack(streams)
+    reader, _ = plan_here(streams.by_table())
+    head = reader.head(streams.name)
+    place = int(reader.limit(streams.name, head.earliest, head.tail, 150).offset)
+    assert 40 <= place <= 150
+    assert place in ends
 
 
 def single(start: int, end: int, **more: Any) -> BatchItem:
@@ -159,61 +115,37 @@ def single(start: int, end: int, **more: Any) -> BatchItem:
 PLAIN = [single(start, start + 4) for start in range(0, 24, 4)]
 TWO_EACH = [single(start, start + 4, m=Binary(b"\x01\x03")) for start in range(24, 48, 4)]
 CLOSED = single(24, 24, b=None)
-LARGE = single(24, 30, b=None, s=Text("x"))
+BLOB = single(24, 30, b=None, s=Text("x"))
+BEHIND_A_GAP = [single(22, 30), single(30, 31)]
+OVERLAPPING = [single(18, 30), single(30, 31)]
+TOO_FEW_BYTES = single(20, 24, b=Binary(b"x"))
+WRONG_LENGTHS = [single(n, n + 4, m=Binary(b"\x05")) for n in range(0, 16, 4)]
+#: The page, from where and to where it is read, and what it becomes: a run is given by its two ends.
+PAGES: dict[str, tuple[list[BatchItem], int, int, list[Any]]] = {
+    "empty": ([], 0, 99, []),
+    "whole": (PLAIN, 0, 99, [(0, 24)]),
+    "begins inside the first": (PLAIN, 2, 99, [PLAIN[0], (4, 24)]),
+    "begins behind the first": (PLAIN, 4, 99, [PLAIN[0], (4, 24)]),
+    "begins inside the second": (PLAIN, 5, 99, PLAIN),
+    "gap before": (PLAIN[1:], 2, 99, PLAIN[1:]),
+    "gap": ([*PLAIN[:5], *BEHIND_A_GAP], 0, 99, [(0, 20), *BEHIND_A_GAP]),
+    "overlap": ([*PLAIN[:5], *OVERLAPPING], 0, 99, [(0, 20), *OVERLAPPING]),
+    "ends between two": (PLAIN, 0, 20, [(0, 20), PLAIN[5]]),
+    "ends inside one": (PLAIN, 0, 17, [(0, 20), PLAIN[5]]),
+    "several messages": (PLAIN + TWO_EACH, 0, 99, [(0, 24), (24, 48)]),
+    "few": (PLAIN[:3], 0, 99, PLAIN[:3]),
+    "mark of closing": ([*PLAIN, CLOSED], 0, 99, [(0, 24), CLOSED]),
+    "blob": ([*PLAIN, BLOB], 0, 99, [(0, 24), BLOB]),
+    "bytes that are too few": ([*PLAIN[:5], TOO_FEW_BYTES], 0, 99, [*PLAIN[:5], TOO_FEW_BYTES]),
+    "lengths that do not add up": (WRONG_LENGTHS, 0, 99, WRONG_LENGTHS),
+}
 
 
-@pytest.mark.parametrize(
-    ("page", "reached", "high", "merged"),
-    [
-        ([], 0, 99, []),
-        (PLAIN, 0, 99, [(0, 24)]),
-        (PLAIN, 2, 99, [PLAIN[0], (4, 24)]),
-        (PLAIN, 4, 99, [PLAIN[0], (4, 24)]),
-        (PLAIN, 5, 99, PLAIN),
-        (PLAIN[1:], 2, 99, PLAIN[1:]),
-        ([*PLAIN[:5], single(22, 30), single(30, 31)], 0, 99, [(0, 20), single(22, 30), single(30, 31)]),
-        ([*PLAIN[:5], single(18, 30), single(30, 31)], 0, 99, [(0, 20), single(18, 30), single(30, 31)]),
-        (PLAIN, 0, 20, [(0, 20), PLAIN[5]]),
-        (PLAIN, 0, 17, [(0, 20), PLAIN[5]]),
-        (PLAIN + TWO_EACH, 0, 99, [(0, 24), (24, 48)]),
-        (PLAIN[:3], 0, 99, PLAIN[:3]),
-        ([*PLAIN, CLOSED], 0, 99, [(0, 24), CLOSED]),
-        (
-            [*PLAIN, single(24, 30, b=None, s=Text("x"))],
-            0,
-            99,
-            [(0, 24), single(24, 30, b=None, s=Text("x"))],
-        ),
-        ([*PLAIN[:5], single(20, 24, b=Binary(b"x"))], 0, 99, [*PLAIN[:5], single(20, 24, b=Binary(b"x"))]),
-        ([single(n, n + 4, m=Binary(b"\x05")) for n in range(0, 16, 4)], 0, 99, None),
-    ],
-    ids=[
-        "empty",
-        "whole",
-        "begins inside the first",
-        "begins behind the first",
-        "begins inside the second",
-        "gap before",
-        "gap",
-        "overlap",
-        "ends between two",
-        "ends inside one",
-        "several messages",
-        "few",
-        "mark of closing",
-        "blob",
-        "bytes that are too few",
-        "lengths that do not add up",
-    ],
-)
-def test_items_are_a_run_only_where_they_may_be(
-    page: list[BatchItem], reached: int, high: int, merged: list[Any] | None
-) -> None:
-    found = [
-        (each.start, each.end) if isinstance(each, MessageRun) else each
-        for each in merge_page(page, reached, high)
-    ]
-    assert found == (page if merged is None else merged)
+@pytest.mark.parametrize("case", PAGES)
+def test_items_are_a_run_only_where_they_may_be(case: str) -> None:
+    page, reached, high, merged = PAGES[case]
+    found = merge_page(page, reached, high)
+    assert [(each.start, each.end) if isinstance(each, MessageRun) else each for each in found] == merged
 
 
 def test_a_run_has_a_bounded_number_of_bytes() -> None:
@@ -225,84 +157,73 @@ def test_a_run_has_a_bounded_number_of_bytes() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_of_runs_are_those_of_items_one_by_one(
-    world: World, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    streams: Streams, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items with one message and with several, deflated, in S3 and with producers, cut into partitions."""
-    chance, process = Random(seed), world.process()
+    chance = Random(seed)
     content_type, first, has_blobs = (JSON, BYTES)[seed % 2], 0 if seed >= 4 else 30, seed in (0, 3)
-    process.create(key(name), content_type=content_type)
+    streams.fill(content_type=content_type)
     for number in range(40):
         body = b'"%s"' % (b"x" * chance.choice((1, 5, 1000)))
         if has_blobs and number % 13 == 7:
             body = b'"%s"' % chance.randbytes(INLINE_BYTES).hex().encode()
         if number // 10 % 2:
             body = b"[%s]" % b",".join([body] * chance.randrange(1, 4))
-        claim = ("writer", 0, number - first) if number >= first else None
-        process.append(key(name), body, content_type=content_type, claim=claim)
-        world.clock.advance(1000)
+        streams.append(body, claim=("writer", 0, number - first) if number >= first else None)
+        streams.world.clock.advance(1000)
     sizes = (10**9, 500_000) if has_blobs else (10**9, 5000, 300)
-    runs = [all_rows(world, name, bytesPerPartition=str(size)) for size in sizes]
+    runs = [all_rows(streams, bytesPerPartition=str(size)) for size in sizes]
     monkeypatch.setattr(dynamodb, "merge_page", lambda items, _reached, _high: items)
-    one_by_one = all_rows(world, name)
+    one_by_one = all_rows(streams)
     assert all(rows == one_by_one for rows in runs)
     assert "writer" in {row["producer_id"] for row in one_by_one}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one(seed: int) -> None:
-    chance = Random(seed)
+def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one() -> None:
     edges = (0, 1, 127, 128, 16383, 16384, 2**21, 2**40)
-    columns = [
-        [max(0, chance.choice(edges) - chance.randrange(3)) for _ in range(chance.randrange(1, 30))]
-        for _ in range(chance.randrange(1, 30))
-    ]
-    lengths, counts = decode_all_lengths([encode_lengths(column) for column in columns])
-    assert lengths.tolist() == [length for column in columns for length in column]
-    assert counts.tolist() == [len(column) for column in columns]
+    for seed in range(20):
+        chance = Random(seed)
+        columns = [
+            [max(0, chance.choice(edges) - chance.randrange(3)) for _ in range(chance.randrange(1, 30))]
+            for _ in range(chance.randrange(1, 30))
+        ]
+        lengths, counts = decode_all_lengths([encode_lengths(column) for column in columns])
+        assert lengths.tolist() == [length for column in columns for length in column]
+        assert counts.tolist() == [len(column) for column in columns]
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_read_between_two_times_has_what_was_written_between_them(
-    world: World, name: str, *, packed: bool
+    streams: Streams, *, packed: bool
 ) -> None:
     """Each append has its own second, two messages and, in packs, a block that it shares with others."""
-    began = world.clock.now_ms
-    fill(world, name)
-    before = read_here(table_options(world), subscribe=name)
+    began = streams.world.clock.now_ms
+    fill_by_two(streams)
+    before = read_here(streams.by_table())
     if packed:
-        pack(world)
+        pack(streams)
     for first, last in ((-5, 99), (0, 30), (1, 2), (7, 7), (13, 29), (29, 30), (30, 40)):
-        found = read_here(
-            table_options(world),
-            subscribe=name,
-            startingTimestamp=str(began + 1000 * first),
-            endingTimestamp=str(began + 1000 * last),
-        )
+        times = {"startingTimestamp": began + 1000 * first, "endingTimestamp": began + 1000 * last}
+        found = read_here(streams.by_table(), **{name: str(ms) for name, ms in times.items()})
         assert found == before[2 * max(first, 0) : 2 * last], (first, last)
-    later = f'{{"{name}": {began + 28_001}}}'
-    assert read_here(table_options(world), subscribe=name, startingOffsetsByTimestamp=later) == before[58:]
+    later = f'{{"{streams.name}": {began + 28_001}}}'
+    assert read_here(streams.by_table(), startingOffsetsByTimestamp=later) == before[58:]
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_limit_of_messages_ends_where_a_batch_or_a_block_does(
-    world: World, name: str, *, packed: bool
-) -> None:
-    fill(world, name)
+def test_a_limit_of_messages_ends_where_a_batch_or_a_block_does(streams: Streams, *, packed: bool) -> None:
+    ends = [int(row["end_offset"]) for row in fill_by_two(streams)]
     if packed:
-        pack(world)
-    options = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
-    reader, _ = plan_here(options)
-    head = reader.head(name)
+        pack(streams)
+    reader, _ = plan_here(streams.by_table())
+    head = reader.head(streams.name)
     place, counts = head.earliest, []
     while place != head.tail:
-        end = reader.limit_messages(name, place, head.tail, 10)
-        starting, ending = (f'{{"{name}": "{each.offset}"}}' for each in (place, end))
-        found = read_here(
-            table_options(world), subscribe=name, startingOffsets=starting, endingOffsets=ending
-        )
-        counts.append(len(found))
+        end = reader.limit_messages(streams.name, place, head.tail, 10)
+        counts.append(sum(int(place.offset) < each <= int(end.offset) for each in ends))
+        assert int(end.offset) in ends
         place = end
     assert sum(counts) == 60
-    # The first block is taken whatever it holds: here are some of twelve messages.
+    # The first block is taken whatever it holds.
     assert all(6 <= count <= (12 if packed else 10) for count in counts[:-1]), counts
-    assert reader.limit_messages(name, head.earliest, head.tail, 1) != head.earliest
+    assert reader.limit_messages(streams.name, head.earliest, head.tail, 1) != head.earliest
