@@ -1,13 +1,12 @@
 """DynamoDB's protocol on the engine: it answers as moto does, which others made, and refuses what it does not
 know.
 
-The same requests go to both, one after the other: random ones over few keys, and those that whole runs of the
-simulation make, faults and late copies included.
+The same requests go to both, one after the other: those that whole runs of the simulation make, faults and
+late copies included. `test_table.py` has random ones.
 """
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +25,6 @@ from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.engine.dynamodb import TOKEN_MS
 from tidemark.local.engines import LocalServices
 
-REQUESTS = 400
 SEEDS = (11, 12, 13, 14)
 
 
@@ -91,178 +89,6 @@ def make_mirror(start_engines: Callable[[str], LocalServices], monkeypatch: pyte
         return Mirror(lambda: 0, name)
 
     return make
-
-
-def test_a_batch_of_reads_is_answered_alike(make_mirror: MakeMirror) -> None:
-    mirror = make_mirror()
-    keys = [{"pk": {"S": "p"}, "sk": {"S": sk}} for sk in "abc"]
-    for key in keys[:2]:
-        put = {"TableName": "simulated", "Item": {"n": {"N": "1"}, "m": {"S": "x"}} | key}
-        mirror.send("PutItem", orjson.dumps(put))
-    some = {"ProjectionExpression": "#n", "ExpressionAttributeNames": {"#n": "n"}}
-    for asked, found in ((keys, 2), (keys[1:], 1), (keys[2:], 0)):
-        for more in ({"ConsistentRead": True} | some, {}):
-            request = {"RequestItems": {"simulated": {"Keys": asked} | more}}
-            status, body = mirror.send("BatchGetItem", orjson.dumps(request))
-            assert (status, len(orjson.loads(body)["Responses"]["simulated"])) == (200, found)
-
-
-# --- random requests ------------------------------------------------------------------
-
-CONDITIONS = [
-    "attribute_not_exists(sk)",
-    "attribute_exists(sk)",
-    "n = :n",
-    "n <> :n",
-    "n > :n",
-    "n <= :n AND attribute_exists(s)",
-    "inc = :s",
-    "inc = :s AND (attribute_not_exists(rc) OR rc = :n)",
-    "inc = :s AND attribute_not_exists(dl) AND s = :s",
-    "attribute_exists(sk) AND n = :n",
-    "inc = :s AND rc > :n",
-    "s > :s OR rc < :n",
-    "#dl = :n",
-]
-UPDATES = [
-    "ADD rc :n",
-    "SET #dl = :n",
-    "SET s = :s, n = :n",
-    "SET s = :s ADD rc :n",
-]
-
-
-class Requests:
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
-        self._tokens = 0
-        #: The engine remembers tokens whatever the table.
-        self._run = uuid.uuid4().hex[:8]
-        #: Of transactions that were carried out; what becomes of the others' tokens is nowhere promised.
-        self.used_tokens: list[str] = []
-
-    def next(self) -> tuple[str, dict[str, Any]]:
-        operations = {
-            "GetItem": lambda: {"Key": self._key(), "ConsistentRead": True},
-            "PutItem": lambda: {"Item": self._item()} | self._condition(),
-            "DeleteItem": lambda: {"Key": self._key()} | self._condition(),
-            "UpdateItem": self._update,
-            "TransactWriteItems": self._transaction,
-            "BatchWriteItem": self._batch,
-            "Query": self._query,
-        }
-        operation = self._chance.choices(list(operations), (2, 5, 2, 4, 5, 1, 4))[0]
-        arguments: dict[str, Any] = operations[operation]()
-        is_many = operation in {"TransactWriteItems", "BatchWriteItem"}
-        return operation, arguments if is_many else {"TableName": "simulated"} | arguments
-
-    def _key(self) -> dict[str, Any]:
-        sk = self._chance.choice(["0", "00", "1", "1.", "é", "~", "stream/a", "stream/b"])
-        return {"pk": {"S": self._chance.choice(["p", "q"])}, "sk": {"S": sk}}
-
-    def _item(self) -> dict[str, Any]:
-        more = {
-            "n": {"N": str(self._chance.randrange(-1, 3))},
-            "s": {"S": self._chance.choice(["a", "ab", "é"])},
-            "inc": {"S": self._chance.choice(["a", "b"])},
-            "rc": {"N": str(self._chance.randrange(3))},
-            "dl": {"N": "1"},
-            "b": {"B": "eDs="},
-            "x": {"BOOL": True},
-        }
-        return self._key() | {name: value for name, value in more.items() if self._chance.random() < 0.5}
-
-    def _values(self, *expressions: str) -> dict[str, Any]:
-        """Values and names that the expressions use, and no others: DynamoDB refuses those."""
-        text = " ".join(expressions)
-        values = {
-            ":n": {"N": str(self._chance.randrange(-1, 3))},
-            ":s": {"S": self._chance.choice(["a", "b"])},
-        }
-        used = {name: value for name, value in values.items() if name in text}
-        arguments: dict[str, Any] = {"ExpressionAttributeValues": used} if used else {}
-        return arguments | ({"ExpressionAttributeNames": {"#dl": "dl"}} if "#dl" in text else {})
-
-    def _condition(self, update: str = "") -> dict[str, Any]:
-        if self._chance.random() > 0.7:
-            return self._values(update)
-        condition = self._chance.choice(CONDITIONS)
-        return {
-            "ConditionExpression": condition,
-            "ReturnValuesOnConditionCheckFailure": self._chance.choice(["ALL_OLD", "NONE"]),
-        } | self._values(condition, update)
-
-    def _update(self) -> dict[str, Any]:
-        update = self._chance.choice(UPDATES)
-        return {"Key": self._key(), "UpdateExpression": update} | self._condition(update)
-
-    def _transaction(self) -> dict[str, Any]:
-        writes = []
-        for _ in range(self._chance.randint(1, 4)):
-            kind = self._chance.choice(["Put", "Update"])
-            write = self._update() if kind == "Update" else {"Item": self._item()} | self._condition()
-            writes.append({kind: {"TableName": "simulated"} | write})
-        lot = self._chance.random()
-        if lot < 0.3:
-            return {"TransactItems": writes}
-        self._tokens += 1
-        reused = self._chance.choice(self.used_tokens) if self.used_tokens and lot < 0.4 else None
-        return {"TransactItems": writes, "ClientRequestToken": reused or f"{self._run}-{self._tokens}"}
-
-    def _batch(self) -> dict[str, Any]:
-        keys = {(key["pk"]["S"], key["sk"]["S"]): key for key in (self._key() for _ in range(4))}
-        requests = [
-            {"DeleteRequest": {"Key": key}}
-            if self._chance.random() < 0.5
-            else {"PutRequest": {"Item": self._item() | key}}
-            for key in keys.values()
-        ]
-        return {"RequestItems": {"simulated": requests}}
-
-    def _query(self) -> dict[str, Any]:
-        low, high = self._chance.choice([("0", "~"), ("0", "1"), ("00", "stream/a"), (" ", "é"), ("1", "1.")])
-        arguments = {
-            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :low AND :high",
-            "ExpressionAttributeValues": {":pk": {"S": "p"}, ":low": {"S": low}, ":high": {"S": high}},
-            "ConsistentRead": True,
-            "ScanIndexForward": self._chance.random() < 0.5,
-        }
-        if self._chance.random() < 0.5:
-            arguments["Limit"] = self._chance.randint(1, 4)
-        if self._chance.random() < 0.5:
-            arguments |= {
-                "ProjectionExpression": "#sk,#n",
-                "ExpressionAttributeNames": {"#sk": "sk", "#n": "n"},
-            }
-        return arguments
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_requests_are_answered_alike(make_mirror: MakeMirror, seed: int) -> None:
-    chance = random.Random(seed)
-    mirror, requests = make_mirror(), Requests(chance)
-    sent: list[tuple[str, dict[str, Any]]] = []
-    for _ in range(REQUESTS):
-        # Now and then an earlier request once more: of a transaction its token makes nothing.
-        again = bool(sent) and chance.random() < 0.1
-        operation, arguments = chance.choice(sent) if again else requests.next()
-        sent.append((operation, arguments))
-        status, _ = mirror.send(operation, orjson.dumps(arguments))
-        if status == 200 and "ClientRequestToken" in arguments:
-            requests.used_tokens.append(arguments["ClientRequestToken"])
-    for answered in (
-        "PutItem 200",
-        "PutItem ConditionalCheckFailedException",
-        "UpdateItem ConditionalCheckFailedException",
-        "DeleteItem ConditionalCheckFailedException",
-        "TransactWriteItems 200",
-        "TransactWriteItems TransactionCanceledException",
-        "TransactWriteItems ValidationException",
-    ):
-        assert mirror.compared[answered] > 0, f"{answered} is not compared: {mirror.compared}"
-
-
-# --- requests of the use cases ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -29,26 +29,25 @@ def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sent", "raw_path"),
     [
-        ("/v1/stream/a%20b", "/v1/stream/a b"),
-        ("/v1/stream/a%2Fb", "/v1/stream/a/b"),
-        ("/v1/stream/%C3%A9", "/v1/stream/é"),
-        ("/v1/stream/a+b", "/v1/stream/a+b"),
-        ("/v1/stream/a/", "/v1/stream/a/"),
-        ("/v1/stream/%2541", "/v1/stream/A"),
-        ("/v1/stream/a%252Fb", "/v1/stream/a/b"),
-        ("/v1/stream/a%2525b", "/v1/stream/a%b"),
-        ("/v1/stream/a%23b", "/v1/stream/a#b"),
-        ("/v1/stream/a%3Fb", "/v1/stream/a"),
-        ("/v1/stream/a%253Fb", "/v1/stream/a?b"),
-        ("/v1/stream/%FF", "/v1/stream/\ufffd"),
-        ("/v1/stream/%25FF", "/v1/stream/\ufffd"),
+        ("a%20b", "a b"),
+        ("a%2Fb", "a/b"),
+        ("%C3%A9", "é"),
+        ("a+b", "a+b"),
+        ("a/", "a/"),
+        ("%2541", "A"),
+        ("a%252Fb", "a/b"),
+        ("a%2525b", "a%b"),
+        ("a%23b", "a#b"),
+        ("a%3Fb", "a"),
+        ("a%253Fb", "a?b"),
+        ("%FF", "\ufffd"),
+        ("%25FF", "\ufffd"),
     ],
 )
 def test_the_path_is_decoded_twice_and_cut_at_a_question_mark(sent: str, raw_path: str) -> None:
     """As captured from HTTP APIs (hotsock/voker, pull request 8). A function URL decodes nothing."""
-    event = event_of(path=decode_path(sent))
-    assert event["rawPath"] == raw_path
-    assert event["requestContext"]["http"]["path"] == raw_path
+    event = event_of(path=decode_path(f"/v1/stream/{sent}"))
+    assert event["rawPath"] == event["requestContext"]["http"]["path"] == f"/v1/stream/{raw_path}"
 
 
 @pytest.mark.parametrize("sent", ["/v1/stream/percent%25done", "/v1/stream/a%zz", "/v1/stream/100%25", "/%"])
@@ -78,35 +77,26 @@ def test_keys_without_a_value_are_left_out() -> None:
     """A handler that relies on them would fail in AWS."""
     event = event_of(match=Match(Route("ANY", "$default", "ReadFunction")))
     assert not {"body", "cookies", "pathParameters", "queryStringParameters"} & event.keys()
-    assert event["rawQueryString"] == ""
-    assert event["isBase64Encoded"] is False
+    assert (event["rawQueryString"], event["isBase64Encoded"]) == ("", False)
 
 
-def test_repeated_headers_are_joined_by_a_bare_comma() -> None:
-    headers = [("x-a", "first"), ("accept", "*/*"), ("x-a", "second")]
-    assert event_of(headers=headers)["headers"]["x-a"] == "first,second"
-
-
-def test_cookies_are_in_their_own_field_and_not_in_the_headers() -> None:
-    event = event_of(headers=[("cookie", "a=1; b=2"), ("cookie", "c=3")])
-    assert event["cookies"] == ["a=1", "b=2", "c=3"]
-    assert "cookie" not in event["headers"]
-
-
-def test_headers_of_the_connection_are_not_in_the_event() -> None:
+def test_headers_are_joined_and_cookies_and_those_of_the_connection_are_not_among_them() -> None:
     """A chunked body arrives whole, so its length is known and it is no longer chunked."""
-    headers = [("transfer-encoding", "chunked"), ("connection", "keep-alive"), ("expect", "100-continue")]
-    event = event_of(headers=headers, body=b"abc")
-    assert event["headers"]["content-length"] == "3"
-    assert not {"transfer-encoding", "connection", "expect"} & event["headers"].keys()
-
-
-def test_the_gateway_adds_the_forwarded_headers_and_a_trace_id() -> None:
-    headers = event_of(headers=[("x-forwarded-for", "198.51.100.1")])["headers"]
-    assert headers["x-forwarded-for"] == "198.51.100.1, 192.0.2.7"
-    assert headers["x-forwarded-port"] == "4437"
-    assert headers["x-forwarded-proto"] == "http"
-    assert headers["x-amzn-trace-id"].startswith("Root=1-")
+    sent = [("x-a", "first"), ("accept", "*/*"), ("x-a", "second"), ("cookie", "a=1; b=2"), ("cookie", "c=3")]
+    sent += [("transfer-encoding", "chunked"), ("connection", "keep-alive"), ("expect", "100-continue")]
+    event = event_of(headers=[*sent, ("x-forwarded-for", "198.51.100.1")], body=b"abc")
+    headers = event["headers"]
+    assert event["cookies"] == ["a=1", "b=2", "c=3"]
+    assert not {"cookie", "transfer-encoding", "connection", "expect"} & headers.keys()
+    assert headers.pop("x-amzn-trace-id").startswith("Root=1-")
+    assert headers == {
+        "x-a": "first,second",
+        "accept": "*/*",
+        "content-length": "3",
+        "x-forwarded-for": "198.51.100.1, 192.0.2.7",
+        "x-forwarded-port": "4437",
+        "x-forwarded-proto": "http",
+    }
 
 
 TEXT = "text: é".encode()
@@ -115,9 +105,7 @@ TEXT = "text: é".encode()
 @pytest.mark.parametrize(
     ("content_type", "body", "is_text"),
     [
-        ("text/plain", TEXT, True),
         ("text/event-stream; charset=utf-8", TEXT, True),
-        ("application/json", TEXT, True),
         ("Application/JSON; charset=utf-8", TEXT, True),
         ("application/xml", TEXT, True),
         ("application/javascript", TEXT, True),
@@ -125,7 +113,6 @@ TEXT = "text: é".encode()
         ("text/plain", b"\xed\xa0\x80", False),
         ("application/ndjson", TEXT, False),
         ("application/vnd.api+json", TEXT, False),
-        ("application/x-www-form-urlencoded", b"a=1", False),
         ("application/octet-stream", TEXT, False),
         (None, TEXT, False),
     ],
@@ -133,35 +120,38 @@ TEXT = "text: é".encode()
 def test_a_body_is_text_only_for_a_few_content_types(
     content_type: str | None, body: bytes, is_text: bool
 ) -> None:
-    """Every other body, and one that is not UTF-8, is base64; a handler must accept both."""
-    event = event_of(headers=[("content-type", content_type)] if content_type else [], body=body)
+    """Every other body, and one that is not UTF-8 or is encoded, is base64; a handler must accept both."""
+    headers = [("content-type", content_type)] if content_type else []
+    event = event_of(headers=headers, body=body)
     assert event["isBase64Encoded"] is not is_text
     assert event["body"] == (body.decode() if is_text else base64.b64encode(body).decode())
-
-
-def test_a_body_with_content_encoding_is_binary() -> None:
-    headers = [("content-type", "application/json"), ("content-encoding", "gzip")]
-    assert event_of(headers=headers, body=b"{}")["isBase64Encoded"] is True
+    assert event_of(headers=[*headers, ("content-encoding", "gzip")], body=body)["isBase64Encoded"]
 
 
 def test_the_request_context_has_the_http_apis_fields() -> None:
     headers = [("host", "tides.example.org:4437"), ("user-agent", "probe/1")]
     context = event_of(headers=headers)["requestContext"]
-    assert context["http"] == {
-        "method": "PUT",
-        "path": "/v1/stream/tides",
-        "protocol": "HTTP/1.1",
-        "sourceIp": "192.0.2.7",
-        "userAgent": "probe/1",
-    }
-    assert context["domainName"] == "tides.example.org"
-    assert context["domainPrefix"] == "tides"
-    assert context["routeKey"] == "PUT /v1/stream/{proxy+}"
-    assert context["stage"] == "$default"
-    assert context["time"] == "07/Mar/2026:09:05:02 +0000"
-    assert context["timeEpoch"] == 1772874302250
+    assert (
+        context.items()
+        >= {
+            "http": {
+                "method": "PUT",
+                "path": "/v1/stream/tides",
+                "protocol": "HTTP/1.1",
+                "sourceIp": "192.0.2.7",
+                "userAgent": "probe/1",
+            },
+            "domainName": "tides.example.org",
+            "domainPrefix": "tides",
+            "routeKey": "PUT /v1/stream/{proxy+}",
+            "stage": "$default",
+            "time": "07/Mar/2026:09:05:02 +0000",
+            "timeEpoch": 1772874302250,
+        }.items()
+    )
 
 
+ROUTES = load_template(ROOT / "template.yaml").routes
 #: Of requests; a schedule and a table's stream have events of their own.
 SAMPLES = [
     path
@@ -185,8 +175,7 @@ def test_the_sample_events_are_those_that_the_gateway_makes(path: Path) -> None:
         source_ip=sample["requestContext"]["http"]["sourceIp"],
         port=443,
     )
-    routes = load_template(ROOT / "template.yaml").routes
-    match = match_route(routes, request.method, request.path)
+    match = match_route(ROUTES, request.method, request.path)
     assert match is not None
     assert _without_volatile(http_event(request, match, NOW)) == _without_volatile(sample)
 

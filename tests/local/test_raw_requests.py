@@ -14,29 +14,16 @@ import pytest
 from tests.conformance.servers import Server, running, tidemark_server
 from tests.local.polling import wait_until
 
-HEADERS = {
-    "Host with two colons": b"Host: a:b:c",
-    "Host of IPv6": b"Host: [::1]:4437",
-    "Host with an open bracket": b"Host: [::1",
-    "no Host": b"X: y",
-    "empty Host": b"Host:",
-    "two Hosts": b"Host: a\r\nHost: b",
-    "Host in Latin-1": b"Host: caf\xe9",
-    "Host of no encoding": b"Host: \xff\xfe\x80",
-    "large Host": b"Host: " + b"a" * 40_000,
-    "X-Forwarded-Port": b"Host: a\r\nX-Forwarded-Port: x",
-    "X-Forwarded-For": b"Host: a\r\nX-Forwarded-For: ::,,",
-    "X-Forwarded-Proto": b"Host: a\r\nX-Forwarded-Proto: \xff",
-    "Content-Length: x": b"Host: a\r\nContent-Length: x",
-    "Content-Length: -1": b"Host: a\r\nContent-Length: -1",
-    "Content-Length of many digits": b"Host: a\r\nContent-Length: " + b"9" * 5000,
-    "two Content-Lengths": b"Host: a\r\nContent-Length: 1\r\nContent-Length: 2",
-    "Transfer-Encoding": b"Host: a\r\nTransfer-Encoding: x",
-    "Upgrade": b"Host: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13",
-    "a header without a name": b"Host: a\r\n: x",
-    "a header without a colon": b"Host: a\r\nnonsense",
-    "Cookie": b"Host: a\r\nCookie: \xff;;=",
-}
+HEADERS = (
+    b"Host: a:b:c", b"Host: [::1]:4437", b"Host: [::1", b"X: y", b"Host:", b"Host: a\r\nHost: b",
+    b"Host: caf\xe9", b"Host: \xff\xfe\x80", b"Host: " + b"a" * 40_000, b"Host: a\r\nX-Forwarded-Port: x",
+    b"Host: a\r\nX-Forwarded-For: ::,,", b"Host: a\r\nX-Forwarded-Proto: \xff",
+    b"Host: a\r\nContent-Length: x", b"Host: a\r\nContent-Length: -1",
+    b"Host: a\r\nContent-Length: " + b"9" * 5000, b"Host: a\r\nContent-Length: 1\r\nContent-Length: 2",
+    b"Host: a\r\nTransfer-Encoding: x",
+    b"Host: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13", b"Host: a\r\n: x",
+    b"Host: a\r\nnonsense", b"Host: a\r\nCookie: \xff;;=",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -57,49 +44,32 @@ def ask(server: Server, sent: bytes) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("method", [b"GET", b"POST", b"PUT"])
-@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
-def test_no_header_gives_a_5xx(server: Server, method: bytes, header: bytes) -> None:
+@pytest.mark.parametrize("header", HEADERS)
+def test_no_header_gives_a_5xx(server: Server, header: bytes) -> None:
     """But 501, where it asks for a transfer coding that nobody has to know (RFC 9112 §6.1)."""
     lines = b" /v1/stream/odd?offset=-1 HTTP/1.1\r\nConnection: close\r\nContent-Type: text/plain\r\n"
-    answer = ask(server, method + lines + header + b"\r\n\r\n")
-    status = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
-    assert status is not None, answer
-    assert int(status[1]) < (502 if b"Transfer-Encoding" in header else 500), answer
+    for method in (b"GET", b"PUT"):
+        answer = ask(server, method + lines + header + b"\r\n\r\n")
+        status = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+        assert status is not None, answer
+        assert int(status[1]) < (502 if b"Transfer-Encoding" in header else 500), answer
     assert "Traceback" not in server.log_tail(1_000_000)
 
 
-def test_trailer_fields_do_not_act(server: Server) -> None:
-    """In one read, so that they are there before the application runs."""
-    fields = b"Host: evil\r\nStream-Closed: true\r\nContent-Type: application/json\r\nStream-TTL: 1\r\n"
-    head = (
-        b"PUT /v1/stream/trailed HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        b"Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    answer = ask(server, head + b"1\r\nx\r\n0\r\n" + fields + b"\r\n").lower()
-    assert answer.startswith(b"http/1.1 201 "), answer
-    assert b"\r\nlocation: http://localhost/v1/stream/trailed\r\n" in answer
-    assert b"\r\ncontent-type: text/plain\r\n" in answer
-    assert b"stream-closed: true" not in answer
-    assert b"stream-ttl" not in answer
-
-
+END = b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 NOT_REQUESTS = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(30),
     "HTTP/0.9": b"GET /\r\n\r\n",
-    "HTTP/9.9": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
-    "a method of its own": b"BREW /v1/stream/odd HTTP/1.1\r\nHost: a\r\n\r\n",
-    "CONNECT": b"CONNECT example.com:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "an absolute URL": b"GET http://[::1/v1/stream/odd HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "a path in Latin-1": b"GET /v1/stream/\xff\xfe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "a path of two slashes": b"GET //v1//stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "a control character in the path": b"GET /v1/\x1b[2J HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "a long path": b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a method of its own": b"BREW /v1/stream/odd" + END,
+    "CONNECT": b"CONNECT example.com:443" + END,
+    "OPTIONS *": b"OPTIONS *" + END,
+    "an absolute URL": b"GET http://[::1/v1/stream/odd" + END,
+    "a path in Latin-1": b"GET /v1/stream/\xff\xfe" + END,
+    "a path of two slashes": b"GET //v1//stream" + END,
+    "a control character in the path": b"GET /v1/\x1b[2J" + END,
+    "a long path": b"GET /" + b"a" * 60_000 + END,
     "a chunk of no size": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
     "a second request that is none": b"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\nnonsense\r\n\r\n",
-    "zeros": bytes(1000),
     "every byte": bytes(range(256)) * 4,
 }
 
@@ -123,7 +93,8 @@ def test_a_client_that_hangs_up_in_the_middle_of_its_body(server: Server, body: 
         b"POST /v1/stream/odd HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n"
     )
     before = server.log_tail(1_000_000)
-    ask_and_leave(server, head + body)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head + body)
     is_asgi = server.environment["VIA"] == "asgi"
     if is_asgi:
         wait_until(
@@ -138,8 +109,3 @@ def test_a_client_that_hangs_up_in_the_middle_of_its_body(server: Server, body: 
     assert said.count("hung up before it had sent") == is_asgi, said
     assert "Traceback" not in said
     assert not re.search(r" 5\d\d \d+ ms", said)
-
-
-def ask_and_leave(server: Server, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(sent)

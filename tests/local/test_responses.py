@@ -10,93 +10,73 @@ import pytest
 
 from tidemark.local.gateway import MalformedResponse, for_method, gateway_response, read_response
 
-
-def headers_of(answer: Any, method: str = "GET") -> dict[str, str]:
-    return dict(read_response(answer, method).headers)
-
-
-def test_a_response_has_the_functions_status_headers_cookies_and_body() -> None:
-    answer = read_response(
-        {
-            "statusCode": 201,
-            "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
-            "cookies": ["a=1; Path=/", "b=2"],
-            "body": "é",
-        },
-        "GET",
-    )
-    assert answer.status == 201
-    assert answer.body == "é".encode()
-    assert answer.headers == (
-        ("content-type", "text/css"),
-        ("x-count", "3"),
-        ("x-flag", "true"),
-        ("set-cookie", "a=1; Path=/"),
-        ("set-cookie", "b=2"),
-        ("content-length", "2"),
-    )
+PLAIN = ("content-type", "text/plain; charset=utf-8")
+BYTES = bytes(range(256))
+ALL_PARTS = {
+    "statusCode": 201,
+    "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
+    "cookies": ["a=1; Path=/", "b=2"],
+    "body": "é",
+}
+COOKIES = (("set-cookie", "a=1; Path=/"), ("set-cookie", "b=2"))
+IN_BASE64 = {"statusCode": 200, "body": base64.b64encode(BYTES).decode(), "isBase64Encoded": True}
+OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
 
 
-def test_a_base64_body_is_decoded() -> None:
-    body = bytes(range(256))
-    encoded = base64.b64encode(body).decode()
-    assert read_response({"statusCode": 200, "body": encoded, "isBase64Encoded": True}, "GET").body == body
+@pytest.mark.parametrize(
+    ("given", "status", "headers", "body"),
+    [
+        (
+            ALL_PARTS,
+            201,
+            (
+                ("content-type", "text/css"),
+                ("x-count", "3"),
+                ("x-flag", "true"),
+                *COOKIES,
+                ("content-length", "2"),
+            ),
+            "é".encode(),
+        ),
+        (IN_BASE64, 200, (PLAIN, ("content-length", "256")), BYTES),
+        # A result without a status is the body as JSON.
+        ({"a": 1}, 200, (("content-type", "application/json"), ("content-length", "8")), b'{"a": 1}'),
+        # A body that goes with such a status is dropped, and its length and type with it.
+        ({"statusCode": 204, "headers": {"content-length": "5"}, "body": "stray"}, 204, (), b""),
+        ({"statusCode": 304, "headers": {"content-length": "5"}, "body": "stray"}, 304, (), b""),
+        # The gateway computes the length itself.
+        (
+            {"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"},
+            200,
+            (PLAIN, ("content-length", "3")),
+            b"abc",
+        ),
+        ({"statusCode": 200, "headers": OF_A_CONNECTION}, 200, (("content-length", "0"),), b""),
+    ],
+    ids=["all parts", "base64", "no status", "204", "304", "length", "of the connection"],
+)
+def test_a_response_has_the_functions_status_headers_cookies_and_body(
+    given: dict[str, Any], status: int, headers: tuple[tuple[str, str], ...], body: bytes
+) -> None:
+    answer = read_response(given, "GET")
+    assert (answer.status, sorted(answer.headers), answer.body) == (status, sorted(headers), body)
 
 
-def test_a_result_without_a_status_is_the_body_as_json() -> None:
-    answer = read_response({"tide": "high"}, "GET")
-    assert (answer.status, answer.body) == (200, b'{"tide": "high"}')
-    assert dict(answer.headers)["content-type"] == "application/json"
-
-
-def test_a_body_without_a_content_type_is_plain_text() -> None:
-    assert headers_of({"statusCode": 200, "body": "x"})["content-type"] == "text/plain; charset=utf-8"
-
-
-@pytest.mark.parametrize("status", [204, 304])
-def test_a_204_or_304_has_no_body_length_or_type(status: int) -> None:
-    """A body that the function returned is dropped."""
-    answer = read_response({"statusCode": status, "headers": {"content-length": "5"}, "body": "stray"}, "GET")
-    assert answer.body == b""
-    assert answer.headers == ()
-
-
-def test_the_gateway_computes_the_content_length_itself() -> None:
-    assert (
-        headers_of({"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"})["content-length"]
-        == "3"
-    )
-
-
-def test_head_keeps_the_functions_content_length() -> None:
-    answer = {"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}
-    assert headers_of(answer, "HEAD")["content-length"] == "99"
-
-
-def test_head_has_no_body_even_in_an_error() -> None:
+def test_head_keeps_the_functions_content_length_and_has_no_body_even_in_an_error() -> None:
+    answer = read_response({"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}, "HEAD")
+    assert dict(answer.headers)["content-length"] == "99"
     assert for_method(gateway_response(500, "Internal Server Error"), "HEAD").body == b""
-
-
-def test_headers_of_the_connection_are_dropped() -> None:
-    answer = {"statusCode": 200, "headers": {"Connection": "close", "Transfer-Encoding": "chunked"}}
-    assert headers_of(answer) == {"content-length": "0"}
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        {"statusCode": "two hundred"},
-        {"statusCode": None},
-        {"statusCode": True},
-        {"statusCode": 99},
-        {"statusCode": 600},
+        *({"statusCode": status} for status in ("two hundred", None, True, 99, 600)),
         {"statusCode": 200, "body": {"not": "a string"}},
         {"statusCode": 200, "body": "not base64!", "isBase64Encoded": True},
         {"statusCode": 200, "headers": ["a"]},
         {"statusCode": 200, "cookies": "a=1"},
-        {"statusCode": 200, "headers": {"x": None}},
-        {"statusCode": 200, "headers": {"x": "a\r\nset-cookie: b=1"}},
-        {"statusCode": 200, "headers": {"x": "☃"}},
+        *({"statusCode": 200, "headers": {"x": value}} for value in (None, "a\r\nset-cookie: b=1", "☃")),
     ],
 )
 def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:
