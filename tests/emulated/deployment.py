@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +72,3 @@ def run_sam(emulator: Emulator, *arguments: str | Sequence[str]) -> str:
             f"{' '.join(map(str, arguments[:3]))}: {run.returncode}\n{run.stdout}\n{run.stderr}"
         )
     return run.stdout
-
-
-def path_with_sam() -> str:
-    return f"{SAM}{os.pathsep}{os.environ['PATH']}"

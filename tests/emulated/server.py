@@ -21,7 +21,6 @@ from tests.emulated.shims import (
     layer,
     preflight,
     sam_transform,
-    task_count,
     transport,
 )
 
@@ -36,7 +35,6 @@ def main() -> None:
     preflight.install()
     layer.install(directory)
     actions.install()
-    task_count.install()
     pairs = (each.split("=", 1) for each in os.environ["STACK_PORTS"].split(","))
     stacks = {int(port): stack for port, stack in pairs}
     config = Config()

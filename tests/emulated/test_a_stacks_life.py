@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.conformance.servers import ROOT, own_environment, running, temporary_directory
-from tests.emulated.deployment import BUILT, DeploymentFailed, Stack, delete, deploy
+from tests.emulated.deployment import BUILT, Stack, delete, deploy
 from tests.emulated.emulator import Emulator
 from tidemark.ops import copy_table
 
@@ -169,12 +169,3 @@ def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
     )
     assert posted.status_code == 204
     assert read(second, "/v1/stream/kept") == b"before.after.again."
-
-
-def test_the_pipelines_stack_fails_at_emr_serverless_alone(emulator: Emulator) -> None:
-    """The emulator has no EMR Serverless. When it learns it, this fails, and the stage can go further."""
-    given = {"TableName": "tidemark", "TableArn": "arn:aws:dynamodb:us-east-1:000000000000:table/tidemark"}
-    with pytest.raises(DeploymentFailed, match=r"types: \[AWS::EMRServerless::Application\]"):
-        deploy(
-            emulator, "piped", {**given, "BucketName": "a-bucket"}, template=ROOT / "pipeline/template.yaml"
-        )

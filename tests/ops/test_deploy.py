@@ -26,6 +26,7 @@ from tidemark.ops import deploy
 
 ACCOUNT = deploy.SignedInAccount("aws", "123456789012")
 REAL = {name: getattr(deploy, name) for name in ("concurrency_of", "deployed_stack", "make_what_is_missing")}
+CHECK_BYTECODE = deploy.check_bytecode
 ROOM = deploy.ConcurrencyLimit(1000, 1000)
 
 
@@ -97,7 +98,7 @@ def test_the_answers_become_the_templates_parameters(
 def test_the_answers_are_remembered_and_nothing_is_asked_again(sam: Path, tmp_path: Path) -> None:
     config = tmp_path / "samconfig.toml"
     config.write_text('version = 0.1\n\n[prod.deploy.parameters]\nstack_name = "prod"\n')
-    assert deploy.main([], answering("tides", "", "no", ""), config) == 0
+    assert deploy.main([], answering(*GOOD), config) == 0
     assert deploy.main(["--dry-run"], answering(), config) == 0
     kept = deploy.remembered(config)
     assert kept is not None
@@ -114,52 +115,71 @@ def test_the_answers_are_remembered_and_nothing_is_asked_again(sam: Path, tmp_pa
 def test_undeploy_deletes_the_stack_that_is_remembered(sam: Path, tmp_path: Path) -> None:
     config = tmp_path / "samconfig.toml"
     assert deploy.main(["--remove"], answering(), config) == 2
-    deploy.main([], answering("tides", "", "no", ""), config)
+    deploy.main([], answering(*GOOD), config)
     assert config.read_text().startswith("version = 0.1\n"), "sam takes no file without a version"
     assert deploy.main(["--remove", "--yes"], answering(), config) == 0
     assert sam.read_text().splitlines()[-1] == "delete --stack-name tides --region eu-north-1 --no-prompts"
 
 
+GOOD = ("tides", "", "no", "")
+
+
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("arguments", "answers", "said"),
     [
-        (("a b c",), "a name and a region"),
-        (("", "friends"), "'friends' is none of"),
-        (("", "https://id.example/jwks", ""), "without an audience"),
-        (("", "", "maybe"), "neither yes nor no"),
-        (("", "", "", "my phone"), "neither an e-mail address"),
+        ([], ("a b c",), "a name and a region"),
+        ([], ("", "friends"), "'friends' is none of"),
+        ([], ("", "https://id.example/jwks", ""), "without an audience"),
+        ([], ("", "", "maybe"), "neither yes nor no"),
+        ([], ("", "", "", "my phone"), "neither an e-mail address"),
+        (["Tides=high"], GOOD, "no parameter Tides"),
+        (["Edge"], GOOD, "'Edge' is not Name=value"),
     ],
 )
-def test_an_invalid_answer_is_refused_and_nothing_is_saved(
-    sam: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: tuple[str, ...], said: str
+def test_what_is_invalid_is_refused_and_nothing_is_saved(
+    sam: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    *,
+    answers: tuple[str, ...],
+    said: str,
 ) -> None:
     config = tmp_path / "samconfig.toml"
-    assert deploy.main([], answering(*answers), config) == 2
+    assert deploy.main(arguments, answering(*answers), config) == 2
     assert said in capsys.readouterr().err
     assert not config.exists()
     assert not sam.exists()
 
 
 @pytest.mark.parametrize(
-    ("limit", "unreserved", "reserved"),
+    ("limit", "unreserved", "chosen", "deployed", "reserved"),
     [
-        (10, 10, "0"),
-        (100, 100, "0"),
-        (149, 149, "0"),
-        (1000, 140, "0"),
-        (150, 150, "25"),
-        (1000, 1000, "250"),
+        pytest.param(1000, 1000, {}, {}, 250, id="half of the account, for two functions"),
+        pytest.param(150, 150, {}, {}, 25, id="the smallest account with room"),
+        pytest.param(1000, 300, {}, {}, 100, id="what others have left, but for 100"),
+        pytest.param(1000, 500, {}, {"Reader": 250}, 250, id="its own stay the same"),
+        pytest.param(1000, 500, {}, {"Read": 250, "Live": 250}, 250, id="by an earlier release"),
+        pytest.param(1000, 140, {}, {}, 0, id="too little is left"),
+        pytest.param(149, 149, {}, {}, 0, id="a small account"),
+        pytest.param(10, 10, {}, {}, 0, id="a new account"),
+        pytest.param(1000, 1000, {"Reader": 0}, {}, 0, id="not what was chosen"),
     ],
 )
-def test_readers_are_bounded_by_a_reservation_or_by_short_waits(
-    limit: int, unreserved: int, reserved: str
+def test_waiting_readers_get_half_of_the_account_or_wait_for_seconds_only(
+    limit: int, unreserved: int, chosen: dict[str, int], deployed: dict[str, int], reserved: int
 ) -> None:
-    concurrency = deploy.ConcurrencyLimit(limit, unreserved)
-    values = deploy.every_parameter({}, {}, concurrency)
-    warning = deploy.concurrency_warning(values, concurrency)
-    assert values["ReaderConcurrency"] == reserved
-    assert (values["LongPollSeconds"], bool(warning)) == (("5", True) if reserved == "0" else ("25", False))
+    def named(values: dict[str, int]) -> dict[str, str]:
+        return {f"{name}Concurrency": str(value) for name, value in values.items()}
+
+    room = deploy.ConcurrencyLimit(limit, unreserved)
+    values = deploy.every_parameter(named(chosen), named(deployed), room)
+    warning = deploy.concurrency_warning(values, room)
+    assert (values["ReaderConcurrency"], bool(warning)) == (str(reserved), reserved == 0)
+    assert values["LongPollSeconds"] == ("25" if reserved or chosen else "5")
     assert f"{limit} functions at once" in warning or not warning
+    declared = TEMPLATE["Parameters"]["LongPollSeconds"]
+    assert declared["MinValue"] <= int(values["LongPollSeconds"]) <= declared["Default"]
 
 
 def test_in_such_an_account_long_polls_last_seconds_only(
@@ -168,7 +188,7 @@ def test_in_such_an_account_long_polls_last_seconds_only(
     """Beside what was chosen, and for as long as the account has the limit: nothing of it is remembered."""
     config = tmp_path / "samconfig.toml"
     monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: deploy.ConcurrencyLimit(10, 10))
-    assert deploy.main(["LongPollSeconds=20"], answering("tides", "", "no", ""), config) == 0
+    assert deploy.main(["LongPollSeconds=20"], answering(*GOOD), config) == 0
     bounded = last_overrides(sam)
     assert (bounded["LongPollSeconds"], bounded["SseSeconds"], bounded["ReaderConcurrency"]) == (
         "20",
@@ -231,38 +251,6 @@ def test_a_call_that_aws_refuses_is_one_line_with_the_right_that_it_takes(
     assert not sam.exists()
 
 
-def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:
-    for name, value in deploy._SHORT_WAITS.items():
-        declared = TEMPLATE["Parameters"][name]
-        assert declared["MinValue"] <= int(value) < declared["Default"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "unreserved", "chosen", "deployed", "reserved"),
-    [
-        pytest.param(1000, 1000, {}, {}, {"Reader": 250}, id="half of the account, for two functions"),
-        pytest.param(1000, 500, {}, {"Reader": 250}, {"Reader": 250}, id="its own stay the same"),
-        pytest.param(1000, 500, {}, {"Read": 250, "Live": 250}, {"Reader": 250}, id="by an earlier release"),
-        pytest.param(1000, 300, {}, {}, {"Reader": 100}, id="what others have left, but for 100"),
-        pytest.param(1000, 140, {}, {}, {}, id="too little is left"),
-        pytest.param(10, 10, {}, {}, {}, id="a new account"),
-        pytest.param(1000, 1000, {"Reader": 0}, {}, {}, id="not what was chosen"),
-    ],
-)  # fmt: skip
-def test_waiting_readers_get_half_of_the_account_at_most(
-    limit: int,
-    unreserved: int,
-    chosen: dict[str, int],
-    deployed: dict[str, int],
-    reserved: dict[str, int],
-) -> None:
-    def named(values: dict[str, int]) -> dict[str, str]:
-        return {f"{name}Concurrency": str(value) for name, value in values.items()}
-
-    room = deploy.ConcurrencyLimit(limit, unreserved)
-    assert deploy.reservations(named(chosen), named(deployed), room) == named(reserved)
-
-
 def test_every_parameter_is_named_and_what_differs_is_shown_before_sam_asks(
     sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,7 +310,14 @@ def test_stacks_beside_the_main_one_follow_it_with_its_values(
     assert pipeline[1].keys() == PIPELINE["Parameters"].keys()
     assert "--template-file container/template.yaml " in sam.read_text()
 
+    # CloudFront can lead to a new container only once it is there.
+    made = iter([{}, OUTPUTS, OUTPUTS, {"Origin": "balancer.internal,vo_1"}])
+    monkeypatch.setattr(deploy, "deployed_outputs", lambda _kept: next(made))
+    assert deploy.main([], answering(), config) == 0
+    assert "run make deploy once more" in capsys.readouterr().out
+
     stacks["tides-container"] = {"Origin": "balancer.internal,vo_1"}
+    monkeypatch.setattr(deploy, "deployed_outputs", lambda kept: stacks.get(kept["stack_name"], {}))
     monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: DEFAULTS)
     assert deploy.main(["--dry-run"], answering(), config) == 0
     *_, main, container, _ = map(told, sam.read_text().splitlines())
@@ -339,20 +334,6 @@ def told(line: str) -> tuple[str, dict[str, str]]:
     return given.partition("--stack-name ")[2].split()[0], deploy.pairs_of(shlex.split(overrides))
 
 
-def test_a_new_container_takes_a_second_deployment(
-    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """CloudFront can lead to it only once it is there."""
-    config = tmp_path / "samconfig.toml"
-    deploy.main([], answering("tides", "", "", ""), config)
-    with config.open("a") as file:
-        file.write(PARTS)
-    made = iter([{}, OUTPUTS, OUTPUTS, {"Origin": "balancer.internal,vo_1"}])
-    monkeypatch.setattr(deploy, "deployed_outputs", lambda _kept: next(made))
-    assert deploy.main([], answering(), config) == 0
-    assert "run make deploy once more" in capsys.readouterr().out
-
-
 def test_a_part_that_lacks_a_value_is_refused_by_its_name() -> None:
     with pytest.raises(deploy.CannotDeploy, match=r"The container needs Image, .* \[container\.deploy"):
         deploy.parameters_of_part("container", {}, OUTPUTS)
@@ -364,7 +345,7 @@ def test_a_parameter_given_on_the_command_line_is_for_that_deployment_alone(
     sam: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "samconfig.toml"
-    deploy.main([], answering("tides", "", "no", ""), config)
+    deploy.main([], answering(*GOOD), config)
     kept = config.read_text()
     assert deploy.main(["LogLevel=INFO", "--stack", "tides-2"], answering(), config) == 0
     assert last_overrides(sam)["LogLevel"] == "INFO"
@@ -375,22 +356,9 @@ def test_a_parameter_given_on_the_command_line_is_for_that_deployment_alone(
     assert config.read_text() == kept
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [("Tides=high", "no parameter Tides"), ("Edge", "'Edge' is not Name=value")]
-)
-def test_a_parameter_that_the_template_lacks_is_refused(
-    sam: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, said: str
-) -> None:
-    config = tmp_path / "samconfig.toml"
-    assert deploy.main([given], answering("tides", "", "no", ""), config) == 2
-    assert said in capsys.readouterr().err
-    assert not config.exists()
-    assert not sam.exists()
-
-
 def test_a_dry_run_changes_no_file(sam: Path, tmp_path: Path) -> None:
     config = tmp_path / "samconfig.toml"
-    assert deploy.main(["--dry-run"], answering("tides", "", "no", ""), config) == 0
+    assert deploy.main(["--dry-run"], answering(*GOOD), config) == 0
     assert "--stack-name tides " in sam.read_text()
     assert not config.exists()
 
@@ -409,38 +377,30 @@ def test_without_credentials_nothing_is_asked(
     assert not config.exists()
 
 
-def test_a_layer_without_bytecode_is_not_deployed_unasked(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text("")
-    with pytest.raises(deploy.CannotDeploy, match="--without-bytecode"):
-        deploy.check_bytecode(tmp_path)
-    (tmp_path / "module.cpython-314.pyc").write_bytes(b"")
-    deploy.check_bytecode(tmp_path)
-
-
-def test_a_layer_without_bytecode_is_deployed_if_asked_for(
+def test_a_layer_without_bytecode_is_deployed_only_if_asked_for(
     sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dry run shows the change set in any case."""
-
-    def refuse() -> None:
-        raise deploy.CannotDeploy("no bytecode")
-
-    monkeypatch.setattr(deploy, "check_bytecode", refuse)
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    (layer / "module.py").write_text("")
+    monkeypatch.setattr(deploy, "check_bytecode", lambda: CHECK_BYTECODE(layer))
     config = tmp_path / "samconfig.toml"
-    answers = "tides", "", "no", ""
-    assert deploy.main(["--dry-run"], answering(*answers), config) == 0
-    assert deploy.main(["--without-bytecode"], answering(*answers), config) == 0
+    assert deploy.main(["--dry-run"], answering(*GOOD), config) == 0
+    assert deploy.main(["--without-bytecode"], answering(*GOOD), config) == 0
     deployed = sam.read_text()
     assert deploy.main([], answering(), config) == 2
     assert sam.read_text() == deployed
-    assert "no bytecode" in capsys.readouterr().err
+    assert "--without-bytecode" in capsys.readouterr().err
+    (layer / "module.cpython-314.pyc").write_bytes(b"")
+    assert deploy.main([], answering(), config) == 0
 
 
 def test_a_release_that_cannot_read_the_stored_format_is_not_deployed(
     sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "samconfig.toml"
-    assert deploy.main([], answering("tides", "", "no", ""), config) == 0
+    assert deploy.main([], answering(*GOOD), config) == 0
     deployments = sam.read_text()
     monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: DEFAULTS)
     monkeypatch.setattr(deploy, "stored_format", lambda _kept: FORMAT_EPOCH + 1)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,15 +103,6 @@ def test_the_npm_client_comes_again(turnstile: Turnstile, name: str, refusal: Re
 
 
 @needs_npm
-def test_the_npm_client_waits_as_long_as_it_is_told_to(turnstile: Turnstile, name: str) -> None:
-    """`Retry-After` of ours is the least that it waits."""
-    turnstile.refuse(BUSY, times=2)
-    began = time.monotonic()
-    assert npm(turnstile, name, "append") == {"result": []}
-    assert time.monotonic() - began >= 2
-
-
-@needs_npm
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_the_npm_producer_has_to_be_helped(turnstile: Turnstile, name: str, refusal: Refusal) -> None:
     """By itself it reports the error and gives up; with a patient `fetch` it comes again, and lands once."""
@@ -143,35 +133,24 @@ def test_the_example_of_a_patient_producer_runs(turnstile: Turnstile) -> None:
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_the_pypi_client_says_so(turnstile: Turnstile, name: str, refusal: Refusal) -> None:
-    """It raises, with the status; whoever calls it decides when to come again. Nothing was done meanwhile."""
-    with DurableStream(url_of(turnstile, name), content_type="application/json") as handle:
-        turnstile.refuse(refusal)
-        attempts: list[Callable[[], object]] = [
-            lambda: handle.append({"n": 1}),
-            handle.head,
-            lambda: stream(url_of(turnstile, name), live=False),
-        ]
-        for attempt in attempts:
-            with pytest.raises(DurableStreamError) as refused:
-                attempt()
-            assert refused.value.status == refusal.status
-        assert read_all(turnstile, name) == []
-        handle.append({"n": 1})
-    assert read_all(turnstile, name) == [{"n": 1}]
-
-
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_the_pypi_client_comes_again_where_it_is_asked_to(
-    turnstile: Turnstile, name: str, refusal: Refusal
-) -> None:
-    """`on_error` of its reads."""
-    turnstile.refuse(refusal)
+    """It raises, with the status; whoever calls it decides when to come again, for reads by `on_error`.
+    Nothing was done meanwhile."""
     seen: list[int | None] = []
 
     def come_again(error: Exception) -> dict[str, Any]:
         seen.append(getattr(error, "status", None))
         return {}
 
-    with stream(url_of(turnstile, name), live=False, on_error=come_again) as response:
-        assert response.read_json() == []
-    assert seen == [refusal.status] * 3
+    with DurableStream(url_of(turnstile, name), content_type="application/json") as handle:
+        turnstile.refuse(refusal, times=2)
+        attempts: list[Callable[[], object]] = [lambda: handle.append({"n": 1}), handle.head]
+        for attempt in attempts:
+            with pytest.raises(DurableStreamError) as refused:
+                attempt()
+            assert refused.value.status == refusal.status
+        turnstile.refuse(refusal)
+        with stream(url_of(turnstile, name), live=False, on_error=come_again) as response:
+            assert response.read_json() == []
+        assert seen == [refusal.status] * 3
+        handle.append({"n": 1})
+    assert read_all(turnstile, name) == [{"n": 1}]
