@@ -78,7 +78,6 @@ SLOW_FILES = frozenset(
         "local/test_workers.py",
         "log/test_long_packs.py",
         "log/test_packs_interleaved.py",
-        "log/test_packs_merged.py",
         "log/test_retention.py",
         "observability/test_traces.py",
         "http/test_loop_lag.py",

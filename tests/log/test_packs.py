@@ -1,143 +1,161 @@
-"""Packs: readers get the same before and after batches are packed."""
+"""Packs: whatever is asked of a stream, the answer is that of its plain batches."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, partial
 from itertools import islice, pairwise
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
 from tests.simulation.scheduler import Turns
-from tests.simulation.world import SimulatedWorld, combining
-from tests.support import BYTES, JSON, append_request, create_request, table_of
+from tests.simulation.world import combining
+from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.packs import block_batches
 from tidemark.log.read import read_page
 from tidemark.log.records import Batch, Checksums
-from tidemark.log.schema import decode_batch, encode_batch
-from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Damaged, Malformed, ProtocolError, RetentionGone, StorageUnavailable
+from tidemark.log.schema import encode_batch
+from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.pack import Packing
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.tail import Tail
+from tidemark.service import catalog, start_point
 from tidemark.service.append import append
 from tidemark.service.bootstrap import bootstrap
-from tidemark.service.create import create
+from tidemark.service.catalog import load_stats, load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
+from tidemark.service.start_point import LastMessages, find_start
 from tidemark.service.stores import Stores
 
-HOUR_MS: Final = 60 * 60 * 1000
-#: Small packs of small blocks, so that short streams have many of both.
-SMALL: Final = Packing(HOUR_MS, every_bytes=64, pack_bytes=300, min_batches=2, block_bytes=40)
-KEY, FORK = StreamKey("v1", "a"), StreamKey("v1", "fork")
+# --- the same answers at every stage ------------------------------------------------------------
 
 
-@dataclass
-class Scene:
-    """A stream over simulated storage, and what was appended to it."""
-
-    packing: Packing = SMALL
-    content_type: ContentType = BYTES
-    chance: random.Random = field(default_factory=lambda: random.Random(7))
-    data: bytes = b""
-    ends: list[int] = field(default_factory=lambda: [0])
-
-    def __post_init__(self) -> None:
-        self.world = SimulatedWorld(self.chance, None, packing=self.packing)
-        self.stores = self.process()
-        create(self.stores, KEY, create_request(self.content_type))
-
-    def process(self) -> Stores:
-        return self.world.process()[1]
-
-    def append(self, batches: int) -> None:
-        """Some batches have one message, some have several appends together."""
-        for _ in range(batches):
-            group = [self.body() for _ in range(self.chance.choice((1, 1, 1, 3)))]
-            appended = append(
-                self.stores, KEY, [append_request(body, content_type=self.content_type) for body, _ in group]
-            )
-            assert not any(isinstance(each, Exception) for each in appended)
-            for _, messages in group:
-                for message in messages:
-                    self.data += message
-                    self.ends.append(len(self.data))
-
-    def body(self) -> tuple[bytes, list[bytes]]:
-        number = str(len(self.data)).encode()
-        if not self.content_type.is_json:
-            body = number + b"." * self.chance.randrange(20)
-            return body, [body]
-        values = [number + b"0" * self.chance.randrange(9) for _ in range(self.chance.choice((1, 1, 3)))]
-        values = [b"1" + value for value in values]
-        return b"[" + b",".join(values) + b"]", [value + b"," for value in values]
-
-    def pack(self) -> int:
-        self.world.advance(HOUR_MS)
-        return sweep(self.process()).packed
-
-    def items(self) -> list[dict[str, Any]]:
-        """The log's batches in order."""
-        items = [item for item in self.world.table.items() if item["pk"]["S"].startswith("log/v1/a#")]
-        return sorted(items, key=lambda item: str(item["sk"]["S"]))
-
-    def read_from(self, start: int, stores: Stores | None = None, *, small: bool = False) -> bytes:
-        stores, data, at_tail = stores or self.process(), b"", False
-        while not at_tail:
-            reading = read(stores, KEY, start, small=small)
-            data, start, at_tail = data + reading.data, reading.page.end, reading.page.up_to_date
-        return data
-
-    def check(self, *, everywhere: bool = True) -> None:
-        """From the end of every message the rest can be read, by a process that knows nothing and by one that
-        has read everything."""
-        knowing = self.process()
-        for start in self.ends if everywhere else self.ends[:: max(1, len(self.ends) // 7)]:
-            assert self.read_from(start) == self.data[start:], start
-            assert self.read_from(start, knowing) == self.data[start:], start
-            assert self.read_from(start, small=True) == self.data[start:], start
+def places(scene: Scene) -> list[int]:
+    """Where every message ends, some places inside of messages, and some beyond the tail."""
+    return sorted({*scene.ends, *range(0, len(scene.data), 9), len(scene.data) + 1, len(scene.data) + 2})
 
 
-def a_packed_scene(batches: int = 60, **asked: Any) -> Scene:
-    scene = Scene(**asked)
-    scene.append(batches)
-    assert scene.pack()
-    return scene
+def answer_of(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except ProtocolError as refusal:
+        return type(refusal), str(refusal)
+
+
+def times(stores: Stores, offset: int, key: Any = KEY) -> list[int]:
+    """Of each byte from there on."""
+    found = load_times(stores, key, offset)
+    assert (found.start, found.end) == (offset, offset + sum(found.sizes))
+    return [ms for ms, size in zip(found.times_ms, found.sizes, strict=True) for _ in range(size)]
+
+
+def forks(scene: Scene, stores: Stores) -> Iterator[object]:
+    """Where a fork may begin, and what it has, also of bytes in the middle of a pack."""
+    for offset in places(scene)[::8]:
+        for sub in (0, 1, 4):
+            made = answer_of(partial(scene.fork, offset, sub))
+            yield made
+            scene.world.advance(5)
+            if isinstance(made, int):
+                append(stores, FORK, [append_request(b"7", content_type=scene.content_type)])
+                yield scene.read_from(0, key=FORK)
+                inside = max(end for end in scene.ends if end <= made * 2 // 3)
+                yield scene.read_from(inside, stores, key=FORK)
+                yield times(stores, inside, FORK)[: made - inside]
+                delete(stores, FORK)
+                scene.world.advance(1)
+
+
+def last_messages(scene: Scene, stores: Stores) -> Iterator[object]:
+    for last in range(1, len(scene.ends), 3):
+        found = find_start(stores, KEY, LastMessages(last))
+        assert (found.offset, found.messages, found.complete) == (scene.ends[-1 - last], last, True)
+        yield found.offset
+
+
+Use = Callable[[Scene, Stores], Iterable[object]]
+#: What may be asked of a stream. What a look at the times keeps in memory has no bytes: a read follows it.
+USES: dict[str, Use] = {
+    "times": lambda scene, stores: [answer_of(partial(times, stores, place)) for place in places(scene)],
+    "reads": lambda scene, stores: [
+        answer_of(partial(scene.read_from, place, stores, small=small))
+        for place in places(scene)
+        for small in (False, True)
+    ],
+    "snapshots": lambda scene, stores: [
+        answer_of(lambda: check_snapshot_offset(stores, KEY, place).key)  # noqa: B023
+        for place in places(scene)
+    ],
+    "bootstrap": lambda _scene, stores: [part.body for part in bootstrap(stores, KEY).parts],
+    "last messages": last_messages,
+    "stats": lambda _scene, stores: [
+        load_stats(stores, KEY).messages,
+        load_stats(stores, KEY).messages_exact,
+    ],
+    "forks": forks,
+}
+
+
+@pytest.fixture
+def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short streams have many tiny packs here; real streams have few."""
+    monkeypatch.setattr(start_point, "MAX_QUERIES", 10_000)
+    monkeypatch.setattr(catalog, "_COUNTING_CALLS", 10_000)
+
+
+@cache
+def answers_of_plain_batches(content_type: ContentType) -> dict[str, list[object]]:
+    scene = a_scene_at("plain", 30, content_type=content_type)
+    answers = {name: [*use(scene, scene.process())] for name, use in USES.items()}
+    by_byte = [scene.times[end] for start, end in pairwise(scene.ends) for _ in range(start, end)]
+    for place, told, read_back in zip(places(scene), answers["times"], answers["reads"][::2], strict=True):
+        if place in scene.ends:
+            assert (told, read_back) == (by_byte[place:], scene.data[place:])
+    return answers
+
+
+@pytest.mark.usefixtures("no_limits")
+@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
+def test_every_answer_is_that_of_plain_batches(stage: str, content_type: ContentType) -> None:
+    """Of a process that knows nothing, and then knows all that it was asked for before."""
+    expected = answers_of_plain_batches(content_type)
+    scene = a_scene_at(stage, 30, content_type=content_type)
+    assert len(scene.packs()) > (0 if stage.startswith("packed again") else 1)
+    knowing = scene.process()
+    for name, use in USES.items():
+        for stores in (scene.process(), knowing):
+            assert [*use(scene, stores)] == expected[name], name
 
 
 # --- what is packed ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content_type", [BYTES, JSON])
-def test_old_batches_become_packs_except_the_last_one(content_type: ContentType) -> None:
-    scene = a_packed_scene(content_type=content_type)
-    *packs, last = [decode_batch(item) for item in scene.items()]
-    assert len(packs) > 2
+@pytest.mark.parametrize("stage", ["packed", "packed again"])
+def test_all_old_batches_are_in_packs_except_the_last_one(stage: str) -> None:
+    scene = a_scene_at(stage)
+    *packs, last = scene.batches()
     assert all(batch.index for batch in packs)
-    assert last.index is None
-    assert last.end == len(scene.data)
-    assert len(scene.world.bucket.objects) == len(packs)
-    assert [
-        item["kd"]["S"] for item in scene.world.table.items() if item["pk"]["S"].startswith("due/p")
-    ] == []
-    scene.check()
+    assert (last.index, last.end, packs[-1].end) == (None, len(scene.data), last.start)
+    assert scene.due("pack", "packed") == []
+    assert {pack.blob for pack in packs} <= scene.world.bucket.objects.keys()
+    assert (len(packs) == 1) == (stage == "packed again")
+    assert (len(packs) == len(scene.world.bucket.objects)) == (stage == "packed")
 
 
-def test_packs_keep_the_chain_of_checksums() -> None:
+@pytest.mark.parametrize("stage", ["packed", "packed again"])
+def test_packs_keep_the_chain_of_checksums(stage: str) -> None:
     """Each pack has that before its first batch and that behind its last one; in between it can be worked out
     again from what the pack holds. A stretch that was written behind other bytes is found."""
-    scene = a_packed_scene()
-    batches = [decode_batch(item) for item in scene.items()]
+    scene = a_scene_at(stage, 60)
+    batches = scene.batches()
     for earlier, later in pairwise(batches):
         assert earlier.checksums.after == later.checksums.before is not None
     reached = None
@@ -152,315 +170,272 @@ def test_packs_keep_the_chain_of_checksums() -> None:
                 data = block.data[start - block.start : start - block.start + size]
                 reached, start = Checksums.of(reached, start, data).after, start + size
         assert reached == pack.checksums.after
-    item = scene.items()[1]
     foreign = Batch(0, Tail(1), "id", 0, b"x", checksums=Checksums(7, batches[1].checksums.after))
-    scene.world.table.store(item | {"h": encode_batch("", foreign)["h"]})
+    scene.world.table.store(scene.items()[1] | {"h": encode_batch("", foreign)["h"]})
     with pytest.raises(Damaged):
         scene.read_from(0)
 
 
-def test_a_growing_stream_is_packed_again_and_again() -> None:
-    scene = Scene(content_type=JSON)
-    for _ in range(4):
-        scene.append(20)
-        scene.pack()
-        scene.check(everywhere=False)
-        batches = [decode_batch(item) for item in scene.items()]
-        assert all(later.checksums.follow(earlier.checksums) for earlier, later in pairwise(batches))
-    assert sum("px" in item for item in scene.items()) >= 4
-    scene.check()
-
-
-def test_batches_younger_than_an_hour_are_not_packed() -> None:
+def test_batches_are_packed_when_they_are_an_hour_old_and_enough() -> None:
     scene = Scene()
     scene.append(60)
-    scene.world.advance(HOUR_MS - 1)
-    assert sweep(scene.process()).packed == 0
-    assert len(scene.items()) == 60
+    assert scene.sweep_after(HOUR_MS - 1).packed == 0
+    assert scene.sweep_after(1).packed > 0
+    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64))
+    for packs in (0, 1):
+        scene.append(40)
+        assert scene.sweep_after().packed == packs
 
 
 def test_a_small_rest_is_packed_when_the_stream_is_idle_or_after_a_day() -> None:
-    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, pack_bytes=10**6, min_batches=2))
+    scene = Scene(packing=ONE)
     looks = 0
-    for _ in range(30):
-        scene.append(8)
-        scene.world.advance(HOUR_MS // 2)
+    while not scene.sweep_after(HOUR_MS // 2).packed:
         looks += 1
-        if sweep(scene.process()).packed:
-            break
-    assert looks > 20
-    scene.check(everywhere=False)
-    scene = a_packed_scene(packing=scene.packing)
+        scene.append(8)
+    assert 20 < looks < 60
+    scene = Scene(packing=ONE)
+    scene.append(60)
+    assert scene.sweep_after().packed
     assert len(scene.items()) == 2
 
 
-def test_batches_below_the_minimum_size_are_not_packed() -> None:
-    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64))
-    scene.append(40)
-    assert scene.pack() == 0
-    scene.append(40)
-    assert scene.pack() == 1
-
-
 def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
-    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2))
-    large = b"x" * 70_000
-    for body in (b"a", b"b", large, b"c", b"d", b"e", large, b"f", large, b"g", b"h"):
-        append(scene.stores, KEY, [append_request(body)])
-        scene.data += body
-        scene.ends.append(len(scene.data))
-    append(scene.stores, KEY, [append_request(b"i", close=True)])
-    scene.data += b"i"
-    scene.pack()
-    assert ["px" in item for item in scene.items()] == [True, False, True, False, False, False, True, False]
-    scene.check()
+    """Also where packs are packed again."""
+    scene, large = Scene(packing=ONE), b"x" * 70_000
+    scene.write(b"a", b"b", large, b"c", b"d", b"e", large, b"f", large, b"g", b"h")
+    scene.write(b"i", close=True)
+    scene.sweep_after()
+    assert [bool(batch.index) for batch in scene.batches()] == [1, 0, 1, 0, 0, 0, 1, 0]
+    scene.check(1)
+    scene = Scene(packing=ONE)
+    scene.write(b"a", b"b", large, b"c", b"d", b"e")
+    scene.sweep_after()
+    scene.write(b"f")
+    scene.write(b"g", close=True)
+    scene.sweep_after()
+    found = [(batch.size, bool(batch.index)) for batch in scene.batches()]
+    assert found == [(2, True), (70_000, False), (4, True), (1, False)]
 
 
 def test_batches_of_combined_appends_are_packed_too() -> None:
     scene = Scene()
     with combining(forced=True):
         for _ in range(60):
-            body = scene.body()[0]
-            append(scene.stores, KEY, [append_request(body)])
-            scene.data += body
-            scene.ends.append(len(scene.data))
-    assert scene.pack()
-    scene.check()
+            scene.write(b"some words")
+    assert scene.sweep_after().packed
+    scene.check(1)
+
+
+def test_a_stream_of_a_small_pack_a_day_has_few_packs_after_a_year() -> None:
+    """And what is written again is a few times the data, of which no more stays than the last month's."""
+    day = Packing(HOUR_MS, every_bytes=64, pack_bytes=1600, min_batches=2, block_bytes=80)
+    scene, written = Scene(packing=day), 0
+    for _ in range(365):
+        scene.append(4)
+        before = set(scene.world.bucket.objects)
+        scene.sweep_after(24 * HOUR_MS)
+        written += sum(len(data) for name, data in scene.world.bucket.objects.items() if name not in before)
+    packs = scene.packs()
+    assert len(packs) < 2 * len(scene.data) / 1600 + 6
+    assert len([pack for pack in packs if pack.size < 800]) < 6
+    assert written < 6 * sum(len(scene.world.bucket.objects[pack.blob or ""]) for pack in packs)
+    scene.check(40)
+    stores, calls = counted(scene)
+    read(stores, KEY, 0)
+    assert calls["GetRange"] <= len(packs)
 
 
 # --- what it costs ---------------------------------------------------------------------------
 
 
-@contextmanager
-def counted(scene: Scene) -> Iterator[tuple[Stores, Counter[str]]]:
-    """A new process whose calls are counted."""
-    stores, calls = scene.process(), Counter[str]()
-    for client in (table_of(stores).dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
-
-        def counting(operation: str, *more: Any, send: Any = client.send) -> Any:
-            calls[operation] += 1
-            return send(operation, *more)
-
-        client.send = counting
-    yield stores, calls
-
-
 def test_a_read_in_a_pack_costs_one_query_and_one_range_and_the_next_page_no_query() -> None:
-    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2, block_bytes=40))
+    scene = Scene(packing=ONE)
     scene.append(200)
-    scene.pack()
-    for start in scene.ends[1:-40:17]:
-        with counted(scene) as (stores, calls):
-            record = load_head(stores, KEY).record
-            calls.clear()
-            read_some = partial(
-                read_page, stores.table, record, recent=stores.recent, limit_bytes=50, fill=stores.fill
-            )
-            page = read_some(start)
-            assert calls == {"Query": 1, "GetRange": 1}
-            read_some(page.end)
-            assert calls == {"Query": 1, "GetRange": 2}
+    scene.sweep_after()
+    for start in scene.ends[1:-40:37]:
+        stores, calls = counted(scene)
+        record = load_head(stores, KEY).record
+        calls.clear()
+        read_some = partial(
+            read_page, stores.table, record, recent=stores.recent, limit_bytes=50, fill=stores.fill
+        )
+        page = read_some(start)
+        assert calls == {"Query": 1, "GetRange": 1}
+        read_some(page.end)
+        assert calls == {"Query": 1, "GetRange": 2}
 
 
 def test_a_page_of_several_packs_requests_their_ranges_concurrently() -> None:
     """After the one query there is one more round trip, however many packs the page lies in."""
-    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, pack_bytes=400, min_batches=2, block_bytes=80))
-    scene.append(200)
-    packs = scene.pack()
-    assert packs > 3
-    with counted(scene) as (stores, calls):
-        at_once: list[int] = []
+    scene = a_scene_at("packed", 100)
+    packs = len(scene.packs())
+    stores, calls = counted(scene)
+    at_once: list[int] = []
 
-        class Counting(Turns):
-            def each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-                at_once.append(len(items))
-                return super().each(call, items)
+    class Counting(Turns):
+        def each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+            at_once.append(len(items))
+            return super().each(call, items)
 
-        stores.concurrency = Counting(scene.world.scheduler)
-        assert read(stores, KEY, 0).data == scene.data
-    assert calls["GetRange"] == packs
+    stores.concurrency = Counting(scene.world.scheduler)
+    assert read(stores, KEY, 0).data == scene.data
+    assert calls["GetRange"] == packs > 3
     # The last batch of the log is in no pack.
     assert at_once == [packs + 1]
 
 
 def test_an_append_makes_one_call_more_only_where_it_crosses_a_boundary() -> None:
     scene = Scene(packing=Packing(HOUR_MS))
-    with counted(scene) as (stores, calls):
-        append(stores, KEY, [append_request(b"x")])
-        calls.clear()
-        for _ in range(20):
-            append(stores, KEY, [append_request(b"x" * 60_000)])
-        assert calls == {"PutItem": 20 + 20 * 60_000 // (256 * 1024)}
+    stores, calls = counted(scene)
+    append(stores, KEY, [append_request(b"x")])
+    calls.clear()
+    for _ in range(20):
+        append(stores, KEY, [append_request(b"x" * 60_000)])
+    assert calls == {"PutItem": 20 + 20 * 60_000 // (256 * 1024)}
 
 
-def test_random_reads_of_a_packed_stream_equal_those_of_the_plain_one() -> None:
-    scene = Scene(
-        packing=Packing(HOUR_MS, every_bytes=1000, block_bytes=300, pack_bytes=4000), content_type=JSON
-    )
-    scene.append(800)
-    assert scene.pack() > 3
-    knowing = scene.process()
-    for _ in range(1000):
-        start = scene.chance.choice(scene.ends)
-        reading = read(knowing, KEY, start, small=scene.chance.random() < 0.5)
-        assert reading.data == scene.data[start : reading.page.end]
-        assert reading.page.end in scene.ends
+def a_scene_to_merge(**asked: Any) -> tuple[Scene, list[Batch]]:
+    """A stream of many small packs, and batches that are old enough to make a pack that takes them all in."""
+    scene = a_scene_at("to be packed again", 60, **asked)
+    return scene, scene.packs()
 
 
-# --- what lies inside a pack ------------------------------------------------------------------
+def test_packs_are_taken_in_with_one_query_and_one_request_each() -> None:
+    scene, parts = a_scene_to_merge()
+    stores, calls = counted(scene)
+    assert sweep(stores).packed == 1
+    assert (calls["GetRange"], calls["PutObject"], calls["TransactWriteItems"]) == (len(parts), 1, 1)
 
 
-def refusal_of(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except ProtocolError as refusal:
-        return type(refusal), str(refusal)
+# --- what becomes of packs ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content_type", [BYTES, JSON])
-def test_snapshots_may_be_published_at_the_same_offsets(content_type: ContentType) -> None:
-    plain, packed = Scene(content_type=content_type), a_packed_scene(30, content_type=content_type)
-    plain.append(30)
-    assert plain.data == packed.data
-    for offset in range(len(plain.data) + 2):
-        answers = [
-            refusal_of(lambda: check_snapshot_offset(scene.process(), KEY, offset).key)  # noqa: B023
-            for scene in (plain, packed)
-        ]
-        assert answers[0] == answers[1], offset
-
-
-@pytest.mark.parametrize("content_type", [BYTES, JSON])
-def test_a_fork_inside_a_pack_reads_as_one_of_the_plain_batches(content_type: ContentType) -> None:
-    plain, packed = Scene(content_type=content_type), a_packed_scene(30, content_type=content_type)
-    plain.append(30)
-    for place in range(0, len(plain.data), 11):
-        for sub_offset in (0, 1, 4):
-            answers = []
-            for scene in (plain, packed):
-                stores = scene.process()
-                asked = create_request(None, fork=ForkPoint(KEY, place, sub_offset))
-                made = refusal_of(lambda: create(stores, FORK, asked).head.record.base)  # noqa: B023
-                content = None
-                if isinstance(made, int):
-                    append(stores, FORK, [append_request(b"7", content_type=content_type)])
-                    content = read(scene.process(), FORK, 0).data
-                    delete(stores, FORK)
-                scene.world.advance(1)
-                answers.append((made, content))
-            assert answers[0] == answers[1], (place, sub_offset)
-
-
-def test_a_fork_reads_its_part_of_a_pack_from_any_offset() -> None:
-    scene = a_packed_scene()
-    for place in scene.ends[5:40:6]:
-        create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, place, 0)))
-        append(scene.stores, FORK, [append_request(b"own")])
-        for start in [end for end in scene.ends if end <= place]:
-            assert read(scene.process(), FORK, start).data == scene.data[start:place] + b"own"
-        delete(scene.stores, FORK)
-        scene.world.advance(1)
-
-
-def test_packed_json_is_read_only_from_message_ends() -> None:
-    scene = a_packed_scene(content_type=JSON)
-    for offset in set(range(scene.ends[-2])) - set(scene.ends):
-        with pytest.raises(Malformed):
-            read(scene.process(), KEY, offset)
-
-
-def test_the_retained_offset_may_lie_inside_a_pack() -> None:
-    """The pack and its object stay until nothing in it is retained."""
-    scene = a_packed_scene(content_type=JSON)
-    first, second, *_ = [decode_batch(item) for item in scene.items()]
-    inside = next(end for end in scene.ends if second.start < end < second.end)
-    publish_snapshot(scene.stores, KEY, PublishRequest(inside, BYTES, b"folded"))
-    scene.world.advance(2 * HOUR_MS)
+def test_the_objects_of_packs_that_were_taken_in_stay_as_long_as_the_table_can_be_restored() -> None:
+    scene, parts = a_scene_to_merge()
     sweep(scene.process())
-    assert scene.items()[0]["s"]["S"] == second.blob
-    assert first.blob not in scene.world.bucket.objects
-    with pytest.raises(RetentionGone):
-        read(scene.process(), KEY, first.start)
+    [pack] = scene.packs()
+    names = {part.blob for part in parts}
+    assert len(scene.due("replaced")) == len(names) == len(parts)
+    assert scene.sweep_after(KEEP_REPLACED_MS - 1).replaced == 0
+    assert scene.world.bucket.objects.keys() == names | {pack.blob}
+    assert scene.sweep_after(1).replaced == len(parts)
+    assert [*scene.world.bucket.objects] == [pack.blob]
+    assert scene.due("replaced") == []
+    scene.check()
+
+
+@pytest.mark.parametrize("stage", ["packed", "packed again"])
+def test_the_retained_offset_may_lie_inside_a_pack(stage: str) -> None:
+    """The pack and its object stay until nothing in it is retained."""
+    scene = a_scene_at(stage, 60, content_type=JSON)
+    *below, last = scene.packs()
+    pack = below.pop(1) if below else last
+    inside = next(end for end in scene.ends if pack.start < end < pack.end)
+    publish_snapshot(scene.stores, KEY, PublishRequest(inside, BYTES, b"folded"))
+    scene.sweep_after(2 * HOUR_MS)
+    assert scene.starts()[0] == pack.start
+    assert (pack.blob in scene.world.bucket.objects, pack.start) == (True, scene.packs()[0].start)
+    if below:
+        assert below[0].blob not in scene.world.bucket.objects
+        with pytest.raises(RetentionGone):
+            read(scene.process(), KEY, below[0].start)
     assert read(scene.process(), KEY, inside).data == scene.data[inside:]
     updates = bootstrap(scene.process(), KEY).parts[1:]
     assert b"".join(part.body + b"," for part in updates) == scene.data[inside:]
 
 
-def test_the_packs_of_a_deleted_stream_are_removed() -> None:
-    scene = a_packed_scene()
-    delete(scene.stores, KEY)
-    scene.world.advance(25 * HOUR_MS)
+def test_a_pack_that_lies_below_what_is_retained_in_part_is_not_taken_in() -> None:
+    scene, parts = a_scene_to_merge(content_type=JSON)
+    second = parts[1]
+    inside = next(end for end in scene.ends if second.start < end < second.end)
+    publish_snapshot(scene.stores, KEY, PublishRequest(inside, BYTES, b"folded"))
     sweep(scene.process())
+    assert scene.packs()[-1].start == second.end
+    scene.sweep_after(2 * HOUR_MS)
+    assert [pack.start for pack in scene.packs()] == [second.start, second.end]
+    assert read(scene.process(), KEY, inside).data == scene.data[inside:]
+
+
+@pytest.mark.parametrize("stage", ["packed", "packed again"])
+def test_a_deleted_stream_leaves_no_pack_once_its_last_fork_has_ended(stage: str) -> None:
+    scene = a_scene_at(stage)
+    base = scene.ends[30]
+    scene.fork(base)
+    delete(scene.stores, KEY)
+    scene.sweep_after(2 * HOUR_MS)
+    scene.wait_until_removed()
+    for start in scene.ends[:31:3]:
+        assert read(scene.process(), FORK, start).data == scene.data[start:base]
+    delete(scene.stores, FORK)
+    for _ in range(2):
+        scene.sweep_after(2 * HOUR_MS)
     assert scene.items() == []
     assert scene.world.bucket.objects == {}
-
-
-def test_a_pack_is_kept_while_a_fork_of_its_stream_lives() -> None:
-    scene = a_packed_scene()
-    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[30], 0)))
-    delete(scene.stores, KEY)
-    scene.world.advance(2 * HOUR_MS)
-    sweep(scene.process())
-    assert read(scene.process(), FORK, 0).data == scene.data[: scene.ends[30]]
-    delete(scene.stores, FORK)
-    scene.world.advance(2 * HOUR_MS)
-    sweep(scene.process())
-    scene.world.advance(2 * HOUR_MS)
-    sweep(scene.process())
-    assert scene.world.bucket.objects == {}
+    scene.wait_until_removed()
+    assert scene.due("pack", "packed", "replaced") == []
 
 
 # --- what is missing or damaged ---------------------------------------------------------------
 
 
-def test_a_missing_object_gets_503_and_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    scene = a_packed_scene()
-    name = decode_batch(scene.items()[0]).blob
-    del scene.world.bucket.objects[name or ""]
-    with pytest.raises(StorageUnavailable):
-        read(scene.process(), KEY, 0)
-    assert f"a pack cannot be read: {name}" in caplog.text
-
-
-def test_a_damaged_block_gets_503_and_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
-    scene = a_packed_scene()
-    pack = decode_batch(scene.items()[0])
+def harm(scene: Scene, how: str) -> Batch:
+    """Harms the second pack."""
+    first, second = scene.items()[:2]
+    pack = scene.packs()[1]
     assert pack.blob
     assert pack.index
-    stored = scene.world.bucket.objects[pack.blob]
-    block = pack.index.blocks[0]
-    scene.world.bucket.objects[pack.blob] = stored[: block.first_byte] + b"?" + stored[block.first_byte + 1 :]
-    with pytest.raises(Damaged):
-        read(scene.process(), KEY, 0)
-    assert f"a pack is damaged: {pack.blob}" in caplog.text
-    start = pack.index.blocks[1].start
-    assert scene.read_from(start) == scene.data[start:]
+    stored, block = scene.world.bucket.objects[pack.blob], pack.index.blocks[0]
+    match how:
+        case "object is missing":
+            del scene.world.bucket.objects[pack.blob]
+        case "block is damaged":
+            place = block.first_byte
+            scene.world.bucket.objects[pack.blob] = stored[:place] + b"?" + stored[place + 1 :]
+        case "object is cut":
+            scene.world.bucket.objects[pack.blob] = stored[:20]
+        case "index is another's":
+            scene.world.table.store(second | {"px": first["px"]})
+        case "item is missing":
+            scene.world.table.drop(second)
+    return pack
 
 
-def test_a_truncated_object_gets_503() -> None:
-    scene = a_packed_scene()
-    objects = scene.world.bucket.objects
-    for name in objects:
-        objects[name] = objects[name][:20]
-    with pytest.raises(Damaged):
-        read(scene.process(), KEY, 0)
+HARMS = {
+    "object is missing": "a pack cannot be read: {blob}",
+    "block is damaged": "a pack is damaged: {blob}",
+    "object is cut": "",
+    "index is another's": "",
+    "item is missing": "batches are missing",
+}
 
 
-def test_a_missing_pack_gets_503_and_not_an_empty_read(caplog: pytest.LogCaptureFixture) -> None:
-    scene = a_packed_scene()
-    _, second, third, *_ = scene.items()
-    scene.world.table.drop(second)
-    start = decode_batch(second).start
-    assert read(scene.process(), KEY, 0).page.end == start
-    with pytest.raises(Damaged):
-        read(scene.process(), KEY, start)
-    assert "batches are missing" in caplog.text
-    assert read(scene.process(), KEY, decode_batch(third).start).data
+@pytest.mark.parametrize("how", HARMS)
+def test_a_pack_that_is_harmed_gets_503_and_is_named_in_the_log_and_the_others_are_read(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = a_scene_at("packed")
+    harmed = harm(scene, how)
+    with pytest.raises(StorageUnavailable if how == "object is missing" else Damaged):
+        read(scene.process(), KEY, harmed.start)
+    assert HARMS[how].format(blob=harmed.blob) in caplog.text
+    with suppress(Damaged, StorageUnavailable):
+        assert read(scene.process(), KEY, 0).page.end == harmed.start
+    assert scene.read_from(harmed.end) == scene.data[harmed.end :]
+    if how == "block is damaged" and harmed.index:
+        start = harmed.index.blocks[1].start
+        assert scene.read_from(start) == scene.data[start:]
 
 
-def test_an_index_of_another_range_gets_503() -> None:
-    scene = a_packed_scene()
-    one, other, *_ = scene.items()
-    scene.world.table.store(one | {"px": other["px"]})
-    with pytest.raises(Damaged):
-        read(scene.process(), KEY, 0)
+@pytest.mark.parametrize("how", ["object is missing", "block is damaged", "index is another's"])
+def test_a_pack_that_cannot_be_read_is_not_taken_in_and_the_new_one_is_made(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene, parts = a_scene_to_merge()
+    harmed = harm(scene, how)
+    assert sweep(scene.process()).packed == 1
+    assert "cannot be read, and is not packed again" in caplog.text
+    assert len(scene.items()) == len(parts) + 2
+    with pytest.raises(ProtocolError):
+        read(scene.process(), KEY, harmed.start)
+    assert scene.read_from(harmed.end) == scene.data[harmed.end :]

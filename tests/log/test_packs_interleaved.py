@@ -1,140 +1,135 @@
-"""Packs while they are made: readers between any two steps, killed and repeated steps, two janitors at once,
-and each rule that the proof in docs/internals/packs.md needs, kept and taken out."""
+"""Batches become a pack, and packs a larger one, while readers and writers go on: between any two calls, with
+steps that are killed, by two janitors, and without each rule of the proof in docs/internals/packs.md."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from itertools import count
+from typing import Any
 
 import orjson
 import pytest
 
-from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene
+from tests.log.scene import (
+    BREAKS,
+    FORK,
+    KEY,
+    ONE,
+    PARTS,
+    SMALL,
+    Scene,
+    a_scene_at,
+    before_the_next,
+    break_call,
+    each_call,
+)
 from tests.simulation.scheduler import Crashed
-from tests.support import BYTES, append_request, create_request, table_of
-from tidemark.aws.retry import NoAnswer
+from tests.support import BYTES, HOUR_MS, append_request, table_of
+from tidemark.janitor.pack import remove_object
 from tidemark.janitor.sweep import sweep
+from tidemark.log import packs, tails
 from tidemark.log.chain import ChainWalk
-from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Damaged, ProtocolError
-from tidemark.protocol.pack import Packing
+from tidemark.log.due import due_entries
+from tidemark.log.records import DueKind, StreamRecord
+from tidemark.log.schema import INCARNATION
+from tidemark.log.table import Condition, equals
+from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.service.append import append
-from tidemark.service.create import create
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.stores import Stores
 
-#: One pack of all, removed in three calls.
-ONE: Final = Packing(HOUR_MS, every_bytes=64, min_batches=2, block_bytes=40)
-Act = Callable[[str], None]
 
-
-def each_call(stores: Stores, before: Act = lambda _: None, after: Act = lambda _: None) -> None:
-    """Let something happen around every call of a process."""
-    for client in (table_of(stores).dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
-
-        def acting(operation: str, *more: Any, send: Any = client.send) -> Any:
-            before(operation)
-            answer = send(operation, *more)
-            after(operation)
-            return answer
-
-        client.send = acting
-
-
-def an_old_scene(batches: int = 60, packing: Packing = ONE) -> Scene:
+def of_batches(packing: Packing = ONE, batches: int = 40) -> Scene:
+    """Batches that are old enough to be packed."""
     scene = Scene(packing=packing)
     scene.append(batches)
     scene.world.advance(HOUR_MS)
     return scene
 
 
-def calls_of_a_sweep() -> int:
-    scene = an_old_scene()
-    calls: list[str] = []
-    packer = scene.process()
-    each_call(packer, calls.append)
-    assert sweep(packer).packed == 1
-    return len(calls)
+def of_parts() -> Scene:
+    """Many small packs, and batches that are old enough to make a pack that takes them all in."""
+    return a_scene_at("to be packed again", 40)
 
 
-CALLS: Final = calls_of_a_sweep()
+SCENES: dict[str, Callable[[], Scene]] = {"batches": of_batches, "packs": of_parts}
 
 
-def test_between_any_two_calls_of_the_janitor_every_offset_can_be_read() -> None:
-    scene = an_old_scene()
-    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[33], 0)))
+def pack_and_remove(scene: Scene, stores: Stores) -> None:
+    """All that the janitor does in this scene; what was replaced goes long after."""
+    sweep(stores)
+    scene.world.advance(KEEP_REPLACED_MS)
+    sweep(stores)
+
+
+@pytest.mark.parametrize("kind", SCENES)
+def test_between_any_two_calls_everything_is_read_from_everywhere(kind: str) -> None:
+    scene = SCENES[kind]()
+    base = scene.ends[33]
+    scene.fork(base)
     append(scene.stores, FORK, [append_request(b"own")])
-    knowing, packer, looks = scene.process(), scene.process(), []
+    knowing, packer, looks = scene.process(), scene.process(), set[str]()
 
     def look(operation: str) -> None:
-        looks.append(operation)
-        for start in scene.ends[::5]:
-            assert scene.read_from(start) == scene.data[start:]
-            assert scene.read_from(start, knowing) == scene.data[start:]
-        assert read(scene.process(), FORK, 0).data == scene.data[: scene.ends[33]] + b"own"
+        looks.add(operation)
+        scene.check(9, knowing=knowing)
+        assert scene.read_from(0, key=FORK) == scene.data[:base] + b"own"
 
     each_call(packer, look, look)
-    assert sweep(packer).packed == 1
-    assert looks.count("BatchWriteItem") >= 4
-    scene.check(everywhere=False)
+    pack_and_remove(scene, packer)
+    assert {"PutObject", "TransactWriteItems", "BatchWriteItem"} <= looks
+    assert ("GetRange" in looks) == (kind == "packs")
+    assert (len(scene.items()), len(scene.world.bucket.objects)) == (2, 1)
+    scene.check()
 
 
-def broken(scene: Scene, at: int, how: str) -> None:
-    """A sweep whose call of that number is its last, is lost or carried out, or loses its reply once."""
-    packer, calls = scene.process(), []
-
-    def before(operation: str) -> None:
-        calls.append(operation)
-        if len(calls) == at + 1 and how == "killed before":
-            raise Crashed
-
-    def after(_operation: str) -> None:
-        if len(calls) == at + 1 and how == "killed behind":
-            raise Crashed
-        if len(calls) == at + 1 and how == "lost":
-            raise NoAnswer("injected")
-
-    each_call(packer, before, after)
-    try:
-        sweep(packer)
-    except Crashed:
-        return
-
-
-@pytest.mark.parametrize("how", ["killed before", "killed behind", "lost"])
-def test_a_janitor_that_is_killed_or_loses_a_reply_at_any_call_loses_nothing(how: str) -> None:
-    for at in range(CALLS):
-        scene = an_old_scene()
-        broken(scene, at, how)
-        for start in scene.ends[::9]:
-            assert scene.read_from(start) == scene.data[start:], at
-        scene.world.advance(HOUR_MS)
-        sweep(scene.process())
+@pytest.mark.parametrize("kind", SCENES)
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str, kind: str) -> None:
+    for at in count():
+        scene = SCENES[kind]()
+        packer = scene.process()
+        calls = break_call(packer, at, how)
+        with suppress(Crashed):
+            pack_and_remove(scene, packer)
+        scene.check(23)
+        for _ in range(3):
+            scene.wait_until_removed()
         assert len(scene.items()) == 2, at
-        for start in scene.ends[::9]:
-            assert scene.read_from(start) == scene.data[start:], at
-        assert not [item for item in scene.world.table.items() if item["pk"]["S"].startswith("due/p")], at
+        named = {pack.blob for pack in scene.packs()}
+        # An object that was put, and whose transaction was never made, goes with the log.
+        assert named <= scene.world.bucket.objects.keys(), at
+        assert len(scene.world.bucket.objects) <= len(named) + 2, at
+        assert scene.due("pack", "packed", "replaced") == [], at
+        scene.check(23)
+        if len(calls) <= at:
+            break
+    assert at > 10
 
 
-def play(seed: int) -> int:
+def play(kind: str, seed: int) -> int:
     """Two janitors, three readers, one of them of a fork, and a writer, all at once. Returns the number of
-    packs."""
+    packs that were made, or taken in."""
     chance = random.Random(seed)
-    scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
+    scene = Scene(packing=PARTS if kind == "packs" else SMALL, chance=chance)
+    scene.words = chance
     scene.append(40)
+    if kind == "packs":
+        assert scene.sweep_after().packed > 2
+        scene.append(20)
+    scene.pack_by(
+        replace(ONE, pack_bytes=chance.choice((150, 200, 300) if kind == "packs" else (100, 300, 10**6)))
+    )
     scene.world.advance(HOUR_MS)
-    return play_on(scene)
-
-
-def play_on(scene: Scene) -> int:
-    chance = scene.chance
-    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, chance.choice(scene.ends), 0)))
-    before = len(scene.data)
-    packed: list[int] = []
+    scene.fork(chance.choice(scene.ends))
+    before, packed = len(scene.data), []
 
     def read_some() -> None:
         stores = scene.process()
@@ -152,36 +147,208 @@ def play_on(scene: Scene) -> int:
             start = chance.choice([end for end in scene.ends if end <= base])
             assert read(stores, FORK, start).data == scene.data[start:base], start
 
-    scheduler = scene.world.scheduler
-    for task in (
-        *(lambda: packed.append(sweep(scene.process()).packed) for _ in range(2)),
-        read_some,
-        read_some,
-        read_the_fork,
-        lambda: scene.append(3),
-    ):
-        scheduler.spawn(task, 0)
-    scheduler.run()
-    scene.world.advance(HOUR_MS)
-    sweep(scene.process())
-    scene.check(everywhere=False)
-    return sum(packed)
+    janitors = [lambda: packed.append(sweep(scene.process()).packed)] * 2
+    for task in (*janitors, read_some, read_some, read_the_fork, lambda: scene.append(3)):
+        scene.world.scheduler.spawn(task, 0)
+    scene.world.scheduler.run()
+    scene.sweep_after()
+    taken_in = len(scene.due("replaced"))
+    scene.check()
+    scene.wait_until_removed()
+    scene.check()
+    return taken_in if kind == "packs" else sum(packed)
 
 
-def test_concurrent_janitors_readers_and_a_writer_lose_nothing() -> None:
-    assert sum(play(seed) for seed in range(60)) > 60
+SEEDS = range(40)
 
 
-# --- each rule, and what goes wrong without it -------------------------------------------------
+@pytest.mark.parametrize("kind", SCENES)
+def test_janitors_readers_and_a_writer_at_once_lose_nothing(kind: str) -> None:
+    assert sum(play(kind, seed) for seed in SEEDS) >= len(SEEDS)
 
 
-def goes_wrong(seeds: Iterable[int], play: Callable[[int], int] = play) -> bool:
-    for seed in seeds:
-        try:
-            play(seed)
-        except (AssertionError, ProtocolError):
-            return True
+def test_an_object_that_an_item_names_is_not_removed() -> None:
+    """The janitor dies once the removal of the objects is scheduled, and before the items are removed."""
+    scene = of_parts()
+    packer = scene.process()
+    before_the_next(packer, "BatchWriteItem", _die)
+    with pytest.raises(Crashed):
+        sweep(packer)
+    first, *others = scene.packs()
+    scene.world.advance(KEEP_REPLACED_MS)
+    stores = scene.process()
+    for due in [*due_entries(stores.table, stores.clock_ms(), packing=True)]:
+        if due.kind is DueKind.REPLACED:
+            remove_object(stores, due)
+    assert others
+    assert {other.blob for other in others} < scene.world.bucket.objects.keys()
+    scene.check(3)
+    for _ in range(2):
+        scene.wait_until_removed()
+    assert [*scene.world.bucket.objects] == [first.blob]
+    scene.check()
+
+
+def _die() -> None:
+    raise Crashed
+
+
+def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() -> None:
+    """A batch that is left lies inside the pack, and says nothing of what lies behind it."""
+    scene = of_batches()
+    packer, refused = scene.process(), set[int]()
+
+    def remove_every_second(_operation: str) -> None:
+        inside = [item for item in scene.items()[1:-1] if "px" not in item]
+        if "px" in scene.items()[0]:
+            for item in inside[::2]:
+                scene.world.table.drop(item)
+        for end in scene.ends:
+            try:
+                check_snapshot_offset(scene.process(), KEY, end)
+            except ProtocolError:
+                refused.add(end)
+
+    each_call(packer, after=remove_every_second)
+    assert sweep(packer).packed == 1
+    assert refused == set()
+
+
+# --- each rule, and what goes wrong without it ------------------------------------------------------
+#
+# Each scene returns whether all messages are there and can be read.
+
+
+def all_is_read(scene: Scene, start: int = 0, stores: Stores | None = None) -> bool:
+    with suppress(ProtocolError):
+        return scene.read_from(start, stores) == scene.data[start:]
     return False
+
+
+def games_are_won(kind: str) -> bool:
+    with suppress(AssertionError, ProtocolError):
+        return all(play(kind, seed) >= 0 for seed in SEEDS)
+    return False
+
+
+def a_fork_of_a_half_removed_stretch_is_read() -> bool:
+    """One call removes every second of its batches, then the janitor dies."""
+    scene = of_batches(batches=60)
+    base = scene.ends[40]
+    scene.fork(base)
+    packer = scene.process()
+    send = table_of(packer).dynamodb.send
+
+    def half(operation: str, body: bytes) -> Any:
+        if operation == "BatchWriteItem":
+            [(table, requests)] = orjson.loads(body)["RequestItems"].items()
+            send(operation, orjson.dumps({"RequestItems": {table: requests[::2]}}))
+            raise Crashed
+        return send(operation, body)
+
+    table_of(packer).dynamodb.send = half
+    with pytest.raises(Crashed):
+        sweep(packer)
+    with suppress(ProtocolError):
+        return all(
+            read(scene.process(), FORK, start).data == scene.data[start:base] for start in scene.ends[:40]
+        )
+    return False
+
+
+def an_append_by_a_sleeper_is_read(after_ms: int) -> bool:
+    """A writer knows an old tail, whose key the janitor has emptied. Its append is acknowledged."""
+    scene = of_batches(replace(ONE, after_ms=after_ms))
+    sleeper = scene.process()
+    load_head(sleeper, KEY)
+    scene.append(20)
+    assert scene.sweep_after(after_ms).packed
+    [answer] = append(sleeper, KEY, [append_request(b"late")])
+    assert not isinstance(answer, Exception)
+    return b"late" in scene.read_from(0)
+
+
+def held_back(scene: Scene, operation: str, packing: Packing) -> Callable[[], object]:
+    """A janitor dies with its first call of this operation still under way. Returns what lets it arrive."""
+    janitor, held = scene.process(packing), list[tuple[Any, ...]]()
+    send = table_of(janitor).dynamodb.send
+
+    def holding(sent: str, body: bytes) -> Any:
+        if sent == operation:
+            held.append((sent, body))
+            raise Crashed
+        return send(sent, body)
+
+    table_of(janitor).dynamodb.send = holding
+    with pytest.raises(Crashed):
+        sweep(janitor)
+    return lambda: scene.world.table.send(*held[0])
+
+
+def a_trim_under_way_removes_no_pack() -> bool:
+    """The trim has its list of batches when the first of them becomes a pack."""
+    scene, arrives = of_batches(), list[Callable[[], object]]()
+    packer, inside = scene.process(), scene.ends[20]
+
+    def publish_and_trim() -> None:
+        publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+        scene.world.advance(2 * HOUR_MS)
+        arrives.append(held_back(scene, "BatchWriteItem", Packing.after_seconds(10**9)))
+
+    before_the_next(packer, "TransactWriteItems", publish_and_trim)
+    sweep(packer)
+    arrives[0]()
+    return all_is_read(scene, inside)
+
+
+def packs_of_two_janitors_do_not_overlap() -> bool:
+    """One reads from the beginning, the other later from the offset retained by then; the first one's
+    transaction comes last."""
+    scene = of_batches(replace(ONE, pack_bytes=300))
+    first, inside = scene.process(), scene.ends[10]
+
+    def other_packs() -> None:
+        publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+        sweep(scene.process(ONE))
+
+    before_the_next(first, "TransactWriteItems", other_packs)
+    sweep(first)
+    return all_is_read(scene, inside)
+
+
+def merged_packs_of_two_janitors_do_not_overlap() -> bool:
+    """One takes in all packs. Before its transaction arrives, the other has looked, later: it knows more
+    batches, and takes in the last packs alone."""
+    scene = of_parts()
+    first_arrives = held_back(scene, "TransactWriteItems", ONE)
+    scene.append(20)
+    scene.world.advance(HOUR_MS)
+    other = scene.process(replace(ONE, pack_bytes=400))
+    before_the_next(other, "TransactWriteItems", first_arrives)
+    sweep(other)
+    sweep(scene.process())
+    return all_is_read(scene)
+
+
+def a_reader_on_its_way_to_a_pack_finds_its_object(keep_ms: int) -> bool:
+    """It has the item of a pack, and asks for its bytes after a larger pack has taken it in."""
+    scene = of_parts()
+    scene.pack_by(replace(ONE, keep_replaced_ms=keep_ms))
+    reader = scene.process()
+    load_head(reader, KEY)
+    before_the_next(reader, "GetRange", lambda: [sweep(scene.process()) for _ in range(2)])
+    return all_is_read(scene, 0, reader)
+
+
+def a_remembered_pack_is_read_in_time() -> bool:
+    """A process remembers the pack that it read last, and reads on after its object was removed."""
+    scene = of_parts()
+    knowing, part = scene.process(), scene.packs()[-1]
+    read(knowing, KEY, part.start, small=True)
+    knowing.recent._batches.clear()
+    sweep(scene.process())
+    scene.wait_until_removed()
+    return all_is_read(scene, part.start, knowing)
 
 
 def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
@@ -194,179 +361,46 @@ def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
         yield link
 
 
-def test_without_skipping_batches_that_a_pack_holds_readers_get_them_twice(
-    monkeypatch: pytest.MonkeyPatch,
+def only_live(record: StreamRecord, _start: int) -> Condition:
+    """A pack is committed wherever its stream's packs end, and whatever is retained of it."""
+    return equals(INCARNATION, record.incarnation)
+
+
+SKIPS = (ChainWalk, "_in_order", all_of_it)
+LOOKS_BACK = (ChainWalk, "_look_back", lambda _self, _position: None)
+CHECKS_THE_STREAM = (packs, "_if_unmoved", only_live)
+FORGETS_IN_TIME = (tails, "MAX_AGE_MS", 10**15)
+Rule = tuple[object, str, object]
+#: A rule, what stands in its place here, and what goes wrong without it.
+RULES: dict[str, tuple[Rule, Callable[[], bool]]] = {
+    "readers skip batches that a pack holds": (SKIPS, partial(games_are_won, "batches")),
+    "readers look for the pack before an offset": (LOOKS_BACK, a_fork_of_a_half_removed_stretch_is_read),
+    "no pack while a trim may be under way": (CHECKS_THE_STREAM, a_trim_under_way_removes_no_pack),
+    "a pack begins where the last one ends": (CHECKS_THE_STREAM, packs_of_two_janitors_do_not_overlap),
+    "a merged pack, too": (CHECKS_THE_STREAM, merged_packs_of_two_janitors_do_not_overlap),
+    "a pack is remembered for minutes": (
+        FORGETS_IN_TIME,
+        a_remembered_pack_is_read_in_time,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_with_the_rule_all_is_read_and_without_it_something_is_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ChainWalk, "_in_order", all_of_it)
-    assert goes_wrong(range(60))
+    (owner, attribute, instead), is_right = RULES[name]
+    if not isinstance(is_right, partial):  # The games have a test of their own.
+        assert is_right()
+    monkeypatch.setattr(owner, attribute, instead)
+    assert not is_right()
 
 
-def fork_of_a_half_removed_stretch() -> bool:
-    """One call removes every second of its batches, then the janitor dies. Returns whether a fork can read
-    what it inherits from any offset."""
-    scene = an_old_scene()
-    base = scene.ends[40]
-    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, base, 0)))
-    packer = scene.process()
-    send = table_of(packer).dynamodb.send
-
-    def half(operation: str, body: bytes) -> Any:
-        if operation == "BatchWriteItem":
-            asked = orjson.loads(body)
-            [(table, requests)] = asked["RequestItems"].items()
-            send(operation, orjson.dumps({"RequestItems": {table: requests[::2]}}))
-            raise Crashed
-        return send(operation, body)
-
-    table_of(packer).dynamodb.send = half
-    with pytest.raises(Crashed):
-        sweep(packer)
-    try:
-        for start in scene.ends[:40]:
-            if read(scene.process(), FORK, start).data != scene.data[start:base]:
-                return False
-    except ProtocolError:
-        return False
-    return True
+def test_no_batch_younger_than_an_hour_is_packed_or_an_append_would_be_lost() -> None:
+    assert an_append_by_a_sleeper_is_read(HOUR_MS)
+    assert not an_append_by_a_sleeper_is_read(0)
 
 
-def test_a_removal_that_stops_half_way_hides_no_message() -> None:
-    assert fork_of_a_half_removed_stretch()
-
-
-def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() -> None:
-    """A batch that is left lies inside the pack, and says nothing of what lies behind it."""
-    scene = an_old_scene()
-    packer, refused = scene.process(), set()
-    each_call(packer, after=lambda _: remove_every_second(scene))
-
-    def remove_every_second(scene: Scene) -> None:
-        inside = [item for item in scene.items()[1:-1] if "px" not in item]
-        if "px" in scene.items()[0]:
-            for item in inside[::2]:
-                scene.world.table.drop(item)
-        for end in scene.ends:
-            try:
-                check_snapshot_offset(scene.process(), KEY, end)
-            except ProtocolError:
-                refused.add(end)
-
-    assert sweep(packer).packed == 1
-    assert refused == set()
-
-
-def test_without_looking_for_the_pack_before_an_offset_reads_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChainWalk, "_look_back", lambda _self, _position: None)
-    assert not fork_of_a_half_removed_stretch()
-
-
-def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:
-    """A writer knows an old tail, whose key the janitor has emptied. Returns whether its append is
-    acknowledged, and whether it can be read."""
-    scene = an_old_scene(packing=packing)
-    sleeper = scene.process()
-    load_head(sleeper, KEY)
-    scene.append(20)
-    if packing.after_ms:
-        scene.world.advance(packing.after_ms)
-    assert sweep(scene.process()).packed
-    answers = append(sleeper, KEY, [append_request(b"late")])
-    acknowledged = not isinstance(answers[0], Exception)
-    return acknowledged, b"late" in scene.read_from(0)
-
-
-def test_an_append_with_an_old_tail_is_decided_on_the_new_one() -> None:
-    assert append_by_a_sleeper(ONE) == (True, True)
-
-
-def test_if_young_batches_were_packed_an_append_would_be_lost() -> None:
-    """So no batch younger than an hour is packed in AWS."""
-    assert append_by_a_sleeper(replace(ONE, after_ms=0)) == (True, False)
-
-
-def trim_while_a_pack_is_committed() -> bool:
-    """The trim has its list of batches when the first of them becomes a pack. Returns whether all messages
-    are there."""
-    scene = an_old_scene()
-    packer, trimmer, published = scene.process(), scene.process(), False
-
-    inside = scene.ends[20]
-
-    def publish_and_trim(operation: str) -> None:
-        """Before the packer's transaction: publish, an hour passes, and the trim lists its batches."""
-        nonlocal published
-        if operation == "TransactWriteItems" and not published:
-            published = True
-            publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
-            scene.world.advance(2 * HOUR_MS)
-            trim_up_to_its_first_removal()
-
-    class Stopped(BaseException):
-        pass
-
-    removals: list[tuple[Any, ...]] = []
-
-    def trim_up_to_its_first_removal() -> None:
-        """What it is about to remove is carried out later."""
-        send = table_of(trimmer).dynamodb.send
-
-        def holding(operation: str, body: bytes) -> Any:
-            if operation == "BatchWriteItem":
-                removals.append((operation, body))
-                raise Stopped
-            return send(operation, body)
-
-        table_of(trimmer).dynamodb.send = holding
-        trimmer.packing = Packing.after_seconds(10**9)
-        with pytest.raises(Stopped):
-            sweep(trimmer)
-
-    each_call(packer, publish_and_trim)
-    sweep(packer)
-    assert removals
-    scene.world.table.send(*removals[0])
-    try:
-        return scene.read_from(inside) == scene.data[inside:]
-    except Damaged:
-        return False
-
-
-def test_a_pack_is_refused_while_a_trim_may_be_under_way() -> None:
-    assert trim_while_a_pack_is_committed()
-
-
-@pytest.mark.usefixtures("without_the_check_of_the_streams_item")
-def test_without_checking_the_retained_offset_a_trim_would_remove_a_pack() -> None:
-    assert not trim_while_a_pack_is_committed()
-
-
-def overlapping_packs() -> bool:
-    """One janitor reads from the beginning, the other later from the offset retained by then; the first one's
-    transaction comes last. Returns whether all messages are there."""
-    scene = an_old_scene(packing=replace(ONE, pack_bytes=300))
-    first, pending = scene.process(), [True]
-    inside = scene.ends[10]
-
-    def other_packs(operation: str) -> None:
-        if operation == "TransactWriteItems" and pending:
-            pending.clear()
-            publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
-            other = scene.process()
-            other.packing = ONE
-            sweep(other)
-
-    each_call(first, other_packs)
-    sweep(first)
-    try:
-        return scene.read_from(inside) == scene.data[inside:]
-    except Damaged:
-        return False
-
-
-def test_packs_do_not_overlap() -> None:
-    assert overlapping_packs()
-
-
-@pytest.mark.usefixtures("without_the_check_of_the_streams_item")
-def test_without_checking_the_streams_item_packs_overlap_and_one_is_lost() -> None:
-    assert not overlapping_packs()
+def test_objects_of_packs_that_were_taken_in_stay_or_a_reader_on_its_way_gets_503() -> None:
+    assert a_reader_on_its_way_to_a_pack_finds_its_object(HOUR_MS)
+    assert not a_reader_on_its_way_to_a_pack_finds_its_object(0)

@@ -1,95 +1,27 @@
-"""When the messages of a page were appended: of plain batches, packs, large bodies and forks."""
+"""When the messages of a page were appended, and where messages of a time begin. `test_packs.py` asks for the
+times and for the last messages of packed streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate, pairwise
-
 import pytest
 
-from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene, counted
-from tests.support import BYTES, JSON, append_request, create_request
-from tidemark.log.schema import decode_batch
-from tidemark.protocol.create import ForkPoint
+from tests.log.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted
+from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
+from tidemark.http.catalog import render_stats
+from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.messages import ContentType
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service import catalog, start_point
 from tidemark.service.append import append
-from tidemark.service.catalog import AppendTimes, load_times
+from tidemark.service.catalog import load_stats, load_times
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
-from tidemark.service.stores import Stores
-
-
-def a_timed_scene(batches: int = 60, *, packing: Packing = SMALL, content_type: ContentType = JSON) -> Scene:
-    """Between its batches passes time: often none, sometimes a day."""
-    scene = Scene(packing=packing, content_type=content_type)
-    for _ in range(batches):
-        scene.append(1)
-        scene.world.advance(scene.chance.choice((0, 0, 1, 1000, 24 * HOUR_MS)))
-    return scene
-
-
-def times_by_end(scene: Scene) -> dict[int, int]:
-    """Of each message by where it ends, as the table has them before anything is packed."""
-    found = {}
-    for batch in (decode_batch(item) for item in scene.items()):
-        for end in list(accumulate(batch.lengths, initial=batch.start))[1:]:
-            found[end] = batch.time_ms
-    return found
-
-
-def messages_of(stores: Stores, found: AppendTimes) -> Iterator[tuple[int, int]]:
-    """Where each message ends, by the bytes of the read, and its time."""
-    times = [ms for ms, count in zip(found.times_ms, found.messages, strict=True) for _ in range(count)]
-    sizes = iter(times)
-    body, end = read(stores, KEY, found.start).data, found.start
-    for value in body.split(b",")[:-1]:
-        end += len(value) + 1
-        yield end, next(sizes)
-    assert next(sizes, None) is None
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("half_removed", [False, True])
-def test_every_message_has_the_time_of_its_batch_from_wherever_they_are_asked_for(
-    packed: bool, half_removed: bool
-) -> None:
-    scene = a_timed_scene()
-    expected, before = times_by_end(scene), scene.items()
-    if packed:
-        assert scene.pack() > 3
-    if half_removed:
-        starts = {item["sk"]["S"] for item in scene.items()}
-        for item in [item for item in before if item["sk"]["S"] not in starts][::2]:
-            scene.stores.table.put(item)
-    knowing = scene.process()
-    for start in scene.ends:
-        for stores in (scene.process(), knowing):
-            found = load_times(stores, KEY, start)
-            ends = [end for end in scene.ends if end > start]
-            assert dict(messages_of(stores, found)) == {end: expected[end] for end in ends}
-            assert (found.start, found.end) == (start, scene.ends[-1])
-            assert sum(found.sizes) == found.end - start
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_of_bytes_any_offset_may_be_asked_for_and_each_byte_has_a_time(packed: bool) -> None:
-    scene = a_timed_scene(content_type=BYTES)
-    by_end = times_by_end(scene)
-    expected = [by_end[end] for start, end in pairwise(scene.ends) for _ in range(start, end)]
-    if packed:
-        assert scene.pack()
-    stores = scene.process()
-    for start in range(0, len(scene.data), 3):
-        found = load_times(stores, KEY, start)
-        told = [ms for ms, size in zip(found.times_ms, found.sizes, strict=True) for _ in range(size)]
-        assert told == expected[start:]
-        assert sum(found.messages) == sum(end > start for end in scene.ends)
+from tidemark.service.start_point import LastMessages, WrittenFrom, find_start
 
 
 def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
@@ -98,10 +30,9 @@ def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
     for size in (10, 70_000, 3_000_000, 2_000_000, 20, *[40_000] * 150):
         append(scene.stores, KEY, [append_request(b"x" * size)])
         scene.world.advance(7)
-    times = [decode_batch(item).time_ms for item in scene.items()]
+    times = [batch.time_ms for batch in scene.batches()]
     for packed in (False, True):
-        if packed:
-            assert scene.pack()
+        assert not packed or scene.sweep_after().packed
         told, start = [], 0
         while (found := load_times(scene.process(), KEY, start)).end > start:
             assert found.end == read(scene.process(), KEY, start).page.end
@@ -110,31 +41,9 @@ def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
         assert told == times
 
 
-def test_times_of_a_fork_reach_into_its_source() -> None:
-    """Also where it leaves the source inside of an append."""
-    for packed in (False, True):
-        scene = a_timed_scene(content_type=BYTES)
-        by_end = times_by_end(scene)
-        if packed:
-            assert scene.pack()
-        for place in (scene.ends[20], scene.ends[20] + 1, scene.ends[-1]):
-            create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, place, 0)))
-            scene.world.advance(5)
-            append(scene.stores, FORK, [append_request(b"own")])
-            inherited = [(s, e) for s, e in pairwise(scene.ends) if s < place]
-            expected = [by_end[end] for start, end in inherited for _ in range(start, min(end, place))]
-            for start in (0, scene.ends[7], place):
-                found = load_times(scene.process(), FORK, start)
-                told = [ms for ms, size in zip(found.times_ms, found.sizes, strict=True) for _ in range(size)]
-                assert told[:-3] == expected[start:]
-                assert set(told[-3:]) == {found.times_ms[-1]}
-                assert found.times_ms[-1] > max(expected)
-            delete(scene.stores, FORK)
-            scene.world.advance(1)
-
-
 def test_offsets_that_no_read_may_begin_at_are_refused_as_by_a_read() -> None:
-    scene = a_timed_scene(10)
+    scene = Scene(content_type=JSON)
+    scene.append(10)
     assert trim_below(scene.stores, KEY, scene.ends[4])
     for offset in range(scene.ends[-1] + 3):
         if offset < scene.ends[4]:
@@ -147,13 +56,14 @@ def test_offsets_that_no_read_may_begin_at_are_refused_as_by_a_read() -> None:
             assert load_times(scene.process(), KEY, offset).end == scene.ends[-1]
 
 
-def test_a_stream_that_is_gone_has_no_times() -> None:
-    scene = a_timed_scene(5)
+def test_a_stream_that_is_gone_has_no_times_and_one_that_was_created_again_has_its_own() -> None:
+    scene = Scene()
+    scene.append(5)
     with pytest.raises(StreamNotFound):
         load_times(scene.stores, StreamKey("v1", "another"), 0)
     knowing = scene.process()
-    load_times(knowing, KEY, 0)
-    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[2], 0)))
+    before = load_times(knowing, KEY, 0).incarnation
+    scene.fork(scene.ends[2])
     delete(scene.stores, KEY)
     for stores in (knowing, scene.process()):
         with pytest.raises(StreamGone):
@@ -163,13 +73,6 @@ def test_a_stream_that_is_gone_has_no_times() -> None:
     for stores in (knowing, scene.process()):
         with pytest.raises(StreamNotFound):
             load_times(stores, FORK, 0)
-
-
-def test_a_stream_that_was_created_again_has_another_incarnation() -> None:
-    scene = a_timed_scene(5)
-    knowing = scene.process()
-    before = load_times(knowing, KEY, 0).incarnation
-    delete(scene.stores, KEY)
     scene.world.advance(1)
     create(scene.stores, KEY, create_request(JSON))
     found = load_times(knowing, KEY, 0)
@@ -178,7 +81,8 @@ def test_a_stream_that_was_created_again_has_another_incarnation() -> None:
 
 
 def test_a_closure_is_no_write_of_messages() -> None:
-    scene = a_timed_scene(5)
+    scene = Scene()
+    scene.append(5)
     append(scene.stores, KEY, [append_request(b"", close=True)])
     for start in (0, scene.ends[-1]):
         found = load_times(scene.process(), KEY, start)
@@ -190,44 +94,27 @@ def test_times_cost_the_item_and_the_queries_of_the_read_and_no_body_from_s3() -
     scene = Scene()
     for size in (10, 70_000, 10, 100_000, 60_000):
         append(scene.stores, KEY, [append_request(scene.chance.randbytes(size))])
-    with counted(scene) as (stores, calls):
-        read(stores, KEY, 0)
-        assert calls == {"GetItem": 1, "Query": 1, "GetObject": 2}
-    with counted(scene) as (stores, calls):
-        load_times(stores, KEY, 0)
-        assert calls == {"GetItem": 1, "Query": 1}
+    for ask, expected in (
+        (lambda stores: read(stores, KEY, 0), {"GetItem": 1, "Query": 1, "GetObject": 2}),
+        (lambda stores: load_times(stores, KEY, 0), {"GetItem": 1, "Query": 1}),
+    ):
+        stores, calls = counted(scene)
+        ask(stores)
+        assert calls == expected
 
 
-def test_times_of_what_a_process_has_just_read_cost_the_item_and_a_look_at_the_tail() -> None:
-    for packed in (False, True):
-        scene = a_timed_scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2, block_bytes=400))
-        if packed:
-            assert scene.pack()
-        with counted(scene) as (stores, calls):
-            read(stores, KEY, 0)
-            calls.clear()
-            load_times(stores, KEY, 0)
-            assert calls == {"GetItem": 1, "Query": 1}
-
-
-def test_times_of_a_pack_cost_the_range_of_its_blocks() -> None:
-    scene = a_timed_scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2))
-    assert scene.pack() == 1
-    with counted(scene) as (stores, calls):
-        load_times(stores, KEY, 0)
-        assert calls == {"GetItem": 1, "Query": 2, "GetRange": 1}
-
-
-def test_a_read_is_what_it_was_after_times_were_asked_for() -> None:
-    """What a look at the times keeps in memory has no bytes, and no reader gets it."""
-    for packed in (False, True):
-        scene = a_timed_scene()
-        if packed:
-            assert scene.pack()
-        stores = scene.process()
-        for start in scene.ends[::5]:
-            load_times(stores, KEY, start)
-            assert read(stores, KEY, start).data == scene.data[start:]
+@pytest.mark.parametrize("packed", [False, True])
+def test_times_cost_the_range_of_the_blocks_and_after_a_read_only_a_look_at_the_tail(packed: bool) -> None:
+    scene = Scene(packing=ONE)
+    scene.append(60)
+    assert not packed or scene.sweep_after().packed == 1
+    stores, calls = counted(scene)
+    load_times(stores, KEY, 0)
+    assert calls == ({"GetItem": 1, "Query": 2, "GetRange": 1} if packed else {"GetItem": 1, "Query": 1})
+    read(stores, KEY, 0)
+    calls.clear()
+    load_times(stores, KEY, 0)
+    assert calls == {"GetItem": 1, "Query": 1}
 
 
 def test_times_do_not_renew_a_sliding_expiry() -> None:
@@ -239,3 +126,32 @@ def test_times_do_not_renew_a_sliding_expiry() -> None:
     scene.world.advance(10_000)
     with pytest.raises(StreamNotFound):
         load_times(scene.process(), FORK, 0)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_where_messages_of_a_time_begin_misses_none_of_them(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly there in plain batches; in a pack at the beginning of a block."""
+    monkeypatch.setattr(start_point, "MAX_QUERIES", 10_000)
+    scene = a_scene_at(stage, content_type=JSON)
+    slack = 0 if stage == "plain" else SMALL.block_bytes * 2
+    for at_ms in sorted({ms + more for ms in scene.times.values() for more in (-1, 0, 1)}):
+        exact = min((end for end, ms in scene.times.items() if ms >= at_ms), default=len(scene.data))
+        begin = max(end for end in scene.ends if end < exact) if at_ms <= max(scene.times.values()) else exact
+        found = find_start(scene.process(), KEY, WrittenFrom(at_ms)).offset
+        assert begin - slack <= found <= begin
+        assert found in scene.ends
+
+
+def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_point, "MAX_QUERIES", 3)
+    monkeypatch.setattr(catalog, "_COUNTING_CALLS", 3)
+    scene = a_scene_at("packed", content_type=JSON)
+    found = find_start(scene.process(), KEY, LastMessages(100))
+    assert not found.complete
+    assert found.messages == len([end for end in scene.ends if end > found.offset])
+    stats = load_stats(scene.process(), KEY)
+    assert not stats.messages_exact
+    shown = render_stats(stats, EVERYTHING)
+    assert shown.packed_offset == render_offset(stats.head.record.packed) > render_offset(0)
