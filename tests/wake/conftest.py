@@ -1,10 +1,15 @@
-"""A fresh table for each module."""
+"""A table for each module, and scenes that end with their test."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.support import World, make_world
+from tests.wake.scene import Scene
+from tidemark.http.backend import many_at_once
 from tidemark.local.engines import LocalServices
 from tidemark.wake import wake
 
@@ -19,3 +24,18 @@ def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def world(services: LocalServices) -> World:
     return make_world(services)
+
+
+@pytest.fixture
+def make_scene(world: World) -> Iterator[Callable[..., Scene]]:
+    """Each with a reading process of its own, which leaves no queue when it ends."""
+    scenes: list[Scene] = []
+
+    def make(way: Any = many_at_once, **settings: Any) -> Scene:
+        scenes.append(Scene(world, way, **settings))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.close()
+        assert list(scene.queues.all()) == []

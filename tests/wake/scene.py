@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.http.asgi import Exchange
+from tests.http.asgi import Answer, Exchange
 from tests.support import TEXT, World, a_key
-from tests.wake.support import eventually, make_prefix, request, shared_sqs
+from tests.wake.support import PATIENCE_SECONDS, eventually, make_prefix, request, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters
+from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier, WakeMessage
 from tidemark.wake.wake import WakeByQueue
@@ -33,7 +35,12 @@ class CountedQueues(Queues):
     def __init__(self, prefix: str) -> None:
         super().__init__(shared_sqs, prefix)
         self.begun = 0
+        self.made = 0
         self.receives: list[int | None] = []
+
+    def create(self, now_ms: int) -> str:
+        self.made += 1
+        return super().create(now_ms)
 
     def receive(self, url: str, wait_seconds: int) -> list[str]:
         self.begun += 1
@@ -44,6 +51,27 @@ class CountedQueues(Queues):
             raise
         self.receives.append(len(bodies))
         return bodies
+
+
+class SilentQueues(CountedQueues):
+    """No receive ends before `released`, as if the receiver's thread were stuck."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.released = threading.Event()
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        self.begun += 1
+        self.released.wait(10 * PATIENCE_SECONDS)
+        return []
+
+
+def has(data: bytes) -> Callable[[Answer], bool]:
+    return lambda answer: data in answer.body
+
+
+async def whole(exchange: Exchange) -> Answer:
+    return await exchange.until(lambda _: exchange.done)
 
 
 @dataclass
@@ -57,6 +85,7 @@ class Scene:
     settings: Settings = WAITS_LONG
     clock: Any = None
     content_type: ContentType = TEXT
+    expiry: Expiry = NEVER
     prefix: str = field(default_factory=make_prefix)
     key: StreamKey = field(default_factory=lambda: a_key("trigger"))
 
@@ -67,15 +96,31 @@ class Scene:
         self.wake = WakeByQueue(self.reader.stores.table, self.queues, self.clock, self.receive_seconds)
         self.backend = self.make(self.reader.stores, self.settings, self.wake)
         self.app = create_app(self.backend)
-        self.record = self.writer.create(self.key, content_type=self.content_type).head.record
+        created = self.writer.create(self.key, content_type=self.content_type, expiry=self.expiry)
+        self.record = created.head.record
         self.reader.calls.taken()
+
+    def close(self) -> None:
+        """The reading process ends."""
+        if isinstance(self.queues, SilentQueues):
+            self.queues.released.set()
+        self.wake.close()
+
+    @property
+    def path(self) -> str:
+        bucket = "v1/stream" if self.key.bucket == PLAIN_BUCKET else self.key.bucket
+        return f"/{bucket}/{self.key.stream_id}"
 
     @property
     def target(self) -> str:
-        return f"/v1/stream/{self.key.stream_id}?offset=-1&live="
+        return f"{self.path}?offset=-1&live="
 
     async def append(self, body: bytes) -> None:
-        await asyncio.to_thread(self.writer.append, self.key, body, content_type=TEXT)
+        """In the other process."""
+        await asyncio.to_thread(self.writer.append, self.key, body, content_type=self.content_type)
+
+    async def tell(self, *starts: int) -> None:
+        await asyncio.to_thread(self.notify, *starts)
 
     async def waiting(self, count: int = 1) -> None:
         """The reader waits, and its queue is past its first second."""
@@ -86,6 +131,13 @@ class Scene:
         async with request(self.app, self.target + live) as exchange:
             await self.waiting()
             yield exchange
+        # The application has ended its answer, long before it would have done so by itself.
+        assert self.wake.hub.listening == 0
+
+    async def get(self, query: str) -> Answer:
+        """Of a request that ends by itself."""
+        async with request(self.app, f"{self.path}?{query}") as exchange:
+            return await whole(exchange)
 
     def registered(self) -> set[str]:
         waiters = load_waiters(self.writer.stores.table, self.record.incarnation, self.clock())

@@ -6,23 +6,34 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
-from tidemark.wake.wake import OwnQueue, WakeByQueue
 
 ROOT: Final = Path(__file__).parents[2]
 #: Long enough that only a hang reaches it.
 PATIENCE_SECONDS: Final = 60.0
+
+P = ParamSpec("P")
+
+
+def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs an asynchronous test on an event loop of its own."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 def shared_sqs() -> Any:
@@ -42,14 +53,6 @@ def make_prefix() -> str:
 
 def make_queues(prefix: str | None = None) -> Queues:
     return Queues(shared_sqs, prefix or make_prefix())
-
-
-def settled(wake: WakeByQueue) -> WakeByQueue:
-    """A wake whose queue is past its first second, in which readers poll the log."""
-    receiver = wake._receiver
-    made = receiver.queue()
-    receiver._queue = OwnQueue(made.url, time.monotonic())
-    return wake
 
 
 @cache
@@ -80,10 +83,12 @@ def pumping(
 
 
 @asynccontextmanager
-async def request(app: Any, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Exchange]:
+async def request(
+    app: Any, target: str, method: str = "GET", body: bytes = b"", content_type: str = "text/plain"
+) -> AsyncIterator[Exchange]:
     """A request under way; the client hangs up at the end."""
     exchange = Exchange([body])
-    scope = make_scope(method, target, {"Content-Type": "text/plain"} if body else {})
+    scope = make_scope(method, target, {"Content-Type": content_type} if body else {})
     task = asyncio.ensure_future(app(scope, exchange.receive, exchange.send))
     try:
         yield exchange

@@ -23,7 +23,7 @@ from tests.conformance.servers import running as server_running
 from tests.conformance.servers import tidemark_server
 from tests.ports import free_port
 from tests.programs import find, needs
-from tests.support import TEXT, World, a_key
+from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
 from tidemark.client import Stream
@@ -83,12 +83,11 @@ class Proxy:
     port: int
     log: Path
 
-    def get(self, target: str) -> http.client.HTTPResponse:
+    def get(self, target: str) -> tuple[int, bytes, http.client.HTTPMessage]:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)) as client:
             client.request("GET", target)
             response = client.getresponse()
-            response.body = response.read()  # type: ignore[attr-defined]
-            return response
+            return response.status, response.read(), response.headers
 
     def at_origin(self, path: str) -> list[str]:
         """The requests for this stream that reached the origin."""
@@ -123,7 +122,7 @@ def proxied(origin: int, directory: Path, seconds: int = SHORT_SECONDS) -> Itera
 
 def is_up(proxy: Proxy) -> bool:
     try:
-        return proxy.get("/v1/health").status == 200
+        return proxy.get("/v1/health")[0] == 200
     except OSError:
         return False
 
@@ -146,22 +145,38 @@ class Reader(threading.Thread):
     def run(self) -> None:
         offset, cursor = "-1", ""
         while self.got != self.expected:
-            response = self.proxy.get(f"{self.path}?{cursor}live=long-poll&offset={offset}")
-            self.answers[response.status] += 1
-            assert response.status in {200, 204}
-            offset = response.headers["Stream-Next-Offset"]
-            cursor = f"cursor={response.headers['Stream-Cursor']}&"
-            self.got += response.body  # type: ignore[attr-defined]
+            status, body, headers = self.proxy.get(f"{self.path}?{cursor}live=long-poll&offset={offset}")
+            self.answers[status] += 1
+            assert status in {200, 204}
+            offset, cursor = headers["Stream-Next-Offset"], f"cursor={headers['Stream-Cursor']}&"
+            self.got += body
             assert self.expected.startswith(self.got), "a reader was served the wrong bytes"
 
 
-def all_have(readers: list[Reader], so_far: int) -> bool:
-    return all(len(reader.got) >= so_far for reader in readers)
+def all_have(readers: list[Reader], data: bytes) -> bool:
+    return all(reader.got == data for reader in readers)
 
 
-def test_most_requests_of_two_hundred_readers_never_reach_the_origin(world: World, tmp_path: Path) -> None:
+@pytest.fixture
+def writer(world: World) -> Process:
+    return world.process(clock=wall_clock_ms)
+
+
+@pytest.fixture(scope="module")
+def proxy(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """In front of a function whose long-polls are short."""
+    directory = tmp_path_factory.mktemp("proxy")
+    with (
+        running(world, long_poll_seconds=SHORT_SECONDS) as origin,
+        proxied(origin.port, directory) as made,
+    ):
+        yield made
+
+
+def test_most_requests_of_two_hundred_readers_never_reach_the_origin(
+    world: World, writer: Process, tmp_path: Path
+) -> None:
     """Each reader gets every message, once and in order."""
-    writer = world.process(clock=wall_clock_ms)
     key = a_key("collapsed")
     writer.create(key, content_type=TEXT)
     messages = [b"message %d;" % number for number in range(ROUNDS)]
@@ -172,13 +187,11 @@ def test_most_requests_of_two_hundred_readers_never_reach_the_origin(world: Worl
         proxied(origin.port, tmp_path, PATIENT_SECONDS) as proxy,
     ):
         readers = [Reader(proxy, path, b"".join(messages)) for _ in range(READERS)]
-        writer.append(key, messages[0], content_type=TEXT)
         for reader in readers:
             reader.start()
-        for number in range(1, ROUNDS):
-            so_far = len(b"".join(messages[:number]))
-            until(partial(all_have, readers, so_far))
-            writer.append(key, messages[number], content_type=TEXT)
+        for number, message in enumerate(messages):
+            writer.append(key, message, content_type=TEXT)
+            until(partial(all_have, readers, b"".join(messages[: number + 1])))
         for reader in readers:
             reader.join(PATIENCE_SECONDS)
             assert reader.got == b"".join(messages)
@@ -206,62 +219,34 @@ def test_an_event_passes_the_proxy_while_its_stream_goes_on(tmp_path: Path, plac
                     pass
 
 
-def test_no_reader_gets_bytes_of_an_earlier_incarnation(world: World, tmp_path: Path) -> None:
+def test_no_reader_gets_bytes_of_an_earlier_incarnation(proxy: Proxy, writer: Process) -> None:
     """The proxy still holds all of the deleted stream; the new stream has the same offsets."""
-    writer = world.process(clock=wall_clock_ms)
     key = a_key("again")
     path, cursor = f"/v1/stream/{key.stream_id}", ""
-    with (
-        running(world, long_poll_seconds=SHORT_SECONDS) as origin,
-        proxied(origin.port, tmp_path) as proxy,
-    ):
-        for text in (b"old", b"new"):
-            writer.create(key, content_type=TEXT, body=text)
-            writer.append(key, b" more", content_type=TEXT)
-            for live in ("", "&live=long-poll"):
-                for _ in range(2):  # The second time from the proxy, where it has it.
-                    first = proxy.get(f"{path}?offset=-1{live}")
-                    cursor = f"&cursor={first.headers['Stream-Cursor']}{live}"
-                    assert first.body == text + b" more"  # type: ignore[attr-defined]
-                    rest = proxy.get(f"{path}?offset=0000000000000003{cursor}")
-                    assert rest.body == b" more"  # type: ignore[attr-defined]
-                    whole = proxy.get(f"{path}?offset=-1{cursor}")
-                    assert whole.body == text + b" more"  # type: ignore[attr-defined]
-            if text == b"old":
-                at_origin = len(proxy.at_origin(path))
-                assert proxy.get(f"{path}?offset=-1{cursor}").body == b"old more"  # type: ignore[attr-defined]
-                assert len(proxy.at_origin(path)) == at_origin, "the proxy has it"
-                delete(writer.stores, key)
+    for text in (b"old", b"new"):
+        writer.create(key, content_type=TEXT, body=text)
+        writer.append(key, b" more", content_type=TEXT)
+        for live in ("", "&live=long-poll"):
+            for _ in range(2):  # The second time from the proxy, where it has it.
+                _, whole, headers = proxy.get(f"{path}?offset=-1{live}")
+                cursor = f"&cursor={headers['Stream-Cursor']}{live}"
+                assert whole == text + b" more"
+                assert proxy.get(f"{path}?offset=0000000000000003{cursor}")[1] == b" more"
+                assert proxy.get(f"{path}?offset=-1{cursor}")[1] == text + b" more"
+        if text == b"old":
+            at_origin = len(proxy.at_origin(path))
+            assert proxy.get(f"{path}?offset=-1{cursor}")[1] == b"old more"
+            assert len(proxy.at_origin(path)) == at_origin, "the proxy has it"
+            delete(writer.stores, key)
 
 
-def test_the_proxy_does_not_keep_a_long_poll_without_data(world: World, tmp_path: Path) -> None:
-    """A 204 is true for a moment: after an append, the same URL returns the data."""
-    writer = world.process(clock=wall_clock_ms)
+def test_the_proxy_keeps_neither_a_404_nor_a_long_poll_without_data(proxy: Proxy, writer: Process) -> None:
+    """They are true for a moment: after a creation or an append, the same URL returns the data."""
     key = a_key("stale")
-    writer.create(key, content_type=TEXT)
     target = f"/v1/stream/{key.stream_id}?cursor=1&live=long-poll&offset=-1"
-    with (
-        running(world, long_poll_seconds=SHORT_SECONDS) as origin,
-        proxied(origin.port, tmp_path) as proxy,
-    ):
-        assert proxy.get(target).status == 204
-        writer.append(key, b"news", content_type=TEXT)
-        for _ in range(3):
-            response = proxy.get(target)
-            assert (response.status, response.body) == (200, b"news")  # type: ignore[attr-defined]
-        missing = f"/v1/stream/{key.stream_id}-later?live=long-poll&offset=-1"
-        assert proxy.get(missing).status == 404
-
-
-def test_the_proxy_does_not_keep_a_404(world: World, tmp_path: Path) -> None:
-    """A stream that is created later is read at once."""
-    writer = world.process(clock=wall_clock_ms)
-    key = a_key("later")
-    target = f"/v1/stream/{key.stream_id}?live=long-poll&offset=-1"
-    with (
-        running(world, long_poll_seconds=SHORT_SECONDS) as origin,
-        proxied(origin.port, tmp_path) as proxy,
-    ):
-        assert proxy.get(target).status == 404
-        writer.create(key, content_type=TEXT, body=b"news")
-        assert proxy.get(target).status == 200
+    assert proxy.get(target)[0] == 404
+    writer.create(key, content_type=TEXT)
+    assert proxy.get(target)[0] == 204
+    writer.append(key, b"news", content_type=TEXT)
+    for _ in range(3):
+        assert proxy.get(target)[:2] == (200, b"news")

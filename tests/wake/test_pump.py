@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import Process, World, a_key
+from tests.support import World, a_key
 from tests.wake.support import ROOT, pumping, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.template import Function, load_template
@@ -33,65 +32,50 @@ def handler(event, context):
 """
 
 
-@dataclass
-class Recorder:
-    """The function's memory."""
+class Scene:
+    """A stream, and the function that gets its records."""
 
-    pump: Pump
+    def __init__(self, world: World, tmp_path: Path) -> None:
+        module = tmp_path / "recorder.py"
+        module.write_text(FUNCTION)
+        self.function = Function("Recorder", module, "handler", 30, 128, {})
+        self.world, self.process, self.key = world, world.process(), a_key()
+        self.incarnation = self.process.create(self.key).head.record.incarnation
+        self.pump: Pump | None = None
 
-    @property
-    def calls(self) -> list[list[dict[str, Any]]]:
-        calls: list[list[dict[str, Any]]] = self._globals["calls"]
-        return calls
+    @contextmanager
+    def pumping(self, **trigger: Any) -> Iterator[None]:
+        with pumping(self.world, function=self.function, **trigger) as self.pump:
+            yield
 
-    @property
-    def outcomes(self) -> list[Any]:
-        outcomes: list[Any] = self._globals["outcomes"]
-        return outcomes
+    def append(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.process.append(self.key, b"x")
 
-    @property
-    def _globals(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.pump._environments._handler.__globals__
+    def memory(self, name: str) -> list[Any]:
+        """Of the function."""
+        assert self.pump is not None
+        found: list[Any] = self.pump._environments._handler.__globals__[name]
         return found
 
-    def keys(self, key_pk: str) -> list[str]:
-        """Sort keys of the log's records that arrived, in order, with repetitions."""
-        return [
-            record["dynamodb"]["Keys"]["sk"]["S"]
-            for call in self.calls
-            for record in call
-            if record["dynamodb"]["Keys"]["pk"]["S"] == key_pk
-        ]
+    def arrived(self) -> list[int]:
+        """Where the stream's batches begin of which records arrived, in order, with repetitions."""
+        keys = [each["dynamodb"]["Keys"] for call in self.memory("calls") for each in call]
+        pk = log_pk(self.key, self.incarnation)
+        return [int(each["sk"]["S"]) for each in keys if each["pk"]["S"] == pk]
 
 
 @pytest.fixture
-def function(tmp_path: Path) -> Function:
-    module = tmp_path / "recorder.py"
-    module.write_text(FUNCTION)
-    return Function("Recorder", module, "handler", 30, 128, {})
+def scene(world: World, tmp_path: Path) -> Scene:
+    return Scene(world, tmp_path)
 
 
-@contextmanager
-def recording(function: Function, world: World, **trigger: Any) -> Iterator[Recorder]:
-    with pumping(world, function=function, **trigger) as pump:
-        yield Recorder(pump)
-
-
-@pytest.fixture
-def process(world: World) -> Process:
-    return world.process()
-
-
-def test_the_notifier_gets_the_event_that_lambda_sends(
-    function: Function, world: World, process: Process
-) -> None:
+def test_the_function_gets_the_event_that_lambda_sends(scene: Scene) -> None:
     """In every field."""
-    key = a_key()
-    record = process.create(key).head.record
-    with recording(function, world) as recorder:
-        process.append(key, b"x")
-        until(lambda: recorder.calls)
-        [[event]] = recorder.calls
+    with scene.pumping():
+        scene.append()
+        until(lambda: scene.memory("calls"))
+        [[event]] = scene.memory("calls")
     change = event.pop("dynamodb")
     assert event.pop("eventID")
     assert event.pop("awsRegion")
@@ -100,89 +84,71 @@ def test_the_notifier_gets_the_event_that_lambda_sends(
     assert abs(change.pop("ApproximateCreationDateTime") - time.time()) < 3600
     assert change.pop("SequenceNumber").isdigit()
     assert change.pop("SizeBytes") > 0
-    pk = log_pk(key, record.incarnation)
-    assert change == {
-        "Keys": {"pk": {"S": pk}, "sk": {"S": "0" * 16}},
-        "StreamViewType": "KEYS_ONLY",
-    }
+    pk = log_pk(scene.key, scene.incarnation)
+    keys = {"pk": {"S": pk}, "sk": {"S": "0" * 16}}
+    assert change == {"Keys": keys, "StreamViewType": "KEYS_ONLY"}
 
 
-def test_only_records_that_the_templates_filter_accepts_arrive(
-    function: Function, world: World, process: Process
-) -> None:
-    with recording(function, world) as recorder:
-        key = a_key()
-        record = process.create(key).head.record
-        # The filter does not accept a waiter's item.
-        put_waiter(process.stores.table, Waiter(record.incarnation, "http://queue", 1))
-        for _ in range(5):
-            process.append(key, b"x")
-        pk = log_pk(key, record.incarnation)
-        until(lambda: len(recorder.keys(pk)) == 5)
-        found = [each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call]
-        assert sorted(found) == ["bucket/v1", *[pk] * 5]
+def test_only_records_that_the_templates_filter_accepts_arrive(scene: Scene) -> None:
+    """A waiter's item is none."""
+    with scene.pumping():
+        scene.process.create(a_key())
+        put_waiter(scene.process.stores.table, Waiter(scene.incarnation, "http://queue", 1))
+        scene.append(5)
+        until(lambda: len(scene.arrived()) == 5)
+        found = [each["dynamodb"]["Keys"]["pk"]["S"] for call in scene.memory("calls") for each in call]
+    assert sorted(found) == ["bucket/v1", *[log_pk(scene.key, scene.incarnation)] * 5]
 
 
-def test_a_batch_is_no_larger_than_the_templates_batch_size(
-    function: Function, world: World, process: Process
-) -> None:
-    with recording(function, world, batch_size=7) as recorder:
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
-        for _ in range(40):
-            process.append(key, b"x")
-        until(lambda: len(recorder.keys(pk)) == 40)
-        assert max(len(call) for call in recorder.calls) <= 7
-
-
-def test_batches_follow_each_other_without_a_pause(
-    function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_batches_of_the_templates_size_follow_each_other(
+    scene: Scene, capsys: pytest.CaptureFixture[str], batch_size: int
 ) -> None:
     """The environment that has just answered may not be free yet when the next batch comes."""
-    with recording(function, world, batch_size=1) as recorder:
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
-        for _ in range(300):
-            process.append(key, b"x")
-        until(lambda: len(recorder.keys(pk)) >= 300)
-        assert recorder.keys(pk) == [f"{number:016}" for number in range(300)]
+    with scene.pumping(batch_size=batch_size):
+        scene.append(100)
+        until(lambda: len(scene.arrived()) >= 100)
+        assert scene.arrived() == list(range(100))
+        assert max(len(call) for call in scene.memory("calls")) <= batch_size
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("fault", [Throttled("busy"), InvocationFailed("broken"), LookupError("a bug")])
 def test_the_pump_goes_on_after_any_exception(
-    function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """Whatever goes wrong with a batch: readers wait for the next ones."""
-    with recording(function, world) as recorder:
-        faults = iter([fault, fault])
-        invoke = Environments.invoke
+    faults, invoke = iter([fault, fault]), Environments.invoke
 
-        def failing(environments: Environments, payload: bytes) -> Any:
-            for each in faults:
-                raise each
-            return invoke(environments, payload)
+    def failing(environments: Environments, payload: bytes) -> Any:
+        for each in faults:
+            raise each
+        return invoke(environments, payload)
 
+    with scene.pumping():
         monkeypatch.setattr(Environments, "invoke", failing)
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
-        until(lambda: process.append(key, b"x").next_offset and recorder.keys(pk))
+
+        def has_gone_on() -> bool:
+            scene.append()
+            return bool(scene.arrived())
+
+        until(has_gone_on)
 
 
-def test_a_failed_record_is_delivered_again_with_all_later_ones(
-    function: Function, world: World, process: Process
+@pytest.mark.parametrize("retries", [2, 3])
+def test_a_failed_record_is_delivered_again_until_it_is_given_up(
+    scene: Scene, capsys: pytest.CaptureFixture[str], retries: int
 ) -> None:
-    """Lambda goes on from the lowest number that is reported."""
-    key = a_key()
-    pk = log_pk(key, process.create(key).head.record.incarnation)
-    with recording(function, world) as recorder:
-        unknown = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
-        recorder.outcomes.extend([RuntimeError("crash"), unknown])
-        process.append(key, b"x")
-        until(lambda: len(recorder.keys(pk)) == 3)
-        process.append(key, b"y")
-        until(lambda: recorder.keys(pk)[-1] == f"{1:016}")
-    assert recorder.keys(pk) == [f"{0:016}"] * 3 + [f"{1:016}"]
+    """Also where the answer names an unknown one. A record that always fails must not stop the stream."""
+    unknown = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
+    with scene.pumping(retries=retries):
+        scene.memory("outcomes").extend([RuntimeError("crash"), unknown, RuntimeError("crash")])
+        scene.append()
+        until(lambda: len(scene.arrived()) == retries + 1)
+        scene.append()
+        until(lambda: scene.arrived()[-1] == 1)
+    assert scene.arrived() == [0] * (retries + 1) + [1]
+    assert ("given up" in capsys.readouterr().err) is (retries == 2)
 
 
 def test_delivery_goes_on_from_the_lowest_failed_record() -> None:
@@ -191,21 +157,6 @@ def test_delivery_goes_on_from_the_lowest_failed_record() -> None:
     assert from_first_failure(records, failures) == records[1:]
     assert from_first_failure(records, {"batchItemFailures": []}) == []
     assert from_first_failure(records, None) == []
-
-
-def test_a_record_that_always_fails_is_given_up(
-    function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It must not stop the stream."""
-    key = a_key()
-    pk = log_pk(key, process.create(key).head.record.incarnation)
-    with recording(function, world, retries=2) as recorder:
-        recorder.outcomes.extend([RuntimeError("crash")] * 3)
-        process.append(key, b"x")
-        until(lambda: len(recorder.keys(pk)) == 3)
-        process.append(key, b"y")
-        until(lambda: recorder.keys(pk)[-1] == f"{1:016}")
-    assert "given up" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

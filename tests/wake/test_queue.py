@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import boto3
 import pytest
@@ -17,8 +18,11 @@ NOW_MS = 1_800_000_000_000
 
 
 @pytest.fixture
-def queues(world: World) -> Queues:
-    return make_queues()
+def queues(world: World) -> Iterator[Queues]:
+    made = make_queues()
+    yield made
+    for url in made.all():
+        made.delete(url)
 
 
 def test_a_message_is_received_once(queues: Queues) -> None:
@@ -31,13 +35,7 @@ def test_a_message_is_received_once(queues: Queues) -> None:
         assert len(bodies) <= 10
         received += bodies
     assert sorted(received) == sorted(sent)
-    queues.delete(url)
-
-
-def test_a_receive_from_an_empty_queue_returns_no_message(queues: Queues) -> None:
-    url = queues.create(NOW_MS)
     assert queues.receive(url, 1) == []
-    queues.delete(url)
 
 
 def test_a_message_lives_for_one_minute(queues: Queues) -> None:
@@ -46,17 +44,12 @@ def test_a_message_lives_for_one_minute(queues: Queues) -> None:
     attributes = shared_sqs().get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert attributes["MessageRetentionPeriod"] == "60"
     assert int(attributes["VisibilityTimeout"]) > 60
-    queues.delete(url)
 
 
 def test_the_name_of_a_queue_is_unique_and_holds_its_creation_time(queues: Queues) -> None:
-    urls = [queues.create(NOW_MS), queues.create(NOW_MS)]
-    assert len(set(urls)) == 2
+    urls = {queues.create(NOW_MS), queues.create(NOW_MS)}
     assert [queues.made_ms(url) for url in urls] == [NOW_MS, NOW_MS]
-    assert sorted(queues.all()) == sorted(urls)
-    for url in urls:
-        queues.delete(url)
-    assert list(queues.all()) == []
+    assert set(queues.all()) == urls
 
 
 @pytest.mark.parametrize("name", ["other", "orders-65f0-x", "{}", "{}nothex-x", "{}65f0", "{}65f0-"])
@@ -68,13 +61,13 @@ def test_queues_of_other_systems_are_not_listed(queues: Queues, name: str) -> No
 def test_every_call_on_a_removed_queue_raises_queue_gone(queues: Queues) -> None:
     url = queues.create(NOW_MS)
     queues.delete(url)
-    for asked in (
+    for ask in (
         lambda: queues.receive(url, 0),
         lambda: queues.send(url, ["x"]),
         lambda: queues.delete(url),
     ):
         with pytest.raises(QueueGone):
-            asked()
+            ask()
 
 
 def test_an_unreachable_sqs_raises_queue_unavailable_and_not_queue_gone() -> None:
@@ -91,14 +84,14 @@ def test_an_unreachable_sqs_raises_queue_unavailable_and_not_queue_gone() -> Non
         config=Config(retries={"total_max_attempts": 1}),
     )
     queues = Queues(lambda: client, make_prefix())
-    for asked in (
+    for ask in (
         lambda: queues.create(NOW_MS),
         lambda: queues.receive("http://127.0.0.1/1/q", 0),
         lambda: queues.send("http://127.0.0.1/1/q", ["x"]),
         lambda: list(queues.all()),
     ):
         with pytest.raises(QueueUnavailable):
-            asked()
+            ask()
 
 
 def test_a_message_that_sqs_refuses_raises_queue_unavailable() -> None:
@@ -123,7 +116,6 @@ def test_a_wake_message_arrives_as_it_was_sent(queues: Queues, name: str) -> Non
     assert body.isprintable()
     assert decode_message(body) == message
     assert (message.key.bucket, message.key.stream_id, message.incarnation) == ("v1", name, "incarnation")
-    queues.delete(url)
 
 
 @pytest.mark.parametrize(

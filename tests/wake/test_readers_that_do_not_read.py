@@ -1,4 +1,5 @@
-"""Clients that request events and never read them: the server holds little for each, and frees it."""
+"""Clients that hang up while they wait, or request events and never read them, over real connections: the
+server holds little for each, and frees it at once."""
 
 from __future__ import annotations
 
@@ -6,14 +7,13 @@ import re
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.servers import Server, running, tidemark_server
-from tests.wake.support import until
-from tests.wake.test_hang_up import waiting
+from tests.wake.support import PATIENCE_SECONDS, until
 
 READERS = 200
 #: 1,000 readers may take a server of 100 MB to 250 MB.
@@ -30,11 +30,19 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its event streams last for ten minutes, whether the client reads or not. It uses the C library's memory
+    """Its live reads last for ten minutes, whether the client reads or not. It uses the C library's memory
     allocator, as with `make run` and in the container."""
-    patience = {"SSE_SECONDS": "600", "STALL_SECONDS": "600", "PYTHONMALLOC": "malloc"}
-    with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience)) as server:
+    patience = dict.fromkeys(("LONG_POLL_SECONDS", "SSE_SECONDS", "STALL_SECONDS"), "600")
+    made = tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience, PYTHONMALLOC="malloc")
+    with running(made) as server:
         yield server
+
+
+def waiting(server: Server) -> int:
+    metrics = ask(server, "GET", "/v1/metrics")
+    found = re.search(rb"^tidemark_waiting (\d+)$", metrics, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def resident_bytes(server: Server) -> int:
@@ -45,42 +53,55 @@ def resident_bytes(server: Server) -> int:
     return int(found[1]) * 1024
 
 
-def send(server: Server, method: str, path: str, content_type: str, body: bytes = b"") -> bytes:
-    headers = {"Content-Type": content_type}
+def ask(server: Server, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
     request = urllib.request.Request(server.base_url + path, body, headers, method=method)
     with urllib.request.urlopen(request) as answer:
         content: bytes = answer.read()
     return content
 
 
-def read_events(server: Server, path: str) -> bytes:
-    """Reads until the stream's end."""
-    with urllib.request.urlopen(f"{server.base_url}{path}?offset=-1&live=sse") as answer:
-        content: bytes = answer.read()
-    return content
+@contextmanager
+def readers(server: Server, path: str, live: str, count: int, *, reset: bool = False) -> Iterator[None]:
+    """So many connections, none of which reads. In the end they are closed, or reset."""
+    made = [socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) for _ in range(count)]
+    for reader in made:
+        reader.sendall(f"GET {path}?offset=-1&live={live} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    until(lambda: waiting(server) == count)
+    try:
+        yield
+    finally:
+        for reader in made:
+            if reset:
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            reader.close()
+    until(lambda: waiting(server) == 0)
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_waiting_response_ends_with_its_connection(server: Server, live: str, reset: bool) -> None:
+    path = f"/v1/stream/left-{live}-{reset}"
+    ask(server, "PUT", path)
+    with readers(server, path, live, 20, reset=reset):
+        pass
 
 
 @pytest.mark.parametrize("content_type", BODIES)
 def test_the_server_does_not_keep_events_that_a_client_does_not_read(
     server: Server, content_type: str
 ) -> None:
-    path = f"/v1/stream/unread/{content_type}"
-    send(server, "PUT", path, content_type)
+    path, typed = f"/v1/stream/unread/{content_type}", {"Content-Type": content_type}
+    ask(server, "PUT", path, b"", **typed)
     for _ in range(6):
-        send(server, "POST", path, content_type, BODIES[content_type])
-    closing = urllib.request.Request(server.base_url + path, method="POST", headers={"Stream-Closed": "true"})
-    urllib.request.urlopen(closing).close()
-    assert b'"streamClosed":true' in read_events(server, path), "whatever is kept for all is kept by now"
+        ask(server, "POST", path, BODIES[content_type], **typed)
+    ask(server, "POST", path, None, **{"Stream-Closed": "true"})
+    events = ask(server, "GET", f"{path}?offset=-1&live=sse")
+    assert b'"streamClosed":true' in events, "whatever is kept for all is kept by now"
     before = resident_bytes(server)
-    with ExitStack() as stack:
-        for _ in range(READERS):
-            reader = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            reader.sendall(f"GET {path}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        until(lambda: waiting(server) == READERS)
+    with readers(server, path, "sse", READERS):
         stalled = 0
         while stalled < (held := resident_bytes(server)):
             stalled = held
             assert waiting(server) == READERS, "none has been sent everything"
         assert held - before < READERS * BYTES_A_READER + 10 * MEGABYTE, (before, held)
-    until(lambda: waiting(server) == 0)
     until(lambda: resident_bytes(server) < 1.2 * before)

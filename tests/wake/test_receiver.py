@@ -3,17 +3,16 @@ too few."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.support import Clock, a_key
+from tests.support import Clock
 from tests.wake.support import PATIENCE_SECONDS, until
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.log.schema import log_pk
@@ -23,14 +22,15 @@ from tidemark.wake.hub import Hub
 from tidemark.wake.notifier import WakeMessage, encode_message
 from tidemark.wake.wake import Receiver
 
-Answer = list[str] | Exception
+KEY = StreamKey("v1", "stream")
+EVERYBODY = None
 
 
 class Scripted(Queues):
     """The test decides what each receive returns."""
 
     def __init__(self) -> None:
-        self.answers: queue.Queue[Answer] = queue.Queue()
+        self.answers: queue.Queue[list[str] | Exception] = queue.Queue()
         self.asked: queue.Queue[tuple[str, int]] = queue.Queue()
         self.made = 0
         self.deleted: list[str] = []
@@ -54,63 +54,51 @@ class Scripted(Queues):
         self.deleted.append(url)
         self.answers.put(QueueGone())
 
-    def next_receive(self) -> tuple[str, int]:
-        return self.asked.get(timeout=PATIENCE_SECONDS)
 
+class Waiting(Hub):
+    """A request waits for so many seconds, or none does. Notes who is woken: readers of a batch, or all."""
 
-class Reader(threading.Thread):
-    """Waits at a stream, on a loop of its own, and counts how often it is woken."""
+    def __init__(self) -> None:
+        self.seconds: float | None = 1000.0
+        self.woken: queue.Queue[tuple[StreamKey, str | None, int] | None] = queue.Queue()
 
-    def __init__(self, hub: Hub, key: StreamKey, seconds: float = 1000) -> None:
-        super().__init__(daemon=True)
-        self._hub, self._key, self._seconds = hub, key, seconds
-        self._loop = asyncio.new_event_loop()
-        self.wakes = 0
-        self._task: asyncio.Task[None] | None = None
+    def longest_wait_seconds(self, at_most: float) -> float | None:
+        time.sleep(0.001)  # Where nobody waits the real one blocks.
+        return self.seconds
 
-    def run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._task = self._loop.create_task(self._wait())
-        self._loop.run_until_complete(asyncio.wait([self._task]))
-        self._loop.close()
+    def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
+        self.woken.put((key, incarnation, start))
 
-    async def _wait(self) -> None:
-        with self._hub.listen(self._key) as listener:
-            while True:
-                self.wakes += await listener.wait(self._seconds)
-
-    def has_been_rung(self, times: int) -> bool:
-        return self.wakes == times
-
-    def leave(self) -> None:
-        assert self._task is not None
-        if self.is_alive():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self.join(PATIENCE_SECONDS)
+    def wake_all(self) -> None:
+        self.woken.put(EVERYBODY)
 
 
 class Scene:
-    """One process: its hub, its receiver, a scripted queue, readers."""
+    """One process: requests that wait, its receiver, and a scripted queue."""
 
-    def __init__(self, receive_seconds: int = 20) -> None:
-        self.hub, self.queues, self.clock = Hub(), Scripted(), Clock()
+    def __init__(self, receive_seconds: int = 20, seconds: float | None = 1000) -> None:
+        self.hub, self.queues, self.clock = Waiting(), Scripted(), Clock()
+        self.hub.seconds = seconds
         self.receiver = Receiver(self.hub, self.queues, self.clock, receive_seconds)
-        self.readers: list[Reader] = []
 
-    def reader(self, key: StreamKey, seconds: float = 1000) -> Reader:
-        reader = Reader(self.hub, key, seconds)
-        reader.start()
-        self.readers.append(reader)
-        until(lambda: self.hub.listening == len(self.readers) and len(self.hub._waiting) == len(self.readers))
+    def start(self) -> threading.Thread:
         self.receiver.ensure_running()
-        return reader
+        assert self.receiver._thread is not None
+        return self.receiver._thread
 
-    def all_wait(self) -> bool:
-        return len(self.hub._waiting) == len(self.readers)
+    def next_receive(self) -> tuple[str, int]:
+        """The queue, and for how long."""
+        return self.queues.asked.get(timeout=PATIENCE_SECONDS)
+
+    def answer(self, *starts: int) -> None:
+        """A receive returns messages for batches of the stream that begin there."""
+        pk = log_pk(KEY, "incarnation")
+        self.queues.answers.put([encode_message(WakeMessage(pk, start)) for start in starts])
+
+    def woken(self) -> tuple[StreamKey, str | None, int] | None:
+        return self.hub.woken.get(timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
-        for reader in self.readers:
-            reader.leave()
         self.receiver.close()
         for _ in range(10):
             self.queues.answers.put([])
@@ -132,36 +120,32 @@ def make_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scene]
         scene.close()
 
 
-def encoded(key: StreamKey, start: int = 0) -> str:
-    return encode_message(WakeMessage(log_pk(key, "incarnation"), start))
+@pytest.fixture
+def scene(make_scene: Callable[..., Scene]) -> Scene:
+    return make_scene()
 
 
-def test_no_receive_is_made_while_no_request_waits(make_scene: Callable[..., Scene]) -> None:
+def test_no_receive_is_made_while_no_request_waits(scene: Scene) -> None:
     """Nor is a queue created: most processes never need one."""
-    scene = make_scene()
-    scene.receiver.ensure_running()
-    assert scene.hub.longest_wait_seconds(0.05) is None
-    assert scene.queues.asked.empty()
+    scene.hub.seconds = None
+    scene.start()
+    with pytest.raises(queue.Empty):
+        scene.queues.asked.get(timeout=0.05)
     assert scene.queues.made == 0
 
 
-def test_a_message_wakes_only_the_readers_of_its_stream(make_scene: Callable[..., Scene]) -> None:
-    scene = make_scene()
-    one, other = scene.reader(a_key()), scene.reader(a_key())
-    scene.queues.next_receive()
-    scene.queues.answers.put([encoded(one._key), "no message of ours", encoded(one._key, 7)])
-    scene.queues.next_receive()
-    until(lambda: one.wakes)
-    assert other.wakes == 0
+def test_a_message_wakes_the_readers_of_its_batch_and_one_that_is_not_ours_nobody(scene: Scene) -> None:
+    scene.start()
+    scene.queues.answers.put(["no message of ours"])
+    scene.answer(0, 7)
+    assert [scene.woken(), scene.woken()] == [(KEY, "incarnation", 0), (KEY, "incarnation", 7)]
 
 
-def test_an_empty_receive_wakes_every_reader(make_scene: Callable[..., Scene]) -> None:
+def test_an_empty_receive_wakes_every_reader(scene: Scene) -> None:
     """So a lost wake message costs at most one receive."""
-    scene = make_scene()
-    readers = [scene.reader(a_key()) for _ in range(5)]
-    scene.queues.next_receive()
-    scene.queues.answers.put([])
-    until(lambda: all(reader.wakes for reader in readers))
+    scene.start()
+    scene.answer()
+    assert scene.woken() is EVERYBODY
 
 
 def test_a_queue_that_is_never_empty_still_wakes_every_reader_after_a_receives_time(
@@ -169,146 +153,108 @@ def test_a_queue_that_is_never_empty_still_wakes_every_reader_after_a_receives_t
 ) -> None:
     """Messages of other streams can keep every receive from being empty."""
     scene = make_scene(receive_seconds=0)
-    busy, quiet = scene.reader(a_key()), scene.reader(a_key())
-    scene.queues.next_receive()
-    scene.queues.answers.put([encoded(busy._key)])
-    until(lambda: quiet.wakes)
+    scene.start()
+    scene.answer(0)
+    assert [scene.woken(), scene.woken()] == [(KEY, "incarnation", 0), EVERYBODY]
 
 
-def test_a_receive_is_no_longer_than_a_request_waits(make_scene: Callable[..., Scene]) -> None:
-    """In Lambda, a receive under way when the response is sent would be frozen with the process."""
-    scene = make_scene()
-    hasty = scene.reader(a_key(), seconds=3.5)
-    _, seconds = scene.queues.next_receive()
-    assert seconds <= 4
-    scene.reader(a_key(), seconds=1000)
-    hasty.leave()
-    scene.queues.answers.put([])
-    _, seconds = scene.queues.next_receive()
-    assert seconds == 20, "the most that SQS allows"
+@pytest.mark.parametrize(("waits_seconds", "receive_seconds"), [(3.5, 4), (1000, 20)])
+def test_a_receive_is_no_longer_than_a_request_waits(
+    make_scene: Callable[..., Scene], waits_seconds: float, receive_seconds: int
+) -> None:
+    """In Lambda, a receive under way when the response is sent would be frozen with the process. SQS allows
+    20 seconds at most."""
+    scene = make_scene(seconds=waits_seconds)
+    scene.start()
+    assert scene.next_receive() == ("queue 1", receive_seconds)
 
 
-def test_a_queue_that_is_gone_is_replaced(make_scene: Callable[..., Scene]) -> None:
+def test_a_queue_that_is_gone_is_replaced(scene: Scene) -> None:
     """Each waiting reader polls the log, after it has registered with the new queue."""
-    scene = make_scene()
-    readers = [scene.reader(a_key()) for _ in range(3)]
-    assert scene.queues.next_receive()[0] == "queue 1"
+    scene.start()
+    assert scene.next_receive()[0] == "queue 1"
     scene.queues.answers.put(QueueGone())
-    assert scene.queues.next_receive()[0] == "queue 2"
-    until(lambda: all(reader.wakes == 1 for reader in readers))
+    assert scene.woken() is EVERYBODY
+    assert scene.next_receive()[0] == "queue 2"
     assert scene.receiver.queue().url == "queue 2"
 
 
-def warnings_of(scene: Scene, caplog: pytest.LogCaptureFixture) -> int:
-    """How many this receiver's thread has logged; threads that other tests left may log, too."""
-    assert scene.receiver._thread is not None
-    return [record.thread for record in caplog.records].count(scene.receiver._thread.ident)
-
-
-@pytest.mark.parametrize("failure", [QueueUnavailable("down"), RuntimeError("a bug")])
+@pytest.mark.parametrize("failure", [QueueUnavailable("down"), RuntimeError("a bug"), "no queue"], ids=str)
 def test_after_any_failure_readers_are_woken_and_the_receiver_goes_on(
-    make_scene: Callable[..., Scene], failure: Exception, caplog: pytest.LogCaptureFixture
+    scene: Scene, failure: Exception | str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene = make_scene()
-    reader = scene.reader(a_key())
     with caplog.at_level(logging.WARNING, "tidemark"):
-        for expected in range(1, 4):
-            scene.queues.next_receive()
-            scene.queues.answers.put(failure)
-            until(partial(reader.has_been_rung, expected))
-        scene.queues.next_receive()
-    assert warnings_of(scene, caplog) == 1, "said once, not for every try"
-    assert scene.queues.made == 1
-
-
-def test_readers_poll_the_log_until_there_is_a_queue(
-    make_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture
-) -> None:
-    scene = make_scene()
-    scene.queues.refuses = True
-    with caplog.at_level(logging.WARNING, "tidemark"):
-        reader = scene.reader(a_key())
-        until(lambda: reader.wakes > 2)
+        scene.queues.refuses = isinstance(failure, str)
+        thread = scene.start()
+        for _ in range(3):
+            if isinstance(failure, Exception):
+                scene.queues.answers.put(failure)
+            assert scene.woken() is EVERYBODY
         scene.queues.refuses = False
-        assert scene.queues.next_receive()[0] == "queue 1"
-    assert warnings_of(scene, caplog) == 1
-
-
-def test_all_requests_share_one_thread_and_one_queue(make_scene: Callable[..., Scene]) -> None:
-    scene = make_scene()
-    for _ in range(20):
-        scene.reader(a_key())
-    thread = scene.receiver._thread
-    for _ in range(100):
-        scene.receiver.ensure_running()
-    assert scene.receiver._thread is thread
+        assert scene.next_receive()[0] == "queue 1"
+    # Threads that other tests left may log, too.
+    logged = [record.thread for record in caplog.records].count(thread.ident)
+    assert logged == 1, "said once, not for every try"
     assert scene.queues.made == 1
-    scene.queues.next_receive()
+
+
+def test_all_requests_share_one_thread_and_one_queue(scene: Scene) -> None:
+    """A thread that died is replaced."""
+    dead = threading.Thread(target=lambda: None)
+    dead.start()
+    dead.join()
+    scene.receiver._thread = dead
+    threads = {scene.start() for _ in range(100)}
+    assert len(threads) == 1
+    assert dead not in threads
+    scene.next_receive()
     assert scene.queues.asked.empty()
+    assert scene.queues.made == 1
 
 
-def test_a_receive_that_a_freeze_cut_off_is_given_up(make_scene: Callable[..., Scene]) -> None:
+def test_a_receive_that_a_freeze_cut_off_is_given_up(scene: Scene) -> None:
     """Its response arrived while the process was frozen. The next request gets a new thread. If the old
     receive returns after all, its message is used, and its thread ends."""
-    scene = make_scene()
-    reader = scene.reader(a_key())
-    frozen = scene.receiver._thread
-    _, seconds = scene.queues.next_receive()
+    frozen = scene.start()
+    _, seconds = scene.next_receive()
     scene.clock.advance(seconds * 1000)
-    scene.receiver.ensure_running()
-    assert scene.receiver._thread is frozen, "it may still be on its way"
+    assert scene.start() is frozen, "it may still be on its way"
     scene.clock.advance(10_000)
-    scene.receiver.ensure_running()
-    assert scene.receiver._thread is not frozen
-    scene.queues.next_receive()
+    assert scene.start() is not frozen
+    scene.next_receive()
     # Both receive now; whichever is answered first, the reader hears.
-    scene.queues.answers.put([encoded(reader._key)])
-    until(lambda: reader.wakes)
+    scene.answer(0)
+    assert scene.woken() == (KEY, "incarnation", 0)
 
     def has_ended() -> bool:
         """The thread in its place receives too, and may take any number of the answers."""
-        scene.queues.answers.put([encoded(reader._key)])
-        assert frozen is not None
+        scene.answer(0)
         return not frozen.is_alive()
 
     until(has_ended)
 
 
-def test_a_thread_that_died_is_replaced(make_scene: Callable[..., Scene]) -> None:
-    scene = make_scene()
-    dead = threading.Thread(target=lambda: None)
-    dead.start()
-    dead.join()
-    scene.receiver._thread = dead
-    scene.reader(a_key())
-    scene.queues.next_receive()
-
-
-def test_closing_removes_the_queue(make_scene: Callable[..., Scene]) -> None:
+def test_closing_removes_the_queue(scene: Scene) -> None:
     """The receive that this ends creates no new one."""
-    scene = make_scene()
-    scene.reader(a_key())
-    scene.queues.next_receive()
-    thread = scene.receiver._thread
+    thread = scene.start()
+    scene.next_receive()
     scene.receiver.close()
     assert scene.queues.deleted == ["queue 1"]
-    assert thread is not None
     thread.join(PATIENCE_SECONDS)
     scene.receiver.ensure_running()
+    assert not thread.is_alive()
+    assert scene.receiver._thread is thread
     assert scene.queues.made == 1
     with pytest.raises(QueueUnavailable):
         scene.receiver.queue()
 
 
-def test_a_new_queue_is_not_called_in_its_first_second(
-    make_scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_queue_is_not_called_in_its_first_second(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS may not know it yet, and answer that it does not exist."""
     slept: list[float] = []
-    monkeypatch.setattr(module, "SETTLING_SECONDS", 1.0)
+    monkeypatch.setattr(module, "SETTLING_SECONDS", 100.0)
     monkeypatch.setattr("time.sleep", slept.append)
-    scene = make_scene()
     scene.receiver.queue()
-    scene.reader(a_key())
-    scene.queues.next_receive()
-    assert any(seconds > 0.5 for seconds in slept), slept
+    scene.start()
+    scene.next_receive()
+    assert max(slept) > 0.001, slept

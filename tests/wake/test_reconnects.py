@@ -9,185 +9,112 @@ import asyncio
 import base64
 import json
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from tests.http.asgi import Answer, make_scope
-from tests.support import BYTES, JSON, TEXT, World, a_key
-from tests.wake.scene import Scene
-from tests.wake.support import PATIENCE_SECONDS, eventually, pumping, request
-from tidemark.http.backend import many_at_once, one_at_a_time
+from tests.http.asgi import Answer
+from tests.support import BYTES, JSON, TEXT
+from tests.wake.scene import Scene, whole
+from tests.wake.support import PATIENCE_SECONDS, on_a_loop, pumping, request
+from tidemark.protocol.messages import ContentType
 from tidemark.settings import Settings
 
-MESSAGES = 150
+MESSAGES = 100
 RECONNECTS = 60
 SEED = 20_261_120
 
-TYPES = {"json": JSON, "text": TEXT, "binary": BYTES}
 
-
-def message(kind: str, number: int) -> bytes:
+def message(content_type: ContentType, number: int) -> bytes:
     """Messages have different lengths, and text has characters of several bytes."""
-    if kind == "json":
+    if content_type is JSON:
         return json.dumps({"n": number, "fill": "x" * (number % 7)}).encode()
-    if kind == "text":
+    if content_type is TEXT:
         return f"{number}:{'ü🌊' * (number % 4)}\n".encode()
     return bytes([number % 256, 0, 255]) * (1 + number % 5)
 
 
-@dataclass
-class Client(ABC):
-    """Reads on from its offset, over and over, and remembers everything it got."""
+class Client:
+    """Reads on from its offset, over and over, and remembers everything it got: stored bytes, or messages."""
 
-    scene: Scene
-    kind: str
-    chance: random.Random
-    offset: str = "-1"
-    cursor: str | None = None
-    got: list[Any] = field(default_factory=list)
-    reconnects: int = 0
-    cut: int = 0
+    def __init__(self, scene: Scene, live: str, chance: random.Random) -> None:
+        self.scene, self.live, self.chance = scene, live, chance
+        self.is_json = scene.content_type is JSON
+        self.place = "offset=-1"
+        self.got: list[Any] = []
+        self.reconnects = self.cut = 0
 
-    live: ClassVar[str]
-
-    @abstractmethod
-    def take(self, answer: Answer) -> None:
-        """What the connection brought, whole or cut off."""
-
-    @property
-    def target(self) -> str:
-        cursor = f"&cursor={self.cursor}" if self.cursor else ""
-        path = f"/v1/stream/{self.scene.key.stream_id}"
-        return f"{path}?offset={self.offset}&live={self.live}{cursor}"
+    async def run(self, expected: list[Any]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.reconnects < RECONNECTS or len(self.got) < len(expected):
+                await self.connect_once()
 
     async def connect_once(self) -> None:
         """Until the response is complete or, mostly, until this client hangs up."""
         self.reconnects += 1
         patience = self.chance.choice([0.0, 0.002, 0.01, 0.03, 0.2])
-        async with request(self.scene.app, self.target) as exchange:
+        target = f"{self.scene.path}?{self.place}&live={self.live}"
+        async with request(self.scene.app, target) as exchange:
             try:
                 async with asyncio.timeout(patience):
-                    await exchange.until(lambda _: exchange.done)
+                    await whole(exchange)
             except TimeoutError:
                 self.cut += 1
-            seen = exchange.answer
-            complete = exchange.done
-        if complete or self.live == "sse":
-            assert seen.status in {0, 200, 204}, seen
-            self.take(seen)
+            seen, is_whole = exchange.answer, exchange.done
+        assert seen.status in {0, 200, 204}, seen
+        if self.live == "sse":
+            self.take_events(seen)
+        elif is_whole:
+            self.place = f"offset={seen.next_offset}&cursor={seen['stream-cursor']}"
+            self.got += (json.loads(seen.body) if self.is_json else seen.body) if seen.status == 200 else []
 
-    async def run(self, is_complete: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (self.reconnects >= RECONNECTS and is_complete()):
-                await self.connect_once()
-
-
-class LongPoller(Client):
-    live: ClassVar[str] = "long-poll"
-
-    def take(self, answer: Answer) -> None:
-        self.offset, self.cursor = answer.next_offset, answer["stream-cursor"]
-        if answer.status == 200:
-            self.got.append(json.loads(answer.body) if self.kind == "json" else answer.body)
-
-
-class Listener(Client):
-    """As the protocol says, data after the last control event comes again."""
-
-    live: ClassVar[str] = "sse"
-
-    def take(self, answer: Answer) -> None:
+    def take_events(self, answer: Answer) -> None:
+        """As the protocol says, data after the last control event comes again."""
         pending: list[Any] = []
         for event in answer.events:
             if event.type == "data":
-                pending.append(self.decode(event.data))
+                pending += self.decode(event.data)
             elif event.type == "control":
                 control = json.loads(event.data)
-                self.offset, self.cursor = control["streamNextOffset"], control["streamCursor"]
+                self.place = f"offset={control['streamNextOffset']}&cursor={control['streamCursor']}"
                 self.got += pending
                 pending = []
 
     def decode(self, data: str) -> Any:
-        if self.kind == "json":
+        if self.is_json:
             return json.loads(data)
-        return data.encode() if self.kind == "text" else base64.b64decode(data)
+        return data.encode() if self.scene.content_type is TEXT else base64.b64decode(data)
 
 
-def received(client: Client) -> Any:
-    """Everything that the client got, joined as its content type requires."""
-    if client.kind == "json":
-        return [each for part in client.got for each in part]
-    return b"".join(client.got)
-
-
-def written(kind: str) -> Any:
-    messages = [message(kind, number) for number in range(MESSAGES)]
-    return [json.loads(each) for each in messages] if kind == "json" else b"".join(messages)
-
-
-async def write(scene: Scene, kind: str, chance: random.Random) -> None:
+async def write(scene: Scene, chance: random.Random) -> None:
     """Messages one after another, in alternating processes."""
     for number in range(MESSAGES):
-        body = message(kind, number)
+        body = message(scene.content_type, number)
         if chance.random() < 0.5:
-            await append_here(scene, kind, body)
+            content_type = scene.content_type.value
+            async with request(scene.app, scene.path, "POST", body, content_type) as exchange:
+                assert (await whole(exchange)).status == 204
         else:
-            await asyncio.to_thread(scene.writer.append, scene.key, body, content_type=TYPES[kind])
+            await scene.append(body)
         await asyncio.sleep(chance.choice([0, 0, 0.01]))
 
 
-async def append_here(scene: Scene, kind: str, body: bytes) -> None:
-    done = asyncio.Event()
-    statuses: list[int] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(sent: Any) -> None:
-        if sent["type"] == "http.response.start":
-            statuses.append(sent["status"])
-        else:
-            done.set()
-
-    headers = {"Content-Type": TYPES[kind].value}
-    path = f"/v1/stream/{scene.key.stream_id}"
-    await scene.app(make_scope("POST", path, headers), receive, send)
-    await done.wait()
-    assert statuses == [204]
-
-
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("make", [many_at_once, one_at_a_time], ids=["many at once", "one at a time"])
-def test_a_client_that_reconnects_gets_every_message_once_and_in_order(
-    world: World, kind: str, make: Any
+@pytest.mark.parametrize("content_type", [JSON, TEXT, BYTES], ids=lambda each: each.value)
+@on_a_loop
+async def test_a_client_that_reconnects_gets_every_message_once_and_in_order(
+    make_scene: Callable[..., Scene], content_type: ContentType
 ) -> None:
-    settings = Settings(long_poll_seconds=5, sse_seconds=5)
-    scene = Scene(world, make, settings=settings, key=a_key(kind), content_type=TYPES[kind])
-    chance = random.Random(SEED)
-    kinds: list[Callable[..., Client]] = [LongPoller, Listener, LongPoller, Listener]
-    clients = [one(scene, kind, random.Random(SEED + number)) for number, one in enumerate(kinds)]
-
-    async def scenario() -> None:
-        expected = written(kind)
-        runs = [client.run(partial(has_all, client, expected)) for client in clients]
-        await asyncio.gather(write(scene, kind, chance), *runs)
-        await eventually(lambda: scene.wake.hub.listening == 0)
-
-    with pumping(world, scene.prefix):
-        asyncio.run(scenario())
-    scene.wake.close()
+    scene = make_scene(
+        settings=Settings(long_poll_seconds=5, sse_seconds=5), content_type=content_type, receive_seconds=1
+    )
+    written = [message(content_type, number) for number in range(MESSAGES)]
+    expected = [json.loads(each) for each in written] if content_type is JSON else list(b"".join(written))
+    kinds = enumerate(["long-poll", "sse"] * 2)
+    clients = [Client(scene, live, random.Random(SEED + number)) for number, live in kinds]
+    with pumping(scene.world, scene.prefix):
+        await asyncio.gather(write(scene, random.Random(SEED)), *(client.run(expected) for client in clients))
+    assert scene.wake.hub.listening == 0
     for client in clients:
-        assert received(client) == written(kind), f"seed {SEED}"
-    total, cut = sum(each.reconnects for each in clients), sum(each.cut for each in clients)
-    print(f"\n{total} connections, {cut} of them cut off")
-    assert total >= 4 * RECONNECTS
-    assert cut > RECONNECTS
-
-
-def has_all(client: Client, expected: Any) -> bool:
-    return len(received(client)) >= len(expected)
+        assert client.got == expected, f"seed {SEED}"
+    assert sum(client.cut for client in clients) > RECONNECTS

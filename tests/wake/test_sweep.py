@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import HOUR_MS, MINUTE_MS, Process, World, make_world
-from tests.wake.support import ROOT, make_prefix, make_queues, shared_sqs, template
-from tidemark.aws.sqs import Queues
+from tests.support import HOUR_MS, MINUTE_MS, World, make_world
+from tests.wake.support import ROOT, make_queues, shared_sqs, template
 from tidemark.janitor.backstops import LAPSED_MS, ORPHAN_MS, WakeSwept, sweep_wake
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import call_handler, load_handler, make_context
@@ -19,124 +18,101 @@ from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.wake.wake import LIFE_MS
 
 
-@pytest.fixture
-def world(services: LocalServices) -> World:
-    """A sweep goes through the whole table: one for each test."""
-    return make_world(services)
+class Scene:
+    """A table of its own, because a sweep goes through all of it."""
+
+    def __init__(self, services: LocalServices) -> None:
+        self.world: World = make_world(services)
+        self.process, self.queues = self.world.process(), make_queues()
+        self.clock = self.world.clock
+
+    def wait(self, name: str, until_ms: int, url: str = "u") -> None:
+        put_waiter(self.process.stores.table, Waiter(name, url, until_ms))
+
+    def sweep(self, steps: int = 10**6) -> WakeSwept:
+        left = iter(range(steps))
+        table = self.process.stores.table
+        return sweep_wake(table, self.queues, self.clock(), lambda: next(left, None) is not None)
+
+    def waiters(self) -> set[str]:
+        return {waiter.incarnation for waiter in all_waiters(self.process.stores.table)}
 
 
 @pytest.fixture
-def process(world: World) -> Process:
-    return world.process()
+def scene(services: LocalServices) -> Iterator[Scene]:
+    made = Scene(services)
+    yield made
+    for url in made.queues.all():
+        made.queues.delete(url)
 
 
-@pytest.fixture
-def queues(world: World) -> Iterator[Queues]:
-    queues = make_queues()
-    yield queues
-    for url in queues.all():
-        queues.delete(url)
-
-
-def sweep(process: Process, queues: Queues) -> WakeSwept:
-    return sweep_wake(process.stores.table, queues, process.stores.clock_ms())
-
-
-def left(process: Process) -> set[str]:
-    return {waiter.incarnation for waiter in all_waiters(process.stores.table)}
-
-
-def test_a_queue_without_waiters_is_removed_once_it_is_old(
-    process: Process, world: World, queues: Queues
-) -> None:
+def test_a_queue_without_waiters_is_removed_once_it_is_old(scene: Scene) -> None:
     """A young one may belong to a process that has not registered yet."""
-    url = queues.create(world.clock())
-    world.clock.advance(ORPHAN_MS - 1000)
-    assert sweep(process, queues) == WakeSwept()
-    assert list(queues.all()) == [url]
-    world.clock.advance(1000)
-    assert sweep(process, queues) == WakeSwept(queues=1)
-    assert list(queues.all()) == []
+    url = scene.queues.create(scene.clock())
+    scene.clock.advance(ORPHAN_MS - 1000)
+    assert scene.sweep() == WakeSwept()
+    assert list(scene.queues.all()) == [url]
+    scene.clock.advance(1000)
+    assert scene.sweep() == WakeSwept(queues=1)
+    assert list(scene.queues.all()) == []
 
 
-def test_a_queue_in_use_is_kept_however_old_it_is(process: Process, world: World, queues: Queues) -> None:
-    url = queues.create(world.clock())
-    world.clock.advance(HOUR_MS)
-    put_waiter(process.stores.table, Waiter("living", url, world.clock() + LIFE_MS))
-    assert sweep(process, queues).queues == 0
-    world.clock.advance(LIFE_MS)
-    assert sweep(process, queues).queues == 1
+def test_a_queue_in_use_is_kept_however_old_it_is(scene: Scene) -> None:
+    """Its registration is renewed long before the sweep would remove it."""
+    url = scene.queues.create(scene.clock())
+    scene.clock.advance(HOUR_MS)
+    scene.wait("living", scene.clock() + LIFE_MS, url)
+    assert scene.sweep().queues == 0
+    scene.clock.advance(LIFE_MS)
+    assert scene.sweep().queues == 1
+    assert LIFE_MS + MINUTE_MS < ORPHAN_MS
 
 
-def test_queues_of_another_system_are_kept(process: Process, world: World, queues: Queues) -> None:
+def test_queues_of_another_system_are_kept(scene: Scene) -> None:
     """Two systems in one account have queues with different prefixes, and a queue's name must have the right
     form."""
-    other = make_queues(make_prefix())
     foreign = [
-        other.create(world.clock()),
-        shared_sqs().create_queue(QueueName=f"{queues._prefix}orders")["QueueUrl"],
+        make_queues().create(scene.clock()),
+        shared_sqs().create_queue(QueueName=f"{scene.queues._prefix}orders")["QueueUrl"],
     ]
-    world.clock.advance(HOUR_MS)
-    assert sweep(process, queues) == WakeSwept()
+    scene.clock.advance(HOUR_MS)
+    assert scene.sweep() == WakeSwept()
     for url in foreign:
         shared_sqs().delete_queue(QueueUrl=url)
 
 
-def test_lapsed_waiters_are_removed_if_dynamodb_has_not_removed_them(
-    process: Process, world: World, queues: Queues
-) -> None:
+def test_lapsed_waiters_are_removed_if_dynamodb_has_not_removed_them(scene: Scene) -> None:
     """Removing them costs a write; DynamoDB's own expiry does not."""
-    now = world.clock()
-    put_waiter(process.stores.table, Waiter("just-lapsed", "u", now - LAPSED_MS + 1))
-    put_waiter(process.stores.table, Waiter("long-lapsed", "u", now - LAPSED_MS))
-    put_waiter(process.stores.table, Waiter("standing", "u", now + LIFE_MS))
-    assert sweep(process, queues).waiters == 1
-    assert left(process) >= {"just-lapsed", "standing"}
-    assert "long-lapsed" not in left(process)
+    for name, ms in (("just lapsed", 1 - LAPSED_MS), ("long lapsed", -LAPSED_MS), ("standing", LIFE_MS)):
+        scene.wait(name, scene.clock() + ms)
+    assert scene.sweep().waiters == 1
+    assert scene.waiters() == {"just lapsed", "standing"}
 
 
-def test_a_sweep_can_stop_at_any_point_and_be_repeated(
-    process: Process, world: World, queues: Queues
-) -> None:
+def test_a_sweep_can_stop_at_any_point_and_be_repeated(scene: Scene) -> None:
     for number in range(5):
-        queues.create(world.clock())
-        put_waiter(process.stores.table, Waiter(f"old-{number}", "u", world.clock() - 2 * HOUR_MS))
-    world.clock.advance(HOUR_MS)
-    steps = iter([True] * 3)
-    swept = sweep_wake(process.stores.table, queues, world.clock(), lambda: next(steps, False))
-    assert (swept.waiters, swept.queues) == (3, 0)
-    assert sweep(process, queues) == WakeSwept(waiters=2, queues=5)
-    assert sweep(process, queues) == WakeSwept()
+        scene.queues.create(scene.clock())
+        scene.wait(f"old-{number}", scene.clock() - 2 * HOUR_MS)
+    scene.clock.advance(HOUR_MS)
+    assert scene.sweep(steps=3) == WakeSwept(waiters=3)
+    assert scene.sweep() == WakeSwept(waiters=2, queues=5)
+    scene.process.calls.taken()
+    assert scene.sweep() == WakeSwept()
+    assert scene.process.calls.taken() == {"Query": 64}, "one for each partition of waiters"
 
 
-def test_a_sweep_costs_the_same_however_many_streams_there_are(
-    process: Process, world: World, queues: Queues
-) -> None:
-    """One query for each partition of waiters, whatever else is in the table."""
-    process.calls.taken()
-    sweep(process, queues)
-    assert process.calls.taken() == {"Query": 64}
-
-
-def test_the_janitor_function_removes_lapsed_queues(world: World, queues: Queues) -> None:
+def test_the_janitor_function_removes_lapsed_queues(scene: Scene) -> None:
     """The function as it is deployed, by the real clock."""
-    process = world.process()
-    put_waiter(process.stores.table, Waiter("ancient", "u", 1_000_000))
-    orphan = queues.create(1_000_000)
+    scene.wait("ancient", 1_000_000)
+    scene.queues.create(1_000_000)
     variables = {
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-        "QUEUE_PREFIX": queues._prefix,
+        "TABLE_NAME": scene.world.table_name,
+        "BUCKET_NAME": scene.world.bucket_name,
+        "QUEUE_PREFIX": scene.queues._prefix,
     }
     function = replace(template().functions["JanitorFunction"], variables=variables)
     event = (ROOT / "events" / "janitor-schedule.json").read_bytes()
     answer = json.loads(call_handler(function, load_handler(function), event, make_context(function)))
-    assert answer["queues"] == 1
-    assert answer["waiters"] >= 1
-    assert orphan not in list(queues.all())
-    assert "ancient" not in left(process)
-
-
-def test_no_living_process_can_lose_its_queue() -> None:
-    """A registration is renewed long before the sweep would remove its queue."""
-    assert LIFE_MS + MINUTE_MS < ORPHAN_MS
+    assert (answer["queues"], answer["waiters"]) == (1, 1)
+    assert list(scene.queues.all()) == []
+    assert scene.waiters() == set()

@@ -8,5 +8,5 @@ and the order of the steps ensures that:
     reader    register → consistent read → receive → consistent read
     trigger   commit → stream record → consistent query of those registered → send
 
-`docs/live.md` says why, and what it costs; `tests/wake/test_interleavings.py` tries every order.
+`docs/live.md` says why, and what it costs; `tests/wake/test_interleavings_of_the_code.py` tries every order.
 """
