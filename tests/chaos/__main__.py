@@ -16,7 +16,7 @@ import uvloop
 
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
-from tests.chaos.judge import Violation
+from tests.chaos.recording import Violation
 from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
 
 

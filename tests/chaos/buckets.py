@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.hurried import UPLOADS_MS
 from tests.chaos.lifecycles import Fork, Lifecycle
-from tests.chaos.recording import Comparison, StreamHistory
+from tests.chaos.recording import StreamHistory
 from tests.chaos.scene import REFUSED_THOUGH_RIGHT, RESURRECTED, VANISHED, Published
 
 WRONG_SNAPSHOT, WRONG_LISTING = "a snapshot is not what was published", "a listing is not what was made"
@@ -80,16 +80,10 @@ class BucketKeeper(Lifecycle):
         answer = await self.insist("GET", f"{bucket}/streams", what="list", at_first={200}, wrong=VANISHED)
         if answer is None:
             return False
-        listed = json.dumps(sorted(_listed(answer))).encode()
-        expected = json.dumps(sorted(names)).encode()
-        self.scene.recordings.comparisons.append(
-            Comparison(self.scene.elapsed, bucket, "listing", (expected,), listed, WRONG_LISTING)
-        )
+        listed = [stream["stream_id"] for stream in json.loads(answer.body)["streams"]]
+        expected, found = (json.dumps(sorted(each)).encode() for each in (names, listed))
+        self.scene.compare(bucket, "listing", expected, found, WRONG_LISTING)
         return True
-
-
-def _listed(answer: Answer) -> list[str]:
-    return [stream["stream_id"] for stream in json.loads(answer.body)["streams"]]
 
 
 class Snapshotter(Lifecycle):
@@ -196,11 +190,11 @@ class Snapshotter(Lifecycle):
             return False
         place = f"{snapshot.path}/snapshot/{snapshot.offset:016d}"
         pointed = urlsplit(latest.headers.get("location", "")).path
-        self._compare(snapshot, "latest snapshot", (place.encode(),), pointed.encode())
+        self._compare(snapshot, "latest snapshot", place.encode(), pointed.encode())
         answer = await self.insist("GET", place, what="read snapshot", at_first={200}, wrong=SNAPSHOT_GONE)
         if answer is None:
             return False
-        self._compare(snapshot, "snapshot", (snapshot.body,), answer.body)
+        self._compare(snapshot, "snapshot", snapshot.body, answer.body)
         return True
 
     async def _bootstrap(self, snapshot: Published, history: StreamHistory) -> bool:
@@ -210,16 +204,14 @@ class Snapshotter(Lifecycle):
         if answer is None:
             return False
         first, *updates = _parts(answer)
-        self._compare(snapshot, "bootstrap's snapshot", (snapshot.body,), first)
+        self._compare(snapshot, "bootstrap's snapshot", snapshot.body, first)
         if answer.up_to_date:
             found = b"".join(update + b"," for update in updates)
-            self._compare(snapshot, "bootstrap's updates", (history.log or b"",), found)
+            self._compare(snapshot, "bootstrap's updates", history.log or b"", found)
         return True
 
-    def _compare(self, snapshot: Published, what: str, expected: tuple[bytes, ...], found: bytes) -> None:
-        self.scene.recordings.comparisons.append(
-            Comparison(self.scene.elapsed, snapshot.path, what, expected, found, WRONG_SNAPSHOT)
-        )
+    def _compare(self, snapshot: Published, what: str, expected: bytes, found: bytes) -> None:
+        self.scene.compare(snapshot.path, what, expected, found, WRONG_SNAPSHOT)
 
 
 def _parts(answer: Answer) -> list[bytes]:

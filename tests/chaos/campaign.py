@@ -18,11 +18,11 @@ from tests.chaos.buckets import BucketKeeper, Snapshotter
 from tests.chaos.client import JSON
 from tests.chaos.disk import Disk
 from tests.chaos.hurried import PACK_AFTER_SECONDS, RECLAIM_MS
-from tests.chaos.judge import Violation, judge
+from tests.chaos.judge import judge
 from tests.chaos.lifecycles import Closer, Forker, Recreator
 from tests.chaos.logs import server_log_violations
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
-from tests.chaos.recording import StreamHistory
+from tests.chaos.recording import StreamHistory, Violation
 from tests.chaos.report import Totals, progress_line
 from tests.chaos.scene import PEACE_SECONDS, Insisting, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule

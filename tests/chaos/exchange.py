@@ -75,8 +75,12 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     return Request(head, body)
 
 
-async def read_reply(reader: asyncio.StreamReader, method: str) -> AsyncIterator[bytes]:
-    """The reply's bytes as they come, to its end; the head first. Raises Broken, OSError."""
+async def read_reply(
+    reader: asyncio.StreamReader, method: str, *, is_decoded: bool = False
+) -> AsyncIterator[bytes]:
+    """The reply's bytes as they come, to its end; the head first. `is_decoded` leaves out what a chunked body
+    has around its chunks. A reply that only the end of the connection ends may have been cut off. Raises
+    Broken, OSError."""
     head = await _read_head(reader)
     while head is not None and head.startswith(b"HTTP/1.1 1"):
         head = await _read_head(reader)
@@ -87,7 +91,7 @@ async def read_reply(reader: asyncio.StreamReader, method: str) -> AsyncIterator
     if method == "HEAD" or status in {b"204", b"304"}:
         return
     if _CHUNKED.search(head):
-        async for piece in _chunks(reader):
+        async for piece in _chunks(reader, is_decoded=is_decoded):
             yield piece
         return
     left = _content_length(head)
@@ -124,14 +128,16 @@ async def _read_exactly(reader: asyncio.StreamReader, size: int) -> bytes:
         raise Broken from ended
 
 
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """As they are on the wire, the last and empty one included; trailers are not used here."""
+async def _chunks(reader: asyncio.StreamReader, *, is_decoded: bool = False) -> AsyncIterator[bytes]:
+    """The last and empty one included; trailers are not used here."""
     while True:
         try:
             line = await reader.readuntil(b"\r\n")
-        except asyncio.IncompleteReadError as ended:
+            size = int(line.split(b";")[0], 16)
+        except (asyncio.IncompleteReadError, ValueError) as ended:
             raise Broken from ended
-        size = int(line.split(b";")[0], 16)
-        yield line + await _read_exactly(reader, size + 2)
+        chunk = await _read_exactly(reader, size + 2)
+        if size or not is_decoded:
+            yield chunk[:-2] if is_decoded else line + chunk
         if size == 0:
             return

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 
+from tidemark.local.process import end_with_parent
 from tidemark.log import tails
 from tidemark.protocol.pack import Packing
 
@@ -63,6 +65,7 @@ def small_packs(packing: type[Packing], seconds: float) -> Packing:
 
 
 def main() -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
     hurry()
     from tidemark.local.__main__ import main as run
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from tests.chaos.recording import (
     Append,
-    Comparison,
     Outcome,
     Page,
     Recordings,
-    Step,
     StreamHistory,
+    Violation,
     message_id,
     read_message,
 )
@@ -24,13 +23,6 @@ LOST, DOUBLED, MISORDERED = "lost", "doubled", "misordered"
 WRONG_OFFSET, TORN, FOREIGN = "wrong offset", "torn append", "foreign message"
 REFUSED_PRESENT, TAIL_DIFFERS, STALE = "refused, yet present", "tail differs from catch-up", "stale read"
 GAP = "gap in a page"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    kind: str
-    stream: str
-    text: str
 
 
 @dataclass(slots=True)
@@ -44,10 +36,8 @@ class Entry:
 
 
 def judge(recordings: Recordings) -> list[Violation]:
-    found = [each for history in recordings.histories for each in judge_stream(history)]
-    found += judge_steps(recordings.steps)
-    found += judge_comparisons(recordings.comparisons)
-    return found
+    of_streams = (each for history in recordings.histories for each in judge_stream(history))
+    return [*recordings.violations, *of_streams]
 
 
 def judge_stream(history: StreamHistory) -> list[Violation]:
@@ -193,28 +183,3 @@ def _check_page(history: StreamHistory, page: Page) -> Iterator[Violation]:
             f"{page.reader} was told that {page.end} is the tail when {page.known_end} had been acknowledged"
         )
         yield Violation(STALE, history.name, text)
-
-
-def judge_steps(steps: Sequence[Step]) -> list[Violation]:
-    return [
-        Violation(
-            step.wrong,
-            step.stream,
-            f"{step.what} at {step.at:.1f} s was answered {step.status}: {step.detail}",
-        )
-        for step in steps
-        if step.status not in step.allowed
-    ]
-
-
-def judge_comparisons(comparisons: Sequence[Comparison]) -> list[Violation]:
-    return [
-        Violation(each.wrong, each.stream, f"{each.what} at {each.at:.1f} s: {_shortened(each)}")
-        for each in comparisons
-        if each.found not in each.expected
-    ]
-
-
-def _shortened(each: Comparison) -> str:
-    wanted = " or ".join(repr(one[:60]) for one in each.expected[:3])
-    return f"found {each.found[:60]!r} ({len(each.found)} bytes), expected {wanted}"

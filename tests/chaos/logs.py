@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.judge import Violation
+from tests.chaos.recording import Violation
 
 _BEGIN: Final = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
 _CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 from zlib import crc32
 
-from tests.chaos.client import Answer, Client, NoAnswer
+from tests.chaos.client import Answer, Client, NoAnswer, status_of
 from tests.chaos.recording import Page, StreamHistory
 from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Scene, read_page, stored_bytes
 
@@ -102,14 +102,14 @@ class EventReader(Reader):
         known_end = self.history.known_end
         path = f"{self.path}?offset={self.offset:016d}&live=sse"
         until = time.monotonic() + self.chance.uniform(1, 20)
-        status, buffer, data = b"", b"", b""
+        status, buffer, data = 0, b"", b""
         stream = self.client.events(path, _IDLE_SECONDS)
         try:
             async for piece in stream:
                 if not status:
-                    status = piece
-                    if status != b"200":
-                        await self.refuse("event stream", Answer(int(status), {}, b""))
+                    status = status_of(piece)
+                    if status != 200:
+                        await self.refuse("event stream", Answer(status, {}, b""))
                         return
                     continue
                 buffer += piece

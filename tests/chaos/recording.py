@@ -77,44 +77,22 @@ class StreamHistory:
         self.known_end = max(self.known_end, end)
 
 
-@dataclass(slots=True)
-class Step:
-    """One request: what it was, what came back, and what may come back. `at` counts from the beginning.
-
-    `wrong` names the fault that another answer would be.
-    """
-
-    at: float
+@dataclass(frozen=True, slots=True)
+class Violation:
+    kind: str
     stream: str
-    what: str
-    status: int
-    allowed: frozenset[int]
-    wrong: str
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class Comparison:
-    """Bytes that must be equal: a snapshot as it was published and as it was read, and the like.
-
-    Any of `expected` will do, where an unanswered publish leaves two possible ones.
-    """
-
-    at: float
-    stream: str
-    what: str
-    expected: tuple[bytes, ...]
-    found: bytes
-    wrong: str
+    text: str
 
 
 @dataclass(slots=True)
 class Recordings:
-    """Everything that a campaign has written down."""
+    """Everything that a campaign has written down: what the judge has to look at, and what was seen to be
+    wrong at once."""
 
     histories: list[StreamHistory] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    #: Snapshots, listings and the like that were compared.
+    compared: int = 0
 
     def history(self, name: str) -> StreamHistory:
         made = StreamHistory(name)

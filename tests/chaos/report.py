@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.judge import DOUBLED, LOST, MISORDERED, Violation
+from tests.chaos.judge import DOUBLED, LOST, MISORDERED
 from tests.chaos.proxy import Event
-from tests.chaos.recording import Recordings
+from tests.chaos.recording import Recordings, Violation
 
 _SHOWN: Final = 5
 
@@ -54,7 +54,7 @@ def final_table(
         ("streams judged", streams),
         ("streams left, because an outcome was not known", len(recordings.histories) - streams),
         ("pages compared with the final catch-up", pages),
-        ("snapshots, listings compared", len(recordings.comparisons)),
+        ("snapshots, listings compared", recordings.compared),
         ("requests harmed", totals.harmed),
         *((f"fault: {name}", count) for name, count in sorted(faults.items())),
         *(

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.chaos.client import JSON, Answer, Client, NoAnswer, ProtocolError, TimedOut
+from tests.chaos.client import JSON, Answer, Client, NoAnswer, NotSent, TimedOut
 from tests.chaos.recording import (
     Append,
     Outcome,
     Page,
     Recordings,
-    Step,
     StreamHistory,
+    Violation,
     render_body,
     render_messages,
 )
@@ -114,15 +114,23 @@ class Scene:
     def step(
         self, stream: str, what: str, answer: Answer, allowed: frozenset[int] | set[int], wrong: str
     ) -> bool:
-        """Writes down an answer; whether it is one that may come."""
+        """Counts an answer; whether it is one that may come. Another one is a violation, named `wrong`."""
         self.counts[f"{what} {answer.status}"] += 1
         if answer.status == 404 and wrong in {BRICKED, LET_IN, REFUSED_THOUGH_RIGHT, RESURRECTED}:
             wrong = VANISHED
-        detail = answer.body[:200].decode("latin-1")
-        step = Step(self.elapsed, stream, what, answer.status, frozenset(allowed), wrong, detail)
-        if answer.status not in allowed:
-            self.recordings.steps.append(step)
-        return answer.status in allowed
+        is_right = answer.status in allowed
+        if not is_right:
+            detail = answer.body[:200].decode("latin-1")
+            text = f"{what} at {self.elapsed:.1f} s was answered {answer.status}: {detail}"
+            self.recordings.violations.append(Violation(wrong, stream, text))
+        return is_right
+
+    def compare(self, stream: str, what: str, expected: bytes, found: bytes, wrong: str) -> None:
+        self.recordings.compared += 1
+        if found != expected:
+            text = f"found {found[:60]!r} ({len(found)} bytes), expected {expected[:60]!r}"
+            text = f"{what} at {self.elapsed:.1f} s: {text}"
+            self.recordings.violations.append(Violation(wrong, stream, text))
 
     def is_server_fault(self, stream: str, what: str, answer: Answer) -> bool:
         """Any 5xx leaves the outcome open; only 503 may be one."""
@@ -203,7 +211,7 @@ class Insisting:
                 raise
             return NO_ANSWER, False
         except NoAnswer as none:
-            return NO_ANSWER, not isinstance(none, ProtocolError)
+            return NO_ANSWER, not isinstance(none, NotSent)
         return answer, self.scene.is_server_fault(path, what, answer)
 
     async def pause(self, seconds: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import heapq
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -113,12 +112,6 @@ def make_schedule(seed: int, *, with_disk: bool = True, is_embedded: bool = Fals
         _track(random.Random(f"{seed} more connections"), connections, _CONNECTION_PAUSE),
     )
     return heapq.merge(*tracks)
-
-
-def faults_until(seconds: float, seed: int, *, with_disk: bool = True) -> list[Fault]:
-    return list(
-        itertools.takewhile(lambda fault: fault.at < seconds, make_schedule(seed, with_disk=with_disk))
-    )
 
 
 def _track(

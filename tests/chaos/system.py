@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from subprocess import Popen
 from typing import Final
 
-from tests.chaos import guard as guard_module
 from tests.chaos.disk import Disk
 from tests.chaos.hurried import PACK_AFTER_SECONDS, PROXIES
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
-from tests.conformance.servers import ROOT, answers, own_environment
+from tests.conformance.servers import answers, own_environment
 from tests.ports import free_port
 from tidemark.local.emulators import VARIABLES, Ministack
-from tidemark.local.process import EngineFailed
+from tidemark.local.process import Child, EngineFailed
 from tidemark.log.schema import PACK_INDEX
 
 PARTS: Final = (EMULATOR, SERVER)
@@ -41,7 +39,7 @@ _JANITOR_SECONDS: Final = "3"
 
 
 class SystemFailed(RuntimeError):
-    """A part did not come back; the message ends with its log."""
+    """A part did not come back; the message ends with the end of its log."""
 
 
 class System:
@@ -60,12 +58,11 @@ class System:
             for link in BEHIND
             if link == CLIENTS or not self.is_embedded
         }
-        self._emulator: Ministack | None = None
-        if not self.is_embedded:
-            (disk.path / "s3").mkdir()
-            self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+        (disk.path / "s3").mkdir()
+        self._server = Child("the server", folder / "server.log")
+        self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+        self._children = {SERVER: self._server, EMULATOR: self._emulator.child}
         self._engine_port = free_port()
-        self._server: subprocess.Popen[bytes] | None = None
         self._server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
         self._held: set[str] = set()
@@ -144,10 +141,8 @@ class System:
             self._signal(part, signal.SIGKILL)
         for proxy in self._proxies.values():
             await proxy.close()
-        if self._emulator is not None:
-            self._emulator.child.stop()
-        if self._server is not None:
-            self._server.wait()
+        for part in self._parts:
+            self._children[part].stop()
 
     async def _fill_disk(self, seconds: float) -> None:
         self._disk.fill()
@@ -199,8 +194,7 @@ class System:
                     await (self._start_server() if part == SERVER else self._start_emulator())
                 except (EngineFailed, OSError) as failure:
                     if time.monotonic() > deadline:
-                        log = self.log_tail(part)
-                        raise SystemFailed(f"{part} does not start: {failure}\n{log}") from failure
+                        raise SystemFailed(f"{part} does not start: {failure}") from failure
                     self._signal(part, signal.SIGKILL)
                     await self._wait_for_end(part)
                     await asyncio.sleep(0.2)
@@ -209,7 +203,6 @@ class System:
         return self._process(part) is not None and not self._has_ended(part)
 
     async def _start_emulator(self) -> None:
-        assert self._emulator is not None
         self._emulator.start()
         await asyncio.to_thread(self._emulator.wait_until_ready)
         for link in (S3, SQS):
@@ -220,21 +213,12 @@ class System:
         the asking does. Raises EngineFailed where it ends before."""
         if not self.is_embedded:
             self._proxies[DYNAMODB].forget_open_transactions()
-        guard = [sys.executable, "-S", "-E", guard_module.__file__, str(os.getpid())]
-        with (self.folder / "server.log").open("ab") as log:
-            self._server = subprocess.Popen(  # noqa: ASYNC220 - it takes a moment, and a thread may not start it
-                [*guard, sys.executable, "-m", "tests.chaos.hurried"],
-                cwd=ROOT,
-                env=self._environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._server.start([sys.executable, "-m", "tests.chaos.hurried"], self._environment())
         url = f"http://127.0.0.1:{self._server_port}/v1/health"
         deadline = time.monotonic() + _HEALTHY_SECONDS
         while not await asyncio.to_thread(answers, url) and time.monotonic() < deadline:
-            if self._server.poll() is not None:
-                raise EngineFailed(f"the server ended with code {self._server.returncode}")
+            if self._has_ended(SERVER):
+                raise EngineFailed(self._server.describe_end())
             await asyncio.sleep(_POLL_SECONDS)
 
     def _environment(self) -> dict[str, str]:
@@ -270,10 +254,8 @@ class System:
         process = self._process(part)
         return process is not None and process.poll() is not None
 
-    def _process(self, part: str) -> subprocess.Popen[bytes] | None:
-        if part == SERVER:
-            return self._server
-        return self._emulator.child._process if self._emulator else None
+    def _process(self, part: str) -> Popen[bytes] | None:
+        return self._children[part]._process
 
     def _signal(self, part: str, number: signal.Signals) -> None:
         process = self._process(part)
@@ -289,8 +271,3 @@ class System:
 
     def note(self, what: str, detail: str) -> None:
         self.events.append(Event(time.monotonic(), "system", what, "", detail))
-
-    def log_tail(self, part: str, size: int = 2000) -> str:
-        name = {SERVER: "server.log", EMULATOR: "ministack.log"}[part]
-        path = self.folder / name
-        return path.read_bytes()[-size:].decode(errors="replace") if path.exists() else ""

@@ -8,13 +8,11 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 from collections.abc import Iterator
 
 import pytest
-from botocore.awsrequest import AWSResponse
 
-from tests.faults.aws import OUT_OF_REACH, Breakable, Fault, answers
+from tests.faults.aws import OUT_OF_REACH, Breakable, Fault
 from tests.http.asgi import Answer
 from tests.lambdas.functions import Functions, http_event
 from tests.support import World, make_world
@@ -25,7 +23,7 @@ from tidemark.local.engines import LocalServices
 _serial = itertools.count()
 TEXT = {"content-type": "text/plain"}
 SMALL, LARGE = b"small", b"x" * 70_000
-SLOW_DOWN = answers(503, "SlowDown")
+NO_CONNECTION = OUT_OF_REACH["no connection"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,11 @@ def functions(world: World, s3: Breakable) -> Iterator[Functions]:
         patch.setenv("BUCKET_NAME", world.bucket_name)
         patch.setenv("LONG_POLL_SECONDS", "0")
         patch.setenv("SSE_BUFFERED_SECONDS", "0")
-        patch_stores(patch, s3)
+        # Both ways to the bucket.
+        patch.setattr("tidemark.service.stores.s3_client", lambda: s3.client)
+        patch.setattr(
+            "tidemark.service.stores.connect_objects", lambda *given: s3.breaking(connect_objects(*given))
+        )
         # However slow this machine is: the breaker has tests of its own.
         patch.setattr("tidemark.aws.retry.SILENT_SECONDS", math.inf)
         # Trying again takes no time.
@@ -56,22 +58,9 @@ def functions(world: World, s3: Breakable) -> Iterator[Functions]:
         running.stop()
 
 
-def patch_stores(patch: pytest.MonkeyPatch, s3: Breakable) -> None:
-    """Both ways to the bucket."""
-    patch.setattr("tidemark.service.stores.s3_client", lambda: s3.client)
-    patch.setattr(
-        "tidemark.service.stores.connect_objects", lambda *given: s3.breaking(connect_objects(*given))
-    )
-
-
 @pytest.fixture
 def path() -> str:
     return f"/v1/stream/bucket-gone/{next(_serial)}"
-
-
-@pytest.fixture(params=list(OUT_OF_REACH))
-def fault(request: pytest.FixtureRequest) -> Fault:
-    return OUT_OF_REACH[request.param]
 
 
 def put(path: str, body: bytes = b"", **headers: str) -> dict[str, object]:
@@ -93,19 +82,7 @@ def check_out_of_reach(answer: Answer) -> None:
     assert answer.json == {"error": "Storage cannot be reached, and nothing has changed; try again"}
 
 
-def test_small_appends_and_reads_work_without_s3(
-    functions: Functions, s3: Breakable, path: str, fault: Fault
-) -> None:
-    with s3.failing(fault):
-        assert functions(put(path)).status == 201
-        assert functions(post(path, SMALL)).status == 204
-        assert functions(get(path)).body == SMALL
-        assert functions(get(path, "offset=-1&live=long-poll")).body == SMALL
-        assert functions(get(path, "offset=-1&live=sse")).status == 200
-        assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
-        assert functions(http_event("DELETE", path)).status == 204
-
-
+@pytest.mark.parametrize("fault", OUT_OF_REACH.values(), ids=OUT_OF_REACH)
 def test_a_large_append_gets_503_without_s3_and_lands_once_later(
     functions: Functions, s3: Breakable, path: str, fault: Fault
 ) -> None:
@@ -121,19 +98,33 @@ def test_a_large_append_gets_503_without_s3_and_lands_once_later(
     assert functions(get(path)).body == SMALL + SMALL + LARGE
 
 
+def test_small_appends_and_reads_work_without_s3(functions: Functions, s3: Breakable, path: str) -> None:
+    with s3.failing(NO_CONNECTION):
+        assert functions(put(path)).status == 201
+        assert functions(post(path, SMALL)).status == 204
+        assert functions(get(path)).body == SMALL
+        assert functions(get(path, "offset=-1&live=long-poll")).body == SMALL
+        assert functions(get(path, "offset=-1&live=sse")).status == 200
+        assert functions(http_event("DELETE", path)).status == 204
+
+
 def test_a_creation_with_a_large_body_gets_503_without_s3_and_creates_nothing(
-    functions: Functions, s3: Breakable, path: str, fault: Fault
+    functions: Functions, s3: Breakable, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with s3.failing(fault):
+    """The log names the failure, and the response does not."""
+    caplog.set_level(logging.WARNING)
+    with s3.failing(OUT_OF_REACH["forbidden"]):
         check_out_of_reach(functions(put(path, LARGE)))
         assert functions(http_event("HEAD", path)).status == 404
+    assert "AccessDenied" in caplog.text
+    assert "PutObject" in caplog.text
     assert functions(put(path, LARGE)).status == 201
     assert functions(get(path)).body == LARGE
 
 
 @pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
 def test_only_pages_with_a_large_body_get_503_without_s3(
-    functions: Functions, s3: Breakable, path: str, fault: Fault, query: str
+    functions: Functions, s3: Breakable, path: str, query: str
 ) -> None:
     functions(put(path, LARGE))
     functions(post(path, SMALL))
@@ -141,16 +132,14 @@ def test_only_pages_with_a_large_body_get_503_without_s3(
     # An environment of its own: this one has the bytes in memory, because it wrote them.
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(functions.handlers, "read", functions.load("read"))
-        with s3.failing(fault):
+        with s3.failing(NO_CONNECTION):
             check_out_of_reach(functions(get(path, f"offset=-1{query}")))
             assert SMALL in functions(get(path, behind)).body
             assert functions(get(path, "offset=now")).status == 200
         assert functions(get(path, f"offset=-1{query}")).status == 200
 
 
-def test_a_snapshot_that_cannot_be_stored_leaves_the_one_before(
-    functions: Functions, s3: Breakable, fault: Fault
-) -> None:
+def test_a_snapshot_that_cannot_be_stored_leaves_the_one_before(functions: Functions, s3: Breakable) -> None:
     """Neither published by half nor lost; the messages behind it can be read."""
     bucket = f"/bucket-gone-{next(_serial)}"
     stream = f"{bucket}/run"
@@ -158,7 +147,7 @@ def test_a_snapshot_that_cannot_be_stored_leaves_the_one_before(
     assert functions(http_event("PUT", bucket)).status == 201
     assert functions(put(stream, b"abcdef")).status == 201
     assert functions(put(f"{snapshot}/{0:016d}", b"the first")).status == 204
-    with s3.failing(fault):
+    with s3.failing(NO_CONNECTION):
         check_out_of_reach(functions(put(f"{snapshot}/{6:016d}", b"the second")))
         latest = functions(get(snapshot, ""))
         assert (latest.status, latest["stream-snapshot-offset"]) == (307, f"{0:016d}")
@@ -192,44 +181,6 @@ def test_an_upload_can_be_published_once_s3_is_back(
     assert functions(get(snapshot, "")).body == b"folded"
 
 
-def test_a_throttled_bucket_gets_429(functions: Functions, s3: Breakable, path: str) -> None:
-    functions(put(path, SMALL))
-    with s3.failing(SLOW_DOWN):
-        answer = functions(post(path, LARGE))
-    assert (answer.status, answer["retry-after"]) == (429, "1")
-    assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
-
-
-def test_a_put_that_fails_twice_is_repeated(
-    functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hiccup is not the client's business."""
-    fresh = Breakable(s3_client())
-    patch_stores(monkeypatch, fresh)
-    monkeypatch.setitem(functions.handlers, "write", functions.load("write"))
-    functions(put(path))
-    left = [OUT_OF_REACH["internal error"], OUT_OF_REACH["hangs up"]]
-
-    def hiccup(url: str) -> AWSResponse | None:
-        return left.pop(0)(url) if left else None
-
-    with fresh.failing(hiccup):
-        assert functions(post(path, LARGE)).status == 204
-    assert fresh.asked == ["PutObject"] * 3
-
-
-def test_the_log_names_the_failure_and_the_response_does_not(
-    functions: Functions, s3: Breakable, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever looks for the reason finds it there, and the client does not."""
-    caplog.set_level(logging.WARNING)
-    with s3.failing(OUT_OF_REACH["forbidden"]):
-        answer = functions(put(path, LARGE))
-    assert "AccessDenied" in caplog.text
-    assert "PutObject" in caplog.text
-    assert "AccessDenied" not in answer.body.decode()
-
-
 def test_the_janitor_reclaims_later_what_s3_did_not_let_it_delete(
     functions: Functions, s3: Breakable, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,17 +192,6 @@ def test_the_janitor_reclaims_later_what_s3_did_not_let_it_delete(
     stores = janitor.__globals__["_stores"]
     clock = stores.clock_ms
     stores.clock_ms = lambda: clock() + 2 * 3_600_000
-    with s3.failing(OUT_OF_REACH["no connection"]), pytest.raises(Exception, match="cannot be reached"):
+    with s3.failing(NO_CONNECTION), pytest.raises(Exception, match="cannot be reached"):
         functions.invoke("janitor", {})
     assert functions.invoke("janitor", {})["reclaimed"] >= 1
-
-
-def test_all_tries_of_boto3_end_before_the_gateway_gives_up(services: LocalServices) -> None:
-    """Or nobody would hear that nothing has changed: silence, once for each try, and the pauses between."""
-    config = s3_client().meta.config
-    tries = config.retries["total_max_attempts"]
-    longest = max(config.connect_timeout, config.read_timeout)
-    pauses = sum(2**tried for tried in range(tries - 1))
-    assert config.retries["mode"] == "standard"
-    assert tries * longest + pauses < 25
-    assert "AWS_MAX_ATTEMPTS" not in os.environ

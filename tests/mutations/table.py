@@ -49,7 +49,7 @@ MUTATIONS = (
         "aws/retry.py",
         "retryable = True\n    outcome_known = False",
         "retryable = True\n    outcome_known = True",
-        "faults/test_table_silent.py",
+        "faults/test_table_fails.py",
     ),
     mutation(
         "the hub is deaf: it wakes nobody",
