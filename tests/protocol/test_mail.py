@@ -26,24 +26,24 @@ def mail(mail_id: str = "aaaaaaaa00000001", box: int = 0, *, posted_ms: int = NO
 # --- which batches may commit it ------------------------------------------------------
 
 
-def test_mail_is_committed_by_the_batch_at_its_box_or_by_the_next_one() -> None:
+@pytest.mark.parametrize(
+    ("end", "is_open"),
+    [
+        (ChainEnd(10, 5, ()), True),
+        (ChainEnd(12, 10, ()), True),
+        (ChainEnd(14, 12, ()), False),
+        (ChainEnd(5, 0, ()), False),
+        # The last batch has committed it.
+        (ChainEnd(12, 10, (Mailed("bbbbbbbb00000001", 11), Mailed("aaaaaaaa00000001", 12))), False),
+        # Where the last batch is not known, only the tail's own box is open.
+        (ChainEnd(10, None, ()), True),
+        (ChainEnd(12, None, ()), False),
+    ],
+)
+def test_mail_is_committed_by_the_batch_at_its_box_or_by_the_next_one(end: ChainEnd, is_open: bool) -> None:
     own = mail(box=10)
-    assert ChainEnd(10, 5, ()).is_open(own.box, own.id)
-    assert ChainEnd(12, 10, ()).is_open(own.box, own.id)
-    assert not ChainEnd(14, 12, ()).is_open(own.box, own.id)
-    assert not ChainEnd(5, 0, ()).is_open(own.box, own.id)
-
-
-def test_mail_that_the_last_batch_names_is_not_open_for_the_next() -> None:
-    own = mail(box=10)
-    end = ChainEnd(12, 10, (Mailed("bbbbbbbb00000001", 11), Mailed(own.id, 12)))
-    assert not end.is_open(own.box, own.id)
-    assert end.holds(own.id) == Mailed(own.id, 12)
-
-
-def test_where_the_last_batch_is_not_known_only_the_tail_s_own_box_is_open() -> None:
-    assert ChainEnd(0, None, ()).is_open(0, mail().id)
-    assert not ChainEnd(12, None, ()).is_open(10, mail().id)
+    assert end.is_open(own.box, own.id) == is_open
+    assert end.holds(own.id) == (end.mailed[-1] if end.mailed else None)
 
 
 def test_in_any_chain_mail_is_committed_once_at_most() -> None:

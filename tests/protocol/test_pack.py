@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import struct
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -21,6 +21,7 @@ from tidemark.protocol.pack import (
     MAGIC,
     BatchTimes,
     Block,
+    BlockEntry,
     CorruptPack,
     PackWriter,
     batches_of,
@@ -31,9 +32,9 @@ from tidemark.protocol.pack import (
 )
 
 
-@pytest.fixture(autouse=True, scope="module", params=["isal", "zlib"])
+@pytest.fixture(scope="module", params=["isal", "zlib"])
 def inflated_by(request: pytest.FixtureRequest) -> Iterator[str]:
-    """All of it by each library: where there is no wheel of the first, the second takes its place."""
+    """By each library: where there is no wheel of the first, the second takes its place."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setitem(sys.modules, "isal", None)
@@ -81,21 +82,35 @@ def write(start: int, given: list[Written], block_bytes: int = BLOCK_BYTES) -> t
     return writer.finish()
 
 
+def stored_of(pack: bytes, entry: BlockEntry) -> bytes:
+    return pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+
+
 def blocks_of(pack: bytes, index: bytes) -> list[Block]:
-    entries = decode_index(index).blocks
-    return [
-        decode_block(entry, pack[entry.first_byte : entry.first_byte + entry.stored_bytes])
-        for entry in entries
-    ]
+    assert read_index(pack) == decode_index(index)
+    return [decode_block(entry, stored_of(pack, entry)) for entry in decode_index(index).blocks]
+
+
+def an_entry(data: bytes = b"x") -> BlockEntry:
+    """Of a pack of one batch."""
+    [entry] = decode_index(write(0, [Written(data, (len(data),), (), 7)])[1]).blocks
+    return entry
+
+
+def fitted(entry: BlockEntry, stored: bytes) -> BlockEntry:
+    """As if these bytes had been written: their length and checksum are right."""
+    return replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
+
+
+def deflated(content: bytes, level: int = 6) -> bytes:
+    return zlib.compress(content, level, -zlib.MAX_WBITS)
 
 
 @given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
 def test_every_byte_length_append_and_time_comes_back(
     start: int, given: list[Written], block_bytes: int
 ) -> None:
-    pack, index = write(start, given, block_bytes)
-    assert read_index(pack) == decode_index(index)
-    blocks = blocks_of(pack, index)
+    blocks = blocks_of(*write(start, given, block_bytes))
     assert b"".join(block.data for block in blocks) == b"".join(batch.data for batch in given)
     lengths = [length for block in blocks for length in block.lengths]
     assert lengths == [length for batch in given for length in batch.lengths]
@@ -115,10 +130,8 @@ def test_a_pack_of_packs_has_what_they_have(start: int, given: list[list[Written
     for written in given:
         pack, index = write(merged.end, written, block_bytes)
         for entry in decode_index(index).blocks:
-            merged.take(entry, memoryview(pack)[entry.first_byte : entry.first_byte + entry.stored_bytes])
-    pack, index = merged.finish()
-    assert read_index(pack) == decode_index(index)
-    blocks = blocks_of(pack, index)
+            merged.take(entry, memoryview(stored_of(pack, entry)))
+    blocks = blocks_of(*merged.finish())
     found = [
         Written(data, lengths, appends if len(appends) > 1 else (), time_ms)
         for block in blocks
@@ -133,7 +146,7 @@ def test_a_pack_of_packs_has_what_they_have(start: int, given: list[list[Written
 def test_a_large_block_is_taken_as_it_is_and_a_damaged_one_never() -> None:
     pack, index = write(7, [Written(b"x" * 60, (60,), (), 1)], 100)
     [entry] = decode_index(index).blocks
-    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    stored = stored_of(pack, entry)
     merged = PackWriter(7, 100)
     merged.take(entry, stored)
     assert merged.finish() == (pack, index)
@@ -142,32 +155,20 @@ def test_a_large_block_is_taken_as_it_is_and_a_damaged_one_never() -> None:
             PackWriter(7, block_bytes).take(entry, b"?" + stored[1:])
 
 
-@given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
-def test_blocks_follow_each_other_and_end_where_batches_end(
-    start: int, given: list[Written], block_bytes: int
+@given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200), st.data())
+def test_blocks_follow_each_other_end_where_batches_end_and_are_found_by_an_offset(
+    start: int, given: list[Written], block_bytes: int, data: st.DataObject
 ) -> None:
-    _, encoded = write(start, given, block_bytes)
-    index = decode_index(encoded)
-    ends = {start}
-    for batch in given:
-        ends.add(max(ends) + len(batch.data))
-    assert (index.start, index.end) == (start, max(ends))
+    index = decode_index(write(start, given, block_bytes)[1])
+    ends = list(accumulate((len(batch.data) for batch in given), initial=start))
+    assert (index.start, index.end) == (start, ends[-1])
     assert all(block.end in ends for block in index.blocks)
     assert all(one.end == other.start for one, other in pairwise(index.blocks))
     largest = max(len(batch.data) for batch in given)
     assert all(block.end - block.start <= max(block_bytes, largest) for block in index.blocks)
-
-
-@given(st.lists(batches(), min_size=1, max_size=30), st.integers(1, 100), st.data())
-def test_the_block_of_an_offset_is_found(given: list[Written], block_bytes: int, data: st.DataObject) -> None:
-    index = decode_index(write(1000, given, block_bytes)[1])
-    offset = data.draw(st.integers(900, index.end - 1))
-    found = list(index.blocks_from(offset))
-    assert found[-1] == index.blocks[-1]
-    if offset < 1000:
-        assert found == list(index.blocks)
-    else:
-        assert found[0].start <= offset < found[0].end
+    offset = data.draw(st.integers(start - 9, index.end - 1))
+    expected = tuple(block for block in index.blocks if block.end > offset)
+    assert tuple(index.blocks_from(offset)) == expected
 
 
 def test_blocks_of_the_largest_batches_of_the_table_are_at_least_half_full() -> None:
@@ -181,7 +182,7 @@ def test_a_block_with_any_byte_changed_or_missing_is_refused(
 ) -> None:
     pack, encoded = write(0, given, 100)
     entry = data.draw(st.sampled_from(decode_index(encoded).blocks))
-    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    stored = stored_of(pack, entry)
     place = data.draw(st.integers(0, len(stored) - 1))
     flipped = bytes([stored[place] ^ data.draw(st.integers(1, 255))])
     for damaged in (stored[:place] + flipped + stored[place + 1 :], stored[:place], stored + b"x", b""):
@@ -196,54 +197,42 @@ def test_a_block_is_refused_whose_checksum_fits_and_whose_content_does_not(
     """The checksum of a block that was written wrongly is right; its numbers must add up all the same."""
     pack, encoded = write(0, given)
     [entry] = decode_index(encoded).blocks
-    plain = zlib.decompress(pack[entry.first_byte : entry.first_byte + entry.stored_bytes], -zlib.MAX_WBITS)
+    plain = zlib.decompress(stored_of(pack, entry), -zlib.MAX_WBITS)
     place = data.draw(st.sampled_from([0, 4, 8, 12]))
     more = struct.pack("<I", struct.unpack_from("<I", plain, place)[0] + data.draw(st.integers(1, 1000)))
-    wrong = plain[:place] + more + plain[place + 4 :]
-    for content in (wrong, plain[:-1], plain + b"x", plain[:11], b""):
-        stored = zlib.compress(content, 6, -zlib.MAX_WBITS)
-        fitting = replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
+    for content in (plain[:place] + more + plain[place + 4 :], plain[:-1], plain + b"x", plain[:11], b""):
         with pytest.raises(CorruptPack):
-            decode_block(fitting, stored)
+            decode_block(fitted(entry, deflated(content)), deflated(content))
 
 
-def test_a_block_that_inflates_without_end_is_cut_off() -> None:
-    _, encoded = write(0, [Written(b"x", (1,), (), 0)])
-    [entry] = decode_index(encoded).blocks
-    stored = zlib.compress(b"\0" * 50_000_000, 9, -zlib.MAX_WBITS)
-    with pytest.raises(CorruptPack, match="another size"):
-        decode_block(replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored)), stored)
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (deflated(b"\0" * 50_000_000, 9), "another size"),  # It would inflate without end.
+        *((stored, "not deflated") for stored in (b"\xff\xff\xff", b"\6", b"\1\5\0\0\0hello")),
+    ],
+    ids=["endless", "bad type", "no data", "bad length"],
+)
+def test_what_does_not_inflate_to_a_block_is_refused(inflated_by: str, stored: bytes, said: str) -> None:
+    with pytest.raises(CorruptPack, match=said):
+        decode_block(fitted(an_entry(), stored), stored)
 
 
 @pytest.mark.parametrize("level", range(10))
-def test_a_block_of_any_level_and_many_sizes_is_inflated(level: int) -> None:
+def test_a_block_of_any_level_and_many_sizes_is_inflated(inflated_by: str, level: int) -> None:
     """Every kind of block that deflate has: stored, of fixed codes, and of its own codes."""
     text = b"".join(b'{"n":%d}' % number for number in range(12_000))
     for size in (1, 100, 120_000):
-        for data in (b"a" * size, os.urandom(size), text[:size]):
-            _, encoded = write(0, [Written(data, (size,), (), 7)])
-            [entry] = decode_index(encoded).blocks
-            plain = struct.pack("<IIIIIIq", 1, 1, 1, size, 1, 1, 7) + data
-            stored = zlib.compress(plain, level, -zlib.MAX_WBITS)
-            fitting = replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
-            assert decode_block(fitting, memoryview(stored)) == Block(data, (size,), (1,), (1,), (7,))
+        for data in (b"a" * size, random.Random(size).randbytes(size), text[:size]):
+            stored = deflated(struct.pack("<IIIIIIq", 1, 1, 1, size, 1, 1, 7) + data, level)
+            found = decode_block(fitted(an_entry(data), stored), memoryview(stored))
+            assert found == Block(data, (size,), (1,), (1,), (7,))
 
 
-@pytest.mark.parametrize("stored", [b"\xff\xff\xff", b"\6", b"\1\5\0\0\0hello"])
-def test_what_is_not_deflated_is_refused(stored: bytes) -> None:
-    _, encoded = write(0, [Written(b"x", (1,), (), 0)])
-    [entry] = decode_index(encoded).blocks
-    with pytest.raises(CorruptPack, match="not deflated"):
-        decode_block(replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored)), stored)
-
-
-@pytest.mark.parametrize("encoded", [b"", b"\1", b"\1" + bytes(8), b"\1" + bytes(19), b"\1" + bytes(21)])
-def test_an_index_of_another_size_is_refused(encoded: bytes) -> None:
-    with pytest.raises(CorruptPack, match="an index has no"):
-        decode_index(encoded)
-
-
-def test_a_later_version_is_refused_by_its_number() -> None:
+def test_an_index_of_another_size_or_of_a_later_version_is_refused() -> None:
+    for encoded in (b"", b"\1", b"\1" + bytes(8), b"\1" + bytes(19), b"\1" + bytes(21)):
+        with pytest.raises(CorruptPack, match="an index has no"):
+            decode_index(encoded)
     _, encoded = write(0, [Written(b"x", (1,), (), 0)])
     with pytest.raises(CorruptPack, match="version 2, and this release reads version 1"):
         decode_index(b"\2" + encoded[1:])
@@ -262,7 +251,7 @@ def test_a_pack_as_it_is_stored_for_ever() -> None:
     """Readers of every later release must read this object."""
     pack = bytes.fromhex(STORED)
     [entry] = read_index(pack).blocks
-    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    stored = stored_of(pack, entry)
     assert (entry.start, entry.end) == (42, 53)
     assert decode_block(entry, stored) == Block(
         b'"a","bb",1,', (4, 5, 2), (1, 1, 1), (2, 1), (1767225600000, 1767225600123)

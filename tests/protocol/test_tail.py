@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 
 from tidemark.protocol.producer import MAX_ID_LENGTH, ProducerState
 from tidemark.protocol.tail import (
-    EMPTY,
     MOST_PRODUCERS,
     RECENT_PRODUCERS,
     RECENT_PRODUCERS_BYTES,
-    Tail,
     remember,
     room_for,
 )
@@ -21,48 +19,29 @@ ids = st.one_of(
     st.sampled_from([str(n) * 100 for n in range(6)]),
     st.sampled_from([letter * MAX_ID_LENGTH for letter in "xyz"]),
 )
-writers = st.lists(ids, max_size=60)
 
 
-def id_bytes(states: tuple[ProducerState, ...]) -> int:
-    return sum(len(state.producer_id) for state in states)
-
-
-@given(writers)
-def test_every_producer_is_kept_or_pushed_out(written: list[str]) -> None:
-    """Those in the batch together with those pushed out are the latest state of each, once."""
+@given(st.lists(ids, max_size=60))
+def test_a_batch_carries_few_producers_and_pushes_out_those_that_were_silent_for_longest(
+    writers: list[str],
+) -> None:
+    """It stays within its first kilobyte; the latest is carried whatever it takes. Those carried and those
+    pushed out are together the latest state of each, once."""
     carried: tuple[ProducerState, ...] = ()
     own_items: dict[str, ProducerState] = {}
     latest: dict[str, ProducerState] = {}
-    for seq, producer_id in enumerate(written):
+    for seq, producer_id in enumerate(writers):
         state = latest[producer_id] = ProducerState(producer_id, 0, seq, seq)
         before = {kept.producer_id for kept in carried} | {producer_id}
         carried, pushed_out = remember(carried, state, RECENT_PRODUCERS)
-        out = [pushed.producer_id for pushed in pushed_out]
-        assert sorted([*out, *(kept.producer_id for kept in carried)]) == sorted(before)
+        assert sorted(each.producer_id for each in (*pushed_out, *carried)) == sorted(before)
         own_items.update((pushed.producer_id, pushed) for pushed in pushed_out)
         assert own_items | {kept.producer_id: kept for kept in carried} == latest
-
-
-@given(writers)
-def test_a_batch_carries_at_most_eight_producers_and_512_bytes_of_ids(written: list[str]) -> None:
-    """A batch stays within its first kilobyte; the latest is carried whatever it takes."""
-    carried: tuple[ProducerState, ...] = ()
-    for seq, producer_id in enumerate(written):
-        state = ProducerState(producer_id, 0, seq, seq)
-        carried, _ = remember(carried, state, RECENT_PRODUCERS)
-        assert carried[-1] == state
-        assert len(carried) <= RECENT_PRODUCERS
-        assert id_bytes(carried) <= RECENT_PRODUCERS_BYTES
-
-
-@given(writers)
-def test_the_producer_that_was_silent_for_longest_is_pushed_out_first(written: list[str]) -> None:
-    carried: tuple[ProducerState, ...] = ()
-    for seq, producer_id in enumerate(written):
-        carried, pushed_out = remember(carried, ProducerState(producer_id, 0, seq, seq), RECENT_PRODUCERS)
         order = [state.seq for state in (*pushed_out, *carried)]
         assert order == sorted(order)
+        assert carried[-1] == state
+        assert len(carried) <= RECENT_PRODUCERS
+        assert sum(len(kept.producer_id) for kept in carried) <= RECENT_PRODUCERS_BYTES
 
 
 def test_a_producer_is_pushed_out_only_when_there_are_too_many() -> None:
@@ -101,10 +80,3 @@ def test_room_for_producers_grows_with_those_who_come_back_or_share_a_batch_and_
     assert room(60, 59, seq=15) == 60
     assert room(60, 59, seq=16) == 59, "one of the latest writes again"
     assert room(few, few - 1, seq=16) == few
-
-
-def test_a_tail_finds_the_latest_state_of_a_producer() -> None:
-    one, two = ProducerState("a", 1, 2, 3), ProducerState("b", 4, 5, 6)
-    tail = Tail(producers=(one, two))
-    assert (tail.producer("a"), tail.producer("b"), tail.producer("c")) == (one, two, None)
-    assert EMPTY.producer("a") is None
