@@ -210,6 +210,15 @@ def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
         made.check()
 
 
+def test_nothing_is_taken_after_a_close_or_a_detach() -> None:
+    closed, detached = batches(), batches()
+    closed.close()
+    detached.detach()
+    for made, said in ((closed, "closed"), (detached, "detached")):
+        with pytest.raises(ValueError, match=said):
+            made.add(b"a", 0.0)
+
+
 def test_what_is_held_is_bounded_until_it_is_acknowledged() -> None:
     made = batches(max_held_bytes=4)
     made.add(b"abcd", 0.0)

@@ -42,8 +42,3 @@ def test_a_reader_whose_stream_was_replaced_begins_again(tidemark_url: str) -> N
 def test_the_same_with_asyncio(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(WITH_ASYNCIO.replace("http://127.0.0.1:4437", tidemark_url), {"__name__": "printed"})
     assert capsys.readouterr().out == "{'step': 1, 'tool': 'search'}\n"
-
-
-def test_the_quickstart_is_short() -> None:
-    assert len([line for line in WRITE.splitlines() if line]) <= 8
-    assert len(READ.splitlines()) <= 4
