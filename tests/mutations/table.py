@@ -35,7 +35,7 @@ MUTATIONS = (
         "janitor/sweep.py",
         "if record.references:",
         "if False:",
-        "log/test_snapshot_trimming.py",
+        "log/test_snapshots.py",
     ),
     mutation(
         "storage that is silent is asked again by every request",

@@ -1,0 +1,401 @@
+"""Snapshots: one write moves the pointer and what is retained, the highest offset wins, appends go on; what
+lies below is not read from then on, and is removed later, but never too early and never the tail's batch.
+
+`tests/properties/test_bootstrap.py` plays them in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+
+import pytest
+
+from tests.buckets import (
+    accepted,
+    batch_starts,
+    insert_before_commit,
+    key_in_new_bucket,
+    objects,
+    publish,
+    record_of,
+    snapshot_objects,
+    verdict,
+)
+from tests.support import BYTES, HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, append_request, before
+from tidemark.blobs import snapshot_prefix
+from tidemark.janitor.sweep import sweep
+from tidemark.log import retention
+from tidemark.log.records import StreamRecord
+from tidemark.log.table import Write
+from tidemark.protocol.errors import (
+    HistoryGone,
+    ProtocolError,
+    RetentionGone,
+    SnapshotNeeded,
+    SnapshotNotFound,
+    StreamNotFound,
+)
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.messages import parse_content_type
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service import snapshots as publishing
+from tidemark.service.append import INLINE_BYTES, append
+from tidemark.service.bootstrap import bootstrap
+from tidemark.service.delete import delete
+from tidemark.service.load import load_head
+from tidemark.service.read import read
+from tidemark.service.snapshots import delete_snapshot, latest_snapshot, read_snapshot
+
+
+def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
+    """A batch of each."""
+    process = world.process()
+    key = key_in_new_bucket(process)
+    process.create(key, content_type=content_type)
+    for body in bodies:
+        process.append(key, body, content_type=content_type)
+    return process, key
+
+
+def sweep_after(world: World, process: Process, ms: int = 2 * HOUR_MS) -> int:
+    world.clock.advance(ms)
+    return sweep(process.stores).trimmed
+
+
+# --- where --------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_published_at_the_end_of_any_message_that_is_retained(world: World) -> None:
+    """Of the creation's body, a group, a JSON array, an array in S3, and a close; before and after a trim. A
+    refused publish stores nothing."""
+    process, large = world.process(), b"x" * INLINE_BYTES
+    key = key_in_new_bucket(process)
+    process.create(key, content_type=JSON, body=b'[1, "ab"]')
+    append(process.stores, key, [append_request(b"[10,200]", content_type=JSON) for _ in range(3)])
+    process.append(key, b'["' + large + b'","' + large + b'"]', content_type=JSON)
+    process.append(key, content_type=JSON, close=True)
+    ends = list(accumulate([2, 5, *[3, 4] * 3, *[len(large) + 3] * 2], initial=0))
+    tried = sorted({end + beside for end in ends for beside in (-1, 0, 1) if end + beside >= 0})
+    for offset in (0, ends[3], ends[4], ends[-1]):
+        publish(process, key, offset)
+        for by in (process, world.process()):
+            taken = [place for place in tried if verdict(by, key, place) is None]
+            assert taken == [end for end in ends if end >= offset]
+        assert {verdict(process, key, end) for end in ends if end < offset} <= {RetentionGone}
+        sweep_after(world, process)
+        assert verdict(world.process(), key, offset) is None, "trimming forgets no boundary"
+    count = len(snapshot_objects(process, world, key))
+    for offset in (ends[-1] - 1, ends[-1] + 1):
+        with pytest.raises(ProtocolError):
+            publish(process, key, offset)
+    assert len(snapshot_objects(process, world, key)) == count
+
+
+@pytest.mark.parametrize("end", ["never", "deleted", "expired"])
+def test_a_snapshot_of_a_missing_stream_raises_stream_not_found(world: World, end: str) -> None:
+    process = world.process()
+    key = key_in_new_bucket(process)
+    if end != "never":
+        process.create(key, body=b"x", expiry=Expiry(ttl_seconds=10))
+        publish(process, key, 1)
+    if end == "deleted":
+        delete(process.stores, key)
+    world.clock.advance(HOUR_MS)
+    uses: list[Callable[[], object]] = [
+        *(partial(publish, process, key, offset) for offset in (0, 1, 9)),
+        partial(latest_snapshot, process.stores, key),
+        partial(read_snapshot, process.stores, key, 1),
+        partial(delete_snapshot, process.stores, key, 1),
+        partial(bootstrap, process.stores, key),
+        partial(read, process.stores, key, 0),
+    ]
+    for use in uses:
+        with pytest.raises(StreamNotFound):
+            use()
+
+
+def test_the_latest_snapshot_is_read_back_and_cannot_be_deleted(world: World) -> None:
+    process, key = stream_of(world, b"12345")
+    with pytest.raises(SnapshotNotFound):
+        latest_snapshot(process.stores, key)
+    content_type = parse_content_type('Text/X; charset="utf-8"')
+    for body in (b"one", b"\0\xff"):
+        publish(process, key, 5, body, content_type=content_type)
+    for stores in (process.stores, world.process().stores):
+        reading = read_snapshot(stores, key, 5)
+        assert (reading.data, reading.snapshot.content_type) == (b"\0\xff", content_type)
+        assert load_head(stores, key).record.snapshot == latest_snapshot(stores, key) == reading.snapshot
+        with pytest.raises(SnapshotNotFound):
+            read_snapshot(stores, key, 0)
+        with pytest.raises(SnapshotNotFound):
+            delete_snapshot(stores, key, 0)
+        with pytest.raises(SnapshotNeeded):
+            delete_snapshot(stores, key, 5)
+
+
+def test_publishing_and_reading_a_snapshot_renew_a_sliding_expiry(world: World) -> None:
+    process = world.process()
+    key = key_in_new_bucket(process)
+    process.create(key, body=b"x", expiry=Expiry(ttl_seconds=10))
+    for use in (
+        partial(publish, process, key, 1),
+        partial(read_snapshot, process.stores, key, 1),
+        partial(bootstrap, process.stores, key),
+        partial(publish, process, key, 1),
+    ):
+        world.clock.advance(9_000)
+        use()
+    world.clock.advance(9_000)
+    assert load_head(process.stores, key).tail.offset == 1
+
+
+# --- at the same time ---------------------------------------------------------------------------
+
+
+def test_of_two_concurrent_publishes_the_higher_offset_wins(world: World) -> None:
+    """The lower one has written its blob and not its pointer when the higher one lands."""
+    process, key = stream_of(world, b"12345", b"6")
+    rival = world.process()
+    insert_before_commit(process, partial(publish, rival, key, 6, b"higher"))
+    with pytest.raises(RetentionGone) as refused:
+        publish(process, key, 5, b"lower")
+    assert refused.value.headers == {"Stream-Next-Offset": "0000000000000006"}
+    assert read_snapshot(process.stores, key, 6).data == b"higher"
+    insert_before_commit(process, partial(publish, rival, key, 6, b"again"))
+    publish(process, key, 6, b"later")
+    assert len(snapshot_objects(process, world, key)) == 4, "none is removed while a reader may be on it"
+    sweep_after(world, process)
+    assert len(snapshot_objects(process, world, key)) == 1, "one for the pointer, and none left over"
+    assert read_snapshot(rival.stores, key, 6).data == b"later"
+
+
+def test_without_the_pointers_condition_a_lower_snapshot_would_win(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = retention._move_pointer
+
+    def unconditional(record: StreamRecord, snapshot: object) -> Write:
+        return Write(update=move(record, snapshot).update)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(retention, "_move_pointer", unconditional)
+    process, key = stream_of(world, b"12345", b"6")
+    insert_before_commit(process, partial(publish, world.process(), key, 6, b"higher"))
+    publish(process, key, 5, b"lower")
+    assert record_of(process, key).retained == 5
+
+
+def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_intact(world: World) -> None:
+    process, key = stream_of(world, b"12345", b"6")
+    publish(process, key, 5, b"old")
+
+    def crash() -> None:
+        raise KeyboardInterrupt
+
+    insert_before_commit(crashing := world.process(), crash)
+    with pytest.raises(KeyboardInterrupt):
+        publish(crashing, key, 6, b"new")
+    assert len(snapshot_objects(process, world, key)) == 2
+    assert read_snapshot(process.stores, key, 5).data == b"old"
+    assert [part.body for part in bootstrap(process.stores, key).parts] == [b"old", b"6"]
+
+
+def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world: World) -> None:
+    process, key = stream_of(world, b"12345")
+    rival = world.process()
+
+    def re_create() -> None:
+        delete(rival.stores, key)
+        rival.create(key, body=b"other")
+
+    insert_before_commit(process, re_create)
+    with pytest.raises(StreamNotFound):
+        publish(process, key, 5)
+    record = record_of(rival, key)
+    assert (record.snapshot, record.retained) == (None, 0)
+    assert rival.read_all(key) == b"other"
+
+
+def test_appends_land_while_a_snapshot_is_uploaded(world: World) -> None:
+    writer, key = stream_of(world, b"0")
+    publisher, body = world.process(), bytes(10 * 1024 * 1024)
+    before(publisher.objects, lambda _: [writer.append(key, b"x") for _ in range(10)])
+    publish(publisher, key, 1, body)
+    assert read(writer.stores, key, 1).data == b"x" * 10
+    snapshot = latest_snapshot(writer.stores, key)
+    assert (snapshot.offset, snapshot.size) == (1, len(body))
+
+
+def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: World) -> None:
+    """It has read the stream's item; two snapshots follow before it loads the blob."""
+    rival, key = stream_of(world, b"1", b"x", b"x", b"x")
+    publish(rival, key, 1, b"first")
+    pending = [True]
+
+    def overtake(operation: str) -> None:
+        if operation == "GetObject" and pending:
+            pending.clear()
+            publish(rival, key, 3, b"second")
+            publish(rival, key, 4, b"third")
+            sweep_after(world, rival, 50 * MINUTE_MS)
+
+    reader = world.process()
+    before(reader.objects, overtake)
+    made = bootstrap(reader.stores, key)
+    assert [part.body for part in made.parts] == [b"first", b"x", b"x", b"x"]
+    assert (made.snapshot.offset if made.snapshot else None, made.next_offset) == (1, 4)
+
+
+# --- what lies below it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_every_offset_below_the_snapshot_is_gone(world: World, warm: bool) -> None:
+    """Also for a process that has all of it in memory, before and after a trim."""
+    process, key = stream_of(world, b"11", b"22", b"33")
+    rival = world.process()
+    assert process.read_all(key)
+    publish(rival, key, 4)
+    for _ in range(2):
+        reader = process if warm else world.process()
+        for offset in range(4):
+            with pytest.raises(RetentionGone) as gone:
+                read(reader.stores, key, offset)
+            assert gone.value.headers == {"Stream-Next-Offset": f"{4:016d}"}
+        assert read(reader.stores, key, 4).data == b"33"
+        assert read(reader.stores, key, 6).page.up_to_date
+        with pytest.raises(HistoryGone):
+            read(reader.stores, key, 7)
+        sweep_after(world, rival)
+    assert batch_starts(process, key) == [4]
+
+
+def test_a_fork_begins_with_its_sources_snapshot(world: World) -> None:
+    process, source = stream_of(world, b"1", b"2", b"3", b"4")
+    fork = StreamKey(source.bucket, "fork")
+    publish(process, source, 2, b"two")
+    with pytest.raises(RetentionGone):
+        process.fork(fork, source, 1)
+    process.fork(fork, source, 3)
+    process.append(fork, b"f")
+    publish(process, source, 4, b"four")
+    sweep_after(world, process)
+    assert [part.body for part in bootstrap(world.process().stores, fork).parts] == [b"two", b"3", b"f"]
+    assert accepted(process, fork) == [2, 3, 4]
+    with pytest.raises(RetentionGone):
+        read(process.stores, fork, 1)
+    publish(process, fork, 3, b"of the fork")
+    assert [part.body for part in bootstrap(process.stores, fork).parts] == [b"of the fork", b"f"]
+    sweep_after(world, process)
+    assert len(snapshot_objects(process, world, source)) == 2, "a fork removes nothing of its source's"
+    delete(process.stores, fork)
+    sweep_after(world, process)
+    assert len(snapshot_objects(process, world, source)) == 1, "what waited for the fork goes"
+    assert batch_starts(process, source) == [3]
+
+
+def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
+    large = bytes(INLINE_BYTES + 1)
+    process, key = stream_of(world, large)
+    append(process.stores, key, [append_request(b"ab"), append_request(b"cd")])
+    process.append(key, b"ef", claim=("p", 1, 0), seq="s")
+    inside, tail = len(large) + 2, len(large) + 6
+    incarnation = record_of(process, key).incarnation
+    publish(process, key, inside)
+    assert sweep_after(world, process, 59 * MINUTE_MS) == 0
+    assert batch_starts(process, key) == [0, len(large), len(large) + 4]
+    assert sweep_after(world, process, 2 * MINUTE_MS) == 1
+    assert batch_starts(process, key) == [len(large), len(large) + 4], "the batch around it stays"
+    assert objects(process, world, f"log/{incarnation}/") == [], "and its blob went along"
+    assert read(process.stores, key, inside).data == b"cdef"
+    publish(process, key, tail)
+    sweep_after(world, process)
+    assert batch_starts(process, key) == [len(large) + 4], "the tail's state lives in the last one"
+    fresh = world.process()
+    assert load_head(fresh.stores, key).tail.offset == tail
+    assert fresh.append(key, b"ef", claim=("p", 1, 0)).next_offset == tail, "still a duplicate"
+    with pytest.raises(ProtocolError):
+        fresh.append(key, b"gh", seq="a")
+    assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
+
+
+def test_batches_that_a_fork_lives_on_stay_until_it_has_ended(world: World) -> None:
+    process, key = stream_of(world, b"x", b"x", b"x")
+    process.fork(fork := a_key(), key, 3)
+    publish(process, key, 2)
+    for _ in range(2):
+        assert sweep_after(world, process) == 0
+        assert world.process().read_all(fork) == b"xxx"
+    delete(process.stores, fork)
+    assert sweep_after(world, process) == 1
+    assert batch_starts(process, key) == [2]
+
+
+def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:
+    process, key = stream_of(world, b"12345")
+    process.append(key, close=True)
+    publish(process, key, 5)
+    sweep_after(world, process)
+    assert batch_starts(process, key) == [5]
+    reading, made = read(world.process().stores, key, 5), bootstrap(process.stores, key)
+    assert (reading.page.closed, reading.data) == (True, b"")
+    assert (made.closed, made.up_to_date, made.next_offset) == (True, True, 5)
+
+
+def test_each_snapshot_trims_one_hour_after_it_was_published(world: World) -> None:
+    """Batches below a later snapshot are kept for an hour after that one."""
+    process, key = stream_of(world, *[b"x"] * 4)
+    publish(process, key, 1)
+    world.clock.advance(59 * MINUTE_MS)
+    publish(process, key, 3)
+    sweep_after(world, process, 2 * MINUTE_MS)
+    assert batch_starts(process, key) == [1, 2, 3]
+    sweep_after(world, process, HOUR_MS)
+    assert batch_starts(process, key) == [3]
+
+
+def test_trimming_stops_when_time_is_short_and_goes_on_later(world: World) -> None:
+    process, key = stream_of(world, *[b"x"] * 60)
+    publish(process, key, 60)
+    world.clock.advance(2 * HOUR_MS)
+    answers = iter([True, True, False])
+    sweep(process.stores, lambda: next(answers, False))
+    assert len(batch_starts(process, key)) == 35
+    assert sweep(process.stores).trimmed == 1
+    assert batch_starts(process, key) == [59]
+
+
+def test_the_snapshots_of_an_ended_stream_are_removed_with_it(world: World) -> None:
+    process, key = stream_of(world, b"12345")
+    for _ in range(2):
+        publish(process, key, 5)
+    prefix = snapshot_prefix(record_of(process, key).incarnation)
+    delete(process.stores, key)
+    assert len(objects(process, world, prefix)) == 2
+    sweep_after(world, process)
+    assert objects(process, world, prefix) == []
+
+
+def append_by_a_sleeper(world: World, minutes: float) -> bool:
+    """A writer knows an old tail; others append, publish a snapshot, and the janitor trims. Returns whether
+    its append, which is acknowledged, can be read."""
+    sleeper, key = stream_of(world, b"x")
+    rival = world.process()
+    for _ in range(3):
+        rival.append(key, b"y")
+    publish(rival, key, 4)
+    sweep_after(world, rival, int(minutes * MINUTE_MS))
+    sleeper.append(key, b"late")
+    return b"late" in read(world.process().stores, key, 4).data
+
+
+@pytest.mark.parametrize("minutes", [0, 4.9, 5.1, 59, 61, 600])
+def test_no_append_lands_at_the_key_of_a_trimmed_batch(world: World, minutes: float) -> None:
+    assert append_by_a_sleeper(world, minutes)
+
+
+def test_if_batches_were_trimmed_at_once_an_append_would_be_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "RECLAIM_AFTER_MS", 0)
+    assert not append_by_a_sleeper(world, 4)
