@@ -16,8 +16,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -37,6 +35,7 @@ from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumpi
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import wall_clock_ms
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +45,6 @@ COMMANDS: list[list[str]] = [
 ]
 COMMAND = COMMANDS[-1]
 HEALTH = json.loads(re.search(r"HEALTHCHECK .* CMD (\[.*\])", DOCKERFILE)[1])  # type: ignore[index]
-READERS = 200
 
 
 @dataclass
@@ -59,10 +57,10 @@ class Container:
     environment: dict[str, str]
     output: IO[bytes]
 
-    def get(self, target: str) -> tuple[int, bytes]:
+    def ask(self, target: str, method: str = "GET") -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         with closing(connection):
-            connection.request("GET", target)
+            connection.request(method, target, b"", {"Content-Type": "text/plain"})
             response = connection.getresponse()
             return response.status, response.read()
 
@@ -97,14 +95,17 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def world(services: LocalServices) -> World:
     return make_world(services)
 
 
 @pytest.fixture
-def writer(world: World) -> Process:
-    return world.process(clock=wall_clock_ms)
+def stream(world: World) -> tuple[Process, StreamKey, str]:
+    """Another process that writes, and the stream's key and path."""
+    writer, key = world.process(clock=wall_clock_ms), a_key("many")
+    writer.create(key, content_type=TEXT)
+    return writer, key, f"/v1/stream/{key.stream_id}"
 
 
 @pytest.fixture
@@ -143,91 +144,50 @@ def start(services: LocalServices, world: World, image: Path, tmp_path: Path) ->
             container.queues.delete(url)
 
 
-def test_a_container_that_is_too_old_for_the_table_does_not_start(
-    services: LocalServices, image: Path
-) -> None:
-    world = make_world(services)
-    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
-    environment = {
-        **services.environment,
-        "PATH": f"{image / 'bin'}:/usr/bin:/bin",
-        "PYTHONPATH": str(image / "packages"),
-        "HOST": "127.0.0.1",
-        "PORT": str(free_port()),
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-    }
-    found = shutil.which(COMMAND[0], path=environment["PATH"])
-    assert found
-    ended = subprocess.run(
-        [found, *COMMAND[1:]], env=environment, cwd=image / "app", capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("tidemark: This release is too old for the stored data")
-
-
 def test_with_a_volume_it_is_a_single_node_that_keeps_its_streams(start: Any, tmp_path: Path) -> None:
     """Without AWS: what was acknowledged is there after kill -9."""
-    volume = {
-        "DATA_DIR": str(tmp_path / "volume"),
-        "ALLOW_ANONYMOUS": "true",
-        "AWS_ENDPOINT_URL": "http://nowhere",
-    }
+    folder = str(tmp_path / "volume")
+    volume = {"DATA_DIR": folder, "ALLOW_ANONYMOUS": "true", "AWS_ENDPOINT_URL": "http://nowhere"}
     first = start(**volume)
     assert "in memory" not in first.log()
-    with closing(http.client.HTTPConnection("127.0.0.1", first.port, timeout=PATIENCE_SECONDS)) as connection:
-        connection.request("PUT", "/v1/stream/kept", b"high", {"Content-Type": "text/plain"})
-        assert connection.getresponse().status == 201
+    assert first.ask("/v1/stream/kept", "PUT")[0] == 201
     first.process.kill()
     first.process.wait()
     second = start(**volume)
-    assert second.get("/v1/stream/kept?offset=-1") == (200, b"high")
+    assert second.ask("/v1/stream/kept?offset=-1") == (200, b"")
     second.process.send_signal(signal.SIGTERM)
     assert second.process.wait(PATIENCE_SECONDS) == 0
 
 
-def make_stream(writer: Process) -> tuple[Any, str]:
-    key = a_key("many")
-    writer.create(key, content_type=TEXT)
-    return key, f"/v1/stream/{key.stream_id}"
-
-
-def test_many_readers_wait_at_one_queue_and_are_all_woken(start: Any, world: World, writer: Process) -> None:
+def test_readers_wait_at_one_queue_and_are_all_woken(
+    start: Any, world: World, stream: tuple[Process, StreamKey, str]
+) -> None:
     """By SSE and by long-poll, through an append of another process."""
-    container = start(SSE_SECONDS="300", LONG_POLL_SECONDS="300")
-    key, target = make_stream(writer)
-    with pumping(world, container.queues._prefix), ThreadPoolExecutor(20) as pool:
-        crowd = Crowd(container.port, f"{target}?offset=-1&live=sse", READERS)
+    container, (writer, key, target) = start(SSE_SECONDS="300", LONG_POLL_SECONDS="300"), stream
+    with pumping(world, container.queues._prefix), ThreadPoolExecutor(9) as pool:
+        crowd = Crowd(container.port, f"{target}?offset=-1&live=sse", 20)
         crowd.until_all_have(b'"upToDate":true')
-        waiting = [pool.submit(container.get, f"{target}?offset=now&live=long-poll") for _ in range(20)]
-        time.sleep(1)
+        waiting = [pool.submit(container.ask, f"{target}?offset={0:016}&live=long-poll") for _ in range(9)]
         writer.append(key, b"to all", content_type=TEXT)
         crowd.until_all_have(b"to all")
-        assert [each.result() for each in waiting] == [(200, b"to all")] * 20
+        assert [each.result() for each in waiting] == [(200, b"to all")] * 9
         assert len(list(container.queues.all())) == 1
         crowd.close()
 
 
 def test_at_sigterm_a_waiting_reader_gets_its_response_and_new_connections_are_refused(
-    start: Any, writer: Process
+    start: Any, stream: tuple[Process, StreamKey, str]
 ) -> None:
     """The server drains: running requests may finish. Docker and ECS send SIGTERM first."""
     assert "STOPSIGNAL SIGTERM" in DOCKERFILE
     container = start(SSE_SECONDS="4", LONG_POLL_SECONDS="4", DRAIN_SECONDS="600")
-    _, target = make_stream(writer)
-    results: list[tuple[int, bytes]] = []
-    readers = [
-        threading.Thread(target=lambda query=query: results.append(container.get(target + query)))
-        for query in ("?offset=-1&live=sse", "?offset=now&live=long-poll")
-    ]
-    for reader in readers:
-        reader.start()
-    until(lambda: list(container.queues.all()))
-    container.process.send_signal(signal.SIGTERM)
-    for reader in readers:
-        reader.join(PATIENCE_SECONDS)
-    assert sorted(status for status, _ in results) == [200, 204]
-    assert next(body for status, body in results if status == 200).endswith(b"\n\n")
+    with ThreadPoolExecutor() as pool:
+        queries = ("?offset=-1&live=sse", "?offset=now&live=long-poll")
+        sse, long_poll = (pool.submit(container.ask, stream[2] + query) for query in queries)
+        until(lambda: list(container.queues.all()))
+        container.process.send_signal(signal.SIGTERM)
+        status, body = sse.result()
+        assert (status, body.endswith(b"\n\n"), long_poll.result()[0]) == (200, True, 204)
     assert container.process.wait(PATIENCE_SECONDS) == 0, container.log()
     assert list(container.queues.all()) == [], "it leaves no queue behind"
     with pytest.raises(OSError, match="refused"):
@@ -235,28 +195,34 @@ def test_at_sigterm_a_waiting_reader_gets_its_response_and_new_connections_are_r
 
 
 def test_a_request_that_does_not_end_within_the_drain_time_gets_a_complete_response(
-    start: Any, writer: Process
+    start: Any, stream: tuple[Process, StreamKey, str]
 ) -> None:
     container = start(SSE_SECONDS="300", DRAIN_SECONDS="0.5")
-    _, target = make_stream(writer)
     connection = http.client.HTTPConnection("127.0.0.1", container.port, timeout=PATIENCE_SECONDS)
     with closing(connection):
-        connection.request("GET", f"{target}?offset=-1&live=sse")
+        connection.request("GET", f"{stream[2]}?offset=-1&live=sse")
         response = connection.getresponse()
         container.process.send_signal(signal.SIGTERM)
         assert response.read().endswith(b"\n\n"), "a whole response: the client comes back"
     assert container.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_it_refuses_to_start_open_to_everybody(start: Any) -> None:
-    with pytest.raises(AssertionError, match=r"tidemark: Listening on 0\.0\.0\.0 would be open to everybody"):
-        start(HOST="0.0.0.0")
-
-
-@pytest.mark.parametrize(("name", "value"), [("PORT", "http"), ("DRAIN_SECONDS", "soon")])
-def test_an_invalid_variable_is_one_line(start: Any, name: str, value: str) -> None:
-    with pytest.raises(AssertionError, match=f"tidemark: {name} must be a number") as failure:
-        start(**{name: value})
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"HOST": "0.0.0.0"}, r"Listening on 0\.0\.0\.0 would be open to everybody"),
+        ({"DRAIN_SECONDS": "soon"}, "DRAIN_SECONDS must be a number"),
+        ({}, "This release is too old for the stored data"),
+    ],
+    ids=["open", "invalid", "too old"],
+)
+def test_what_keeps_it_from_starting_is_one_line(
+    start: Any, world: World, variables: dict[str, str], said: str
+) -> None:
+    if not variables:
+        world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    with pytest.raises(AssertionError, match=f"tidemark: {said}") as failure:
+        start(**variables)
     assert "Traceback" not in str(failure.value)
 
 

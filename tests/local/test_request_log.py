@@ -54,31 +54,31 @@ def lines_of(response: Response, level: int, *, colour: bool = False, path: byte
     return output.getvalue()
 
 
-def test_at_level_info_a_request_is_one_line_with_time_bytes_and_offset() -> None:
+def test_a_request_is_one_line_with_time_bytes_and_offset_but_never_its_query() -> None:
     line = lines_of(CREATED, logging.INFO)
-    assert re.fullmatch(
-        r"\d\d:\d\d:\d\d PUT /a 201 \d+ ms, 3 B in, 0 B out, offset 0000000000000007\n", line
-    ), line
+    expected = r"\d\d:\d\d:\d\d PUT /a 201 \d+ ms, 3 B in, 0 B out, offset 0000000000000007\n"
+    assert re.fullmatch(expected, line), line
 
 
-def test_at_level_warning_only_a_failure_is_logged_with_its_error_text() -> None:
-    assert lines_of(CREATED, logging.WARNING) == ""
-    assert lines_of(MISSING, logging.WARNING).endswith(": This stream does not exist\n")
-    assert lines_of(BROKEN, logging.WARNING).endswith(": Service Unavailable\n")
-
-
-def test_at_level_error_only_a_5xx_is_logged() -> None:
-    assert lines_of(MISSING, logging.ERROR) == ""
-    assert " 503 " in lines_of(BROKEN, logging.ERROR)
-
-
-def test_a_client_that_hung_up_is_logged_once() -> None:
-    """The application has logged it already, and the client did not get this status."""
-    assert lines_of((499, [], b""), logging.WARNING) == ""
-
-
-def test_the_query_is_never_logged() -> None:
-    assert "secret" not in lines_of(CREATED, logging.INFO) + lines_of(MISSING, logging.WARNING)
+@pytest.mark.parametrize(
+    ("response", "level", "said"),
+    [
+        (CREATED, logging.WARNING, ""),
+        (MISSING, logging.WARNING, ": This stream does not exist\n"),
+        (BROKEN, logging.WARNING, ": Service Unavailable\n"),
+        (MISSING, logging.ERROR, ""),
+        (BROKEN, logging.ERROR, ": Service Unavailable\n"),
+        # The application has logged it already, and the client did not get this status.
+        ((499, [], b""), logging.WARNING, ""),
+    ],
+)
+def test_the_level_says_which_failures_are_logged_with_their_error_text(
+    response: Response, level: int, said: str
+) -> None:
+    written = lines_of(response, level)
+    assert written.endswith(said)
+    assert bool(written) == bool(said)
+    assert "secret" not in written
 
 
 @pytest.mark.parametrize(("response", "colour"), [(CREATED, 32), (MISSING, 33), (BROKEN, 31)])
@@ -126,34 +126,17 @@ class Writes(io.StringIO):
         return len(text)
 
 
-def failure_with_a_cause() -> BaseException:
-    try:
-        try:
-            raise KeyError("the cause")
-        except KeyError as cause:
-            raise ValueError("the failure") from cause
-    except ValueError as failure:
-        return failure
-
-
-def test_a_report_and_its_newline_are_one_write() -> None:
-    with redirect_stderr(Writes()) as writes:
-        report("a line")
-    assert writes.texts == ["a line\n"]
-
-
-def test_a_traceback_and_those_of_its_causes_are_one_write() -> None:
-    with redirect_stderr(Writes()) as writes:
-        report_failure(failure_with_a_cause())
-    [text] = writes.texts
-    assert "KeyError: 'the cause'\n\nThe above exception was the direct cause" in text
-    assert text.endswith("ValueError: the failure\n")
-
-
-def test_the_line_of_a_request_is_one_write() -> None:
-    writes = Writes()
-    request = LoggedRequest()
+def test_a_line_and_a_traceback_with_its_causes_are_one_write_each() -> None:
+    writes, request = Writes(), LoggedRequest()
     request.watch({"type": "http.response.start", "status": 503})
     RequestLog(writes, logging.WARNING).write({"method": "GET", "raw_path": b"/a"}, request)
-    [line] = writes.texts
-    assert line.endswith("B out\n")
+    failure = ValueError("the failure")
+    failure.__cause__ = KeyError("the cause")
+    with redirect_stderr(writes):
+        report("a line")
+        report_failure(failure)
+    of_a_request, line, traceback = writes.texts
+    assert of_a_request.endswith("B out\n")
+    assert line == "a line\n"
+    assert "KeyError: 'the cause'\n\nThe above exception was the direct cause" in traceback
+    assert traceback.endswith("ValueError: the failure\n")
