@@ -25,7 +25,6 @@ CONTRACT = frozenset(
         "engine/test_table.py",
         "log/test_buckets.py",
         "log/test_chain.py",
-        "log/test_end_marks.py",
         "log/test_forks.py",
         "log/test_read.py",
         "log/test_snapshots.py",

@@ -1,4 +1,4 @@
-"""The janitor's queue: the step for each kind of entry, and how much is done in a round."""
+"""The janitor's queue: a step for each kind of entry, how much is done in a round, which objects in S3 go."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.world import SimulatedWorld
-from tests.support import Process, World, before
+from tests.support import HOUR_MS, JSON, Process, World, a_key, before, table_of
 from tidemark.janitor.sweep import STEPS, sweep
 from tidemark.log.due import schedule
 from tidemark.log.records import Due, DueKind
 from tidemark.protocol.bucket import ListingRequest
-from tidemark.protocol.errors import BucketNotEmpty
+from tidemark.protocol.errors import BucketNotEmpty, Conflict
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.catalog import list_streams
+from tidemark.service.delete import delete
 
 
 def test_the_janitor_has_a_step_for_every_kind_of_entry() -> None:
@@ -75,3 +77,39 @@ def test_a_process_whose_clock_is_ahead_ends_no_stream_with_its_first_request(
     before(fresh.dynamodb, replies.append)
     assert JUDGES[name](fresh)
     assert right.read_all(PATH).startswith(b"kept")
+
+
+# --- objects in S3 -------------------------------------------------------------------------------
+
+BODY = bytes(INLINE_BYTES + 1)
+
+
+def blobs_of(process: Process) -> int:
+    answer = process.s3.list_objects_v2(Bucket=table_of(process.stores).name)
+    return int(answer["KeyCount"])
+
+
+def test_the_body_of_a_refused_creation_is_removed_and_that_of_a_successful_one_stays(world: World) -> None:
+    process, refused, made = world.process(), a_key(), a_key()
+    process.create(refused, content_type=JSON)
+    with pytest.raises(Conflict):
+        process.create(refused, body=BODY)
+    process.create(made, body=BODY)
+    assert blobs_of(process) == 2
+    world.clock.advance(2 * HOUR_MS)
+    assert sweep(process.stores).orphans == 1
+    assert blobs_of(process) == 1
+    assert world.process().read_all(made) == BODY
+
+
+def test_the_bodies_of_a_deleted_stream_are_removed(world: World) -> None:
+    """Also those of appends that lost a race and are in no batch."""
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key, body=BODY)
+    process.append(key, BODY)
+    process.stores.blobs.put(f"log/{process.create(key).head.record.incarnation}/lost", BODY)
+    assert blobs_of(process) == 3
+    delete(rival.stores, key)
+    world.clock.advance(2 * HOUR_MS)
+    sweep(process.stores)
+    assert blobs_of(process) == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from tests.buckets import insert_before_commit
 from tests.support import (
     BYTES,
     HOUR_MS,
@@ -26,6 +28,7 @@ from tidemark.protocol.errors import (
     ContentTypeMismatch,
     HistoryGone,
     Malformed,
+    ProtocolError,
     RetentionGone,
     SequenceGap,
     StreamGone,
@@ -49,56 +52,36 @@ def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tup
     return process, key
 
 
-def meanwhile(process: Process, operation: str, happens: Callable[[], object]) -> None:
-    """Before the process's next call of this operation."""
-    pending, send = [happens], process.dynamodb.send
-
-    def sending(sent: str, body: bytes) -> tuple[int, bytes]:
-        if sent == operation and pending:
-            pending.pop()()
-        return send(sent, body)
-
-    process.dynamodb.send = sending
-
-
 # --- what it costs --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batches", [1, 300])
-def test_a_fork_is_one_transaction_whatever_the_source_holds(world: World, batches: int) -> None:
+def test_a_fork_is_one_transaction_and_an_append_to_it_one_write_whatever_the_source_holds(
+    world: World, batches: int
+) -> None:
     process, source = source_of(world, *[b"x" * 1000] * batches)
     process.calls.taken()
-    process.fork(a_key(), source)
+    process.fork(fork := a_key(), source)
     # Is the name free, is the source there, where is its tail.
     assert process.calls.taken() == {"GetItem": 2, "Query": 1, "TransactWriteItems": 1}
+    process.append(fork, b"d")
+    assert process.calls.taken() == {"PutItem": 1}
 
 
-@pytest.mark.parametrize("generations", [0, 1, 2, 5])
+@pytest.mark.parametrize("generations", [0, 1, 5])
 def test_a_read_costs_one_more_query_for_each_fork_boundary_it_crosses(
     world: World, generations: int
 ) -> None:
     process, key = source_of(world, b"0")
     for generation in range(1, generations + 1):
-        fork = a_key(f"generation-{generation}")
-        process.fork(fork, key)
+        process.fork(fork := a_key(f"generation-{generation}"), key)
         process.append(fork, b"%d" % generation)
         key = fork
-    reader = world.process()
+    reader, cold = world.process(), world.process()
     assert read(reader.stores, key, 0).data == b"012345"[: generations + 1]
     assert reader.calls.taken() == {"GetItem": 1, "Query": 1 + generations}
-    assert read(world.process().stores, key, generations).data == b"%d" % generations
-    cold = world.process()
-    read(cold.stores, key, generations)
+    assert read(cold.stores, key, generations).data == b"%d" % generations
     assert cold.calls.taken() == {"GetItem": 1, "Query": 1}, "its own data lies in its own log"
-
-
-def test_appending_to_a_fork_is_one_write(world: World) -> None:
-    process, source = source_of(world, b"abc")
-    fork = a_key()
-    process.fork(fork, source)
-    process.calls.taken()
-    process.append(fork, b"d")
-    assert process.calls.taken() == {"PutItem": 1}
 
 
 # --- what is inherited ----------------------------------------------------------------
@@ -121,29 +104,6 @@ def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: World, warm: 
         assert (reading.page.end, reading.page.up_to_date, reading.page.closed) == (8, True, False)
 
 
-def test_a_byte_stream_can_be_forked_at_any_byte(world: World) -> None:
-    process, source = source_of(world, b"abcd", b"ef", b"ghijk")
-    for offset in range(12):
-        fork = a_key()
-        assert process.fork(fork, source, offset).head.tail.offset == offset
-        assert world.process().read_all(fork) == b"abcdefghijk"[:offset]
-        with pytest.raises(HistoryGone, match="beyond the end"):
-            read(world.process().stores, fork, offset + 1)
-
-
-def test_a_json_stream_can_be_forked_only_at_message_ends(world: World) -> None:
-    process, source = source_of(world, b'[1,"two"]', b"3", content_type=JSON)
-    tail = load_head(process.stores, source).tail.offset
-    accepted = {}
-    for offset in range(tail + 1):
-        try:
-            process.fork(fork := a_key(), source, offset)
-            accepted[offset] = process.read_all(fork)
-        except Malformed:
-            continue
-    assert accepted == {0: b"", 2: b"1,", 8: b'1,"two",', 10: b'1,"two",3,'}
-
-
 @pytest.mark.parametrize(
     ("anchor", "sub", "expected"),
     [
@@ -151,29 +111,32 @@ def test_a_json_stream_can_be_forked_only_at_message_ends(world: World) -> None:
         (0, 1, b"1,"),
         (0, 2, b"1,2,"),
         (0, 3, None),
+        (1, 0, None),
+        (2, 0, b"1,"),
         (2, 1, b"1,2,"),
         (2, 2, None),
+        (3, 0, None),
         (4, 1, b"1,2,3,"),
         (4, 2, None),
         (6, 0, b"1,2,3,"),
         (6, 1, None),
     ],
 )
-def test_a_sub_offset_counts_messages_up_to_the_end_of_an_append(
+def test_a_json_stream_is_forked_at_message_ends_and_a_sub_offset_counts_messages_of_an_append(
     world: World, anchor: int, sub: int, expected: bytes | None
 ) -> None:
     """Two appends in one batch, as the group commit writes them, are still two appends."""
-    process, source = world.process(), a_key()
+    process, source, fork = world.process(), a_key(), a_key()
     process.create(source, content_type=JSON)
-    bodies = [append_request(body, content_type=JSON) for body in (b"[1,2]", b"3")]
-    append(process.stores, source, bodies)
-    fork = a_key()
+    append(process.stores, source, [append_request(body, content_type=JSON) for body in (b"[1,2]", b"3")])
     if expected is None:
         with pytest.raises(Malformed):
             process.fork(fork, source, anchor, sub)
     else:
         process.fork(fork, source, anchor, sub)
         assert world.process().read_all(fork) == expected
+        with pytest.raises(HistoryGone, match="beyond the end"):
+            read(world.process().stores, fork, len(expected) + 1)
 
 
 def test_bodies_in_s3_are_inherited_too(world: World) -> None:
@@ -245,18 +208,17 @@ def test_a_repeated_creation_of_a_fork_is_idempotent(world: World) -> None:
 
 def test_a_refused_fork_writes_nothing(world: World) -> None:
     process, source = source_of(world, b"abc")
-    present = items_left(process)
-    target = a_key("target")
-    with pytest.raises(StreamNotFound, match="source"):
-        process.fork(target, a_key("nowhere"))
-    with pytest.raises(Malformed, match="beyond"):
-        process.fork(target, source, 4)
-    with pytest.raises(Malformed):
-        process.fork(target, source, 3, sub=1)
-    with pytest.raises(ContentTypeMismatch):
-        process.fork(target, source, content_type=TEXT)
-    with pytest.raises(Malformed, match="itself"):
-        process.fork(target, target)
+    target, present = a_key("target"), items_left(process)
+    refusals: list[tuple[type[ProtocolError], str, dict[str, Any]]] = [
+        (StreamNotFound, "source", {"source": a_key("nowhere")}),
+        (Malformed, "beyond", {"offset": 4}),
+        (Malformed, "Sub-Offset", {"offset": 3, "sub": 1}),
+        (ContentTypeMismatch, "(?i)type", {"content_type": TEXT}),
+        (Malformed, "itself", {"source": target}),
+    ]
+    for error, says, asked in refusals:
+        with pytest.raises(error, match=says):
+            process.fork(target, **{"source": source} | asked)
     assert items_left(process) == present
     delete(process.stores, source)
     with pytest.raises(StreamNotFound):
@@ -280,43 +242,21 @@ def test_only_forks_can_read_a_deleted_source(world: World) -> None:
     process.fork(fork := a_key(), source)
     delete(process.stores, source)
     other = world.process()
-    gone: list[Callable[[], object]] = [
-        lambda: load_head(other.stores, source),
-        lambda: read(other.stores, source, 0),
-        lambda: other.append(source, b"x"),
-        lambda: delete(other.stores, source),
-        lambda: process.append(source, b"x"),
+    direct: list[tuple[type[ProtocolError], Callable[[], object]]] = [
+        (StreamGone, lambda: load_head(other.stores, source)),
+        (StreamGone, lambda: read(other.stores, source, 0)),
+        (StreamGone, lambda: other.append(source, b"x")),
+        (StreamGone, lambda: delete(other.stores, source)),
+        (StreamGone, lambda: process.append(source, b"x")),
+        (Conflict, lambda: other.create(source)),
+        (Conflict, lambda: other.fork(a_key(), source)),
     ]
-    for direct in gone:
-        with pytest.raises(StreamGone):
-            direct()
-    conflicts: list[Callable[[], object]] = [
-        lambda: other.create(source),
-        lambda: other.fork(a_key(), source),
-    ]
-    for again in conflicts:
-        with pytest.raises(Conflict):
-            again()
+    for error, use in direct:
+        with pytest.raises(error):
+            use()
     world.clock.advance(24 * HOUR_MS)
     sweep(other.stores)
     assert other.read_all(fork) == b"abc"
-
-
-def test_deleted_sources_are_removed_with_their_last_fork(world: World) -> None:
-    process, first = source_of(world, b"a")
-    process.fork(second := a_key(), first)
-    process.fork(third := a_key(), second)
-    delete(process.stores, first)
-    delete(process.stores, second)
-    delete(process.stores, third)
-    for key in (first, second, third):
-        with pytest.raises(StreamNotFound):
-            load_head(process.stores, key)
-        assert process.create(key).is_new
-        delete(process.stores, key)
-    world.clock.advance(2 * HOUR_MS)
-    sweep(process.stores)
-    assert items_left(process) == [], "nothing is left behind but end marks"
 
 
 @pytest.mark.parametrize("as_fork", [False, True])
@@ -428,21 +368,16 @@ def test_a_creation_that_saw_a_soft_deleted_stream_too_early_leaves_its_log_to_t
 # --- a source that lets go of its beginning ---------------------------------------------
 
 
-def test_a_fork_keeps_no_more_than_its_source_does_when_the_fork_is_made(world: World) -> None:
+def test_a_fork_is_made_of_what_its_source_keeps_when_the_fork_is_made(world: World) -> None:
     process, source = source_of(world, b"one", b"two", b"three")
     rival, fork = world.process(), a_key("fork")
-    meanwhile(process, "TransactWriteItems", lambda: trim_below(rival.stores, source, 3))
+    insert_before_commit(process, lambda: trim_below(rival.stores, source, 3))
     assert process.fork(fork, source).is_new
     assert load_head(rival.stores, fork).record.retained == 3
-
-
-def test_a_fork_whose_source_lets_go_of_where_it_begins_is_not_made(world: World) -> None:
-    process, source = source_of(world, b"one", b"two", b"three")
-    rival, fork = world.process(), a_key("fork")
-    meanwhile(process, "TransactWriteItems", lambda: trim_below(rival.stores, source, 6))
+    insert_before_commit(process, lambda: trim_below(rival.stores, source, 6))
     with pytest.raises(RetentionGone):
-        process.fork(fork, source, 3)
-    assert load_head(rival.stores, source).record.references == 0
+        process.fork(a_key("another"), source, 3)
+    assert load_head(rival.stores, source).record.references == 1
 
 
 def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: World) -> None:
@@ -456,7 +391,7 @@ def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: World) -> None:
         world.clock.advance(2 * HOUR_MS)
         assert sweep(rival.stores).trimmed == 1
 
-    meanwhile(process, "TransactWriteItems", sleep)
+    insert_before_commit(process, sleep)
     process.fork(fork, source)
     with pytest.raises(RetentionGone):
         read(world.process().stores, fork, 0)
@@ -474,6 +409,6 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_ma
         world.clock.advance(2 * HOUR_MS)
         sweep(rival.stores)
 
-    meanwhile(process, "TransactWriteItems", sleep)
+    insert_before_commit(process, sleep)
     process.fork(fork, source)
     assert read_snapshot(world.process().stores, fork, 3).data == b"second"
