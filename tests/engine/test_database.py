@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import orjson
 import pytest
 
-from tidemark.engine import database
+from tidemark.engine import database, sqlite_file
 from tidemark.engine.database import Database, Slow
 from tidemark.engine.dynamodb import DynamoDBProtocol
-from tidemark.engine.sqlite_file import LONG_LOG_BYTES, UnusableDatabase
+from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
@@ -57,6 +57,13 @@ class Scene:
 
         return asyncio.run(serving())
 
+    def begin(self, *calls: Callable[[], Any]) -> list[asyncio.Future[Any]]:
+        return [asyncio.ensure_future(self.database.run(call)) for call in calls]
+
+    async def answers(self, *calls: Callable[[], Any]) -> list[Any]:
+        """Of calls that are made in one turn: what each returns or raises."""
+        return await asyncio.gather(*self.begin(*calls), return_exceptions=True)
+
     async def holds(self, *calls: asyncio.Future[Any]) -> None:
         """None of them is answered, however often the loop turns."""
         for _ in range(20):
@@ -72,12 +79,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_calls_that_wait_share_a_commit_on_a_thread(scene: Scene) -> None:
-    async def scenario() -> None:
-        await asyncio.gather(*(scene.database.run(scene.put(str(number))) for number in range(9)))
-
-    scene.run(scenario)
+    names = [str(number) for number in range(9)]
+    scene.run(lambda: scene.answers(*map(scene.put, names)))
     assert scene.commits == ["tidemark-engine"]
-    assert scene.sks() == [str(number) for number in range(9)]
+    assert scene.sks() == names
 
 
 def test_a_transaction_that_was_taken_back_is_carried_out_when_it_is_sent_again(scene: Scene) -> None:
@@ -95,8 +100,7 @@ def test_a_transaction_that_was_taken_back_is_carried_out_when_it_is_sent_again(
         with pytest.raises(OutcomeUnknown):
             await scene.database.run(send)
         scene.failure = None
-        both = await asyncio.gather(scene.database.run(send), scene.database.run(send))
-        assert list(both) == [(200, b"{}")] * 2
+        assert await scene.answers(send, send) == [(200, b"{}")] * 2
 
     scene.run(scenario)
     [found] = scene.table.query("p")[0]
@@ -111,27 +115,34 @@ def test_messages_are_done_on_many_threads_while_others_write(scene: Scene) -> N
     async def scenario() -> None:
         with ThreadPoolExecutor(32) as pool:
             loop, messages = asyncio.get_running_loop(), queue.take(600, 60)
+            scene.commits.clear()
             done = [loop.run_in_executor(pool, queue.done, [each]) for each in messages]
-            writes = [scene.database.run(scene.put(str(number))) for number in range(200)]
-            await asyncio.gather(*done, *writes)
+            await asyncio.gather(*done, *scene.begin(*(scene.put(str(number)) for number in range(200))))
 
     scene.run(scenario)
     assert queue.next_ms() is None
+    assert set(scene.commits) == {"tidemark-engine"}, "threads hand their operations to the loop"
     with pytest.raises(AssertionError, match="returns no cursor"):
         scene.database.operate(lambda db: db.execute("SELECT 1"), writes=False)
 
 
 def test_nobody_is_answered_before_what_was_seen_is_committed(scene: Scene) -> None:
+    """A refusal, too, waits for what it rests on."""
+
+    def refuse() -> None:
+        scene.sks()
+        raise KeyError
+
     async def scenario() -> None:
         scene.may_commit.clear()
-        write = asyncio.ensure_future(scene.database.run(scene.put("0")))
-        read = asyncio.ensure_future(scene.database.run(scene.sks))
-        await scene.holds(write, read)
-        late = asyncio.ensure_future(scene.database.run(scene.put("1")))
-        await scene.holds(late)
+        first = scene.begin(scene.put("0"), scene.sks, refuse)
+        await scene.holds(*first)
+        late = scene.begin(scene.put("1"))
+        await scene.holds(*late)
         scene.may_commit.set()
-        await asyncio.gather(write, late)
-        assert await read == ["0"]
+        _, read, refused = await asyncio.gather(*first, return_exceptions=True)
+        assert (read, type(refused)) == (["0"], KeyError)
+        await asyncio.gather(*late)
 
     scene.run(scenario)
     assert len(scene.commits) == 2
@@ -140,23 +151,6 @@ def test_nobody_is_answered_before_what_was_seen_is_committed(scene: Scene) -> N
 def test_a_reading_alone_waits_for_no_commit(scene: Scene) -> None:
     assert scene.run(lambda: scene.database.run(scene.sks)) == []
     assert scene.commits == []
-
-
-def test_a_refusal_too_waits_for_what_it_rests_on(scene: Scene) -> None:
-    def refuse() -> None:
-        scene.sks()
-        raise KeyError
-
-    async def scenario() -> None:
-        scene.may_commit.clear()
-        write = asyncio.ensure_future(scene.database.run(scene.put("0")))
-        refused = asyncio.ensure_future(scene.database.run(refuse))
-        await scene.holds(write, refused)
-        scene.may_commit.set()
-        with pytest.raises(KeyError):
-            await refused
-
-    scene.run(scenario)
 
 
 def test_a_commit_that_fails_takes_back_the_whole_turn_and_the_next_one_goes_on(scene: Scene) -> None:
@@ -169,8 +163,7 @@ def test_a_commit_that_fails_takes_back_the_whole_turn_and_the_next_one_goes_on(
 
     async def scenario() -> None:
         scene.failure = sqlite3.OperationalError("disk I/O error")
-        calls = (scene.database.run(call) for call in (write_and_tell, scene.put("1"), scene.sks))
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        answers = await scene.answers(write_and_tell, scene.put("1"), scene.sks)
         assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
         scene.failure = None
         assert await scene.database.run(scene.sks) == []
@@ -236,8 +229,7 @@ def test_a_call_that_hides_a_failure_is_refused_with_its_turn(
 
     async def scenario() -> None:
         await scene.database.run(scene.put("before"))
-        calls = (scene.database.run(call) for call in (scene.put("neighbour"), hide))
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        answers = await scene.answers(scene.put("neighbour"), hide)
         assert [type(answer) for answer in answers] == [OutcomeUnknown, StorageUnavailable]
         assert await scene.database.run(scene.sks) == ["before"]
         await scene.database.run(scene.put("later"))
@@ -248,9 +240,8 @@ def test_a_call_that_hides_a_failure_is_refused_with_its_turn(
 
 def test_a_full_disk_refuses_what_has_no_room_and_leaves_nothing_half_done(scene: Scene) -> None:
     def limit(pages: int) -> None:
-        scene.database.operate(
-            lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone(), writes=False
-        )
+        pragma = f"PRAGMA max_page_count = {pages}"
+        scene.database.operate(lambda db: db.execute(pragma).fetchone(), writes=False)
 
     def write_two() -> None:
         scene.put("small")()
@@ -259,8 +250,7 @@ def test_a_full_disk_refuses_what_has_no_room_and_leaves_nothing_half_done(scene
     async def scenario() -> None:
         await scene.database.run(scene.put("before"))
         limit(10)
-        calls = (scene.database.run(call) for call in (scene.put("neighbour"), write_two))
-        neighbour, refused = await asyncio.gather(*calls, return_exceptions=True)
+        neighbour, refused = await scene.answers(scene.put("neighbour"), write_two)
         assert (type(neighbour), type(refused)) == (OutcomeUnknown, StorageUnavailable)
         assert await scene.database.run(scene.sks) == ["before"]
         limit(10_000)
@@ -288,19 +278,10 @@ def test_what_is_slow_is_made_again_on_a_thread_unless_it_has_written(scene: Sce
         scene.run(lambda: scene.database.turn(scene.database.check_fast))
 
 
-def test_a_thread_hands_its_operations_to_the_loop(scene: Scene) -> None:
-    async def scenario() -> list[str]:
-        await asyncio.gather(*(asyncio.to_thread(scene.put(str(number))) for number in range(8)))
-        return await asyncio.to_thread(scene.sks)
-
-    assert scene.run(scenario) == [str(number) for number in range(8)]
-    assert set(scene.commits) == {"tidemark-engine"}
-
-
 def test_a_request_that_is_cancelled_takes_no_other_along(scene: Scene) -> None:
     async def scenario() -> None:
         scene.may_commit.clear()
-        one, other = (asyncio.ensure_future(scene.database.run(scene.put(sk))) for sk in "01")
+        one, other = scene.begin(scene.put("0"), scene.put("1"))
         await scene.holds(one, other)
         one.cancel()
         await asyncio.sleep(0)
@@ -351,12 +332,13 @@ def test_the_write_ahead_log_is_bounded_unless_a_reader_holds_it(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_COMMITS_BETWEEN", 1)
-    assert max(put_megabytes(scene, 40)) < 32 * MEGABYTE
+    monkeypatch.setattr(sqlite_file, "LONG_LOG_BYTES", 33 * MEGABYTE)
+    assert max(put_megabytes(scene, 24)) < 20 * MEGABYTE
     assert caplog.messages == []
     with closing(sqlite3.connect(scene.database.path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM items").fetchall()
-        assert max(put_megabytes(scene, 70)) > LONG_LOG_BYTES
+        assert max(put_megabytes(scene, 36)) > 33 * MEGABYTE
         [said] = caplog.messages
         assert "another process, such as a backup, reads the database" in said
     assert list(put_megabytes(scene, 2))[-1] <= 32 * MEGABYTE
@@ -371,8 +353,8 @@ def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path, is_earlier: 
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.executescript("PRAGMA auto_vacuum = NONE; VACUUM")
     scene = Scene(path)
-    list(put_megabytes(scene, 9))
-    scene.table.delete_many([{"pk": {"S": "p"}, "sk": {"S": f"{number:04}"}} for number in range(1, 9)])
+    list(put_megabytes(scene, 5))
+    scene.table.delete_many([{"pk": {"S": "p"}, "sk": {"S": f"{number:04}"}} for number in range(1, 5)])
     while scene.database.give_back():
         pass
     assert [len(item["b"]["B"]) for item in scene.table.query("p")[0]] == [MEGABYTE]

@@ -20,54 +20,37 @@ from tidemark.settings import Settings
 Request = tuple[str, str, dict[str, str], bytes]
 
 TEXT = {"Content-Type": "text/plain"}
-FORK = TEXT | {"Stream-Forked-From": "/v1/stream/a"}
+A, B = "/v1/stream/a", "/v1/stream/b"
 
 
-def request(method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Request:
-    return method, target, TEXT if headers is None else headers, body
+def request(method: str, target: str, body: bytes = b"", **more: str) -> Request:
+    return method, target, TEXT | {name.replace("_", "-"): value for name, value in more.items()}, body
 
 
-CREATE = request("PUT", "/v1/stream/a")
-FORKED = (CREATE, request("POST", "/v1/stream/a", body=b"x"), request("PUT", "/v1/stream/b", FORK))
-BUCKET = (request("PUT", "/bucket", {}), request("PUT", "/bucket/a"))
+CREATE, APPEND = request("PUT", A), request("POST", A, b"x")
+FORKED = (CREATE, APPEND, request("PUT", B, Stream_Forked_From=A))
+BUCKET: tuple[Request, ...] = (("PUT", "/bucket", {}, b""), request("PUT", "/bucket/a"))
+PRODUCED = request("POST", A, b"x", Producer_Id="p", Producer_Epoch="0", Producer_Seq="0")
 #: What was done before, and then the request whose operations fail.
 CASES: dict[str, tuple[Request, ...]] = {
     "create": (CREATE,),
-    "create with a body": (request("PUT", "/v1/stream/a", body=b"x"),),
-    "append": (CREATE, request("POST", "/v1/stream/a", body=b"x")),
-    "append and close": (CREATE, request("POST", "/v1/stream/a", TEXT | {"Stream-Closed": "true"}, b"xy")),
-    "close": (
-        request("PUT", "/v1/stream/a", body=b"xy"),
-        request("POST", "/v1/stream/a", {"Stream-Closed": "true"}),
-    ),
-    "append with a producer": (
-        CREATE,
-        request(
-            "POST",
-            "/v1/stream/a",
-            TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"},
-            b"x",
-        ),
-    ),
+    "create with a body": (request("PUT", A, b"x"),),
+    "append": (CREATE, APPEND),
+    "append and close": (CREATE, request("POST", A, b"xy", Stream_Closed="true")),
+    "close": (request("PUT", A, b"xy"), request("POST", A, Stream_Closed="true")),
+    "append with a producer": (CREATE, PRODUCED),
     "fork": FORKED,
-    "delete": (CREATE, request("DELETE", "/v1/stream/a")),
-    "delete a source": (*FORKED, request("DELETE", "/v1/stream/a")),
-    "delete a fork": (*FORKED, request("DELETE", "/v1/stream/b")),
-    "delete the last fork": (
-        *FORKED,
-        request("DELETE", "/v1/stream/a"),
-        request("DELETE", "/v1/stream/b"),
-    ),
-    "read a stream that lives on": (
-        request("PUT", "/v1/stream/a", TEXT | {"Stream-TTL": "1"}),
-        request("GET", "/v1/stream/a?offset=-1"),
-    ),
+    "delete": (CREATE, request("DELETE", A)),
+    "delete a source": (*FORKED, request("DELETE", A)),
+    "delete a fork": (*FORKED, request("DELETE", B)),
+    "delete the last fork": (*FORKED, request("DELETE", A), request("DELETE", B)),
+    "read a stream that lives on": (request("PUT", A, Stream_TTL="1"), request("GET", f"{A}?offset=-1")),
     "create in a bucket": BUCKET,
-    "delete a bucket": (BUCKET[0], request("DELETE", "/bucket", {})),
+    "delete a bucket": (BUCKET[0], ("DELETE", "/bucket", {}, b"")),
     "publish a snapshot": (
         *BUCKET,
-        request("POST", "/bucket/a", body=b"x"),
-        request("PUT", "/bucket/a/snapshot/0000000000000001", body=b"y"),
+        request("POST", "/bucket/a", b"x"),
+        request("PUT", "/bucket/a/snapshot/0000000000000001", b"y"),
     ),
 }
 SEEN = ("/v1/stream/a?offset=-1", "/v1/stream/b?offset=-1", "/bucket", "/bucket/a/bootstrap")
@@ -90,12 +73,9 @@ class Scene:
     def rows(self) -> list[tuple[Any, ...]]:
         """Without the janitor's entries, which may be there for nothing."""
 
-        def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
-            return db.execute(
-                "SELECT pk, sk, item FROM items WHERE pk NOT LIKE 'due/%' ORDER BY pk, sk"
-            ).fetchall()
-
-        return self._operate(read, writes=False)
+        query = "SELECT pk, sk, item FROM items WHERE pk NOT LIKE 'due/%' ORDER BY pk, sk"
+        found: list[tuple[Any, ...]] = self._operate(lambda db: db.execute(query).fetchall(), writes=False)
+        return found
 
 
 def _broken(operation: Operation[Any]) -> Operation[Any]:

@@ -127,22 +127,12 @@ Question = tuple[str, str, dict[str, str], bytes]
 
 
 def questions() -> Iterator[Question]:
-    for name in STREAMS:
-        for offset in ("-1", f"{40:016d}", "now"):
-            yield "GET", f"/v1/stream/{name}?offset={offset}", {}, b""
-        yield "HEAD", f"/v1/stream/{name}", {}, b""
-    for name in DOCUMENTS:
-        for path in ("snapshot", "bootstrap"):
-            yield "GET", f"/docs/{name}/{path}", {}, b""
-    for path in (
-        "streams",
-        "buckets",
-        "forks?of=/v1/stream/s1",
-        "stream/__ds/subscriptions/mailer",
-        "stream/no",
-    ):
-        yield "GET", f"/v1/{path}", {}, b""
-    yield "GET", "/docs/streams", {}, b""
+    targets = [f"/v1/stream/{name}?offset={at}" for name in STREAMS for at in ("-1", f"{40:016d}", "now")]
+    targets += [f"/docs/{name}/{of}" for name in DOCUMENTS for of in ("snapshot", "bootstrap")]
+    targets += ["/v1/streams", "/v1/buckets", "/v1/forks?of=/v1/stream/s1", "/docs/streams"]
+    targets += ["/v1/stream/__ds/subscriptions/mailer", "/v1/stream/no"]
+    yield from (("GET", target, {}, b"") for target in targets)
+    yield from (("HEAD", f"/v1/stream/{name}", {}, b"") for name in STREAMS)
 
 
 def writes() -> Iterator[list[Question]]:
@@ -193,16 +183,13 @@ def places(folder: Path, kind: str) -> list[tuple[Path, int]]:
         return [(path, place) for path in found for place in range(0, path.stat().st_size, 997)]
     path = folder / "tidemark.db"
     data = path.read_bytes()
-    if kind == "key":
-        keys = re.finditer(rb"log/v1/[\w/]+#[\w-]{16}\d{16}|bucket/\w+stream/[\w/]+|formatlatest", data)
-        return [(path, place) for found in keys for place in range(*found.span())]
-    if kind == "item":
-        return [
-            (path, place)
-            for found in re.finditer(rb'\{"pk".{100,200}', data)
-            for place in range(*found.span())
-        ]
-    return [(path, place) for place in range(len(data)) if data[place]]
+    patterns = {
+        "page": rb"[^\0]",
+        "key": rb"log/v1/[\w/]+#[\w-]{16}\d{16}|bucket/\w+stream/[\w/]+|formatlatest",
+        "item": rb'\{"pk".{100,200}',
+    }
+    spans = re.finditer(patterns[kind], data, re.DOTALL if kind == "page" else 0)
+    return [(path, place) for found in spans for place in range(*found.span())]
 
 
 @pytest.mark.parametrize("kind", ["page", "key", "item", "blob"])

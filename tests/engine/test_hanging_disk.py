@@ -55,13 +55,16 @@ class Scene:
 
         self.system.database.operate = hanging  # type: ignore[method-assign]
 
-    async def status(self, target: str, body: bytes | None = None) -> int:
-        return (await self.answer(target, body)).status
-
     async def answer(self, target: str, body: bytes | None = None) -> Answer:
         return await self.door.ask("GET" if body is None else "POST", target, TEXT, body or b"")
 
-    async def recovers(self) -> None:
+    async def status(self, target: str, body: bytes | None = None) -> int:
+        return (await self.answer(target, body)).status
+
+    async def recovers(self, patch: pytest.MonkeyPatch) -> None:
+        """From here on no answer has to come soon."""
+        patch.setattr(turns, "PATIENCE_SECONDS", 60)
+        patch.setattr(routes, "PROBE_SECONDS", 60)
         while await self.status("/v1/health") != 200:  # noqa: ASYNC110 - the answer is what is awaited
             await asyncio.sleep(0.01)
 
@@ -75,7 +78,6 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(routes, "PROBE_SECONDS", 0.1)
     with asyncio.Runner() as runner:
@@ -99,7 +101,10 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("hang", [Scene.hang_commits, Scene.hang_reads], ids=["syncs", "reads"])
 def test_a_disk_that_hangs_stops_neither_the_loop_nor_refusals(
-    scene: Scene, hang: Callable[[Scene], None], caplog: pytest.LogCaptureFixture
+    scene: Scene,
+    hang: Callable[[Scene], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An append, a read and a long-poll are refused in time, later ones at once, and health tells."""
 
@@ -113,11 +118,12 @@ def test_a_disk_that_hangs_stops_neither_the_loop_nor_refusals(
         assert await scene.status(STREAM + "?offset=-1") == 503
         assert await scene.status(STREAM, b"z") == 503
         scene.goes_on.set()
-        await scene.recovers()
+        await scene.recovers(monkeypatch)
         assert (await scene.answer(STREAM + "?offset=-1")).body in (b"x", b"xy")
         assert await scene.status(STREAM, b"z") == 204
 
     hang(scene)
+    monkeypatch.setattr(turns, "PATIENCE_SECONDS", 0.5)
     scene.goes_on.clear()
     scene.door.run(scenario())
     said = [record.message for record in caplog.records if "disk" in record.message]
@@ -139,7 +145,7 @@ def test_another_process_that_writes_holds_up_writes_alone(
             assert await scene.status(STREAM + "?offset=-1") == 200
             assert not append.done()
         assert await append == 204
-        await scene.recovers()
+        await scene.recovers(monkeypatch)
         monkeypatch.setattr(database, "_LAST_PAUSE_SECONDS", 0.02)
         with scene.locked():
             assert await scene.status(STREAM, b"z") == 503

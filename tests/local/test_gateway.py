@@ -95,10 +95,14 @@ def handler(event, context):
         assert (event["routeKey"], is_kept) == ("$default", is_first)
 
 
-def test_the_context_has_the_fields_of_lambdas(make_gateway: Gateways) -> None:
-    gateway = make_gateway(
-        """
-def handler(event, context):
+SURROUNDINGS = """
+import asyncio, os
+
+names = ("TIDE", "MOON", "AWS_LAMBDA_FUNCTION_NAME")
+loaded = [os.environ.get(name) for name in names]
+loops = set()
+
+async def fields_of(context):
     return {
         "name": context.function_name,
         "memory": context.memory_limit_in_mb,
@@ -107,14 +111,33 @@ def handler(event, context):
         "left": context.get_remaining_time_in_millis(),
         "version": context.function_version,
     }
+
+def handler(event, context):
+    loop = asyncio.get_event_loop()
+    loops.add(loop)
+    fields = loop.run_until_complete(fields_of(context))
+    return fields | {"loops": len(loops), "loaded": loaded, "now": [os.environ.get(name) for name in names]}
 """
-    )
+
+
+def test_a_handler_has_lambdas_context_its_variables_while_it_loads_and_one_event_loop(
+    make_gateway: Gateways, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template's plain values and Lambda's own variables; the process's environment overrides them. The
+    loop is set and does not run."""
+    template, code_uri = project / "template.yaml", "      CodeUri: probe/\n"
+    variables = "      Environment: {Variables: {TIDE: low, MOON: full}}\n"
+    template.write_text(template.read_text().replace(code_uri, code_uri + variables))
+    monkeypatch.setenv("MOON", "new")
+    gateway = make_gateway(SURROUNDINGS)
     first, second = ask(gateway).json(), ask(gateway).json()
     assert (first["name"], first["memory"], first["version"]) == ("Probe", "128", "$LATEST")
     assert first["arn"].startswith("arn:aws:lambda:")
     assert first["arn"].endswith(":function:Probe")
     assert 0 < first["left"] <= 60_000
     assert first["id"] != second["id"]
+    assert (second["loops"], second["loaded"]) == (1, ["low", "new", "Probe"])
+    assert second["now"] == [None, "new", None]
 
 
 @pytest.mark.parametrize(
@@ -158,27 +181,6 @@ def handler(event, context):
     answers = asyncio.run(ask_all(gateway, 60))
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.text for answer in answers}) == 60
-
-
-def test_an_environment_has_one_request_at_a_time_and_one_event_loop(make_gateway: Gateways) -> None:
-    """The adapter needs a loop that is set, does not run, and is the same in the next request."""
-    gateway = make_gateway(
-        """
-import asyncio
-
-loops = []
-
-async def answer():
-    return {"statusCode": 200, "body": "from a coroutine"}
-
-def handler(event, context):
-    loop = asyncio.get_event_loop()
-    loops.append(loop)
-    assert all(loop is other for other in loops)
-    return loop.run_until_complete(answer())
-"""
-    )
-    assert [ask(gateway).text for _ in range(3)] == ["from a coroutine"] * 3
 
 
 # --- limits --------------------------------------------------------------------------------
@@ -286,29 +288,6 @@ def test_a_function_that_does_not_load_is_reported_at_once_by_name(
 ) -> None:
     with pytest.raises(FunctionNotLoaded, match=complaint):
         make_gateway(code)
-
-
-def test_a_function_sees_its_own_variables_while_it_loads(
-    make_gateway: Gateways, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The template's plain values and Lambda's own variables; the process's environment overrides them."""
-    template = (project / "template.yaml").read_text()
-    code_uri = "      CodeUri: probe/\n"
-    variables = "      Environment: {Variables: {TIDE: low, MOON: full}}\n"
-    (project / "template.yaml").write_text(template.replace(code_uri, code_uri + variables))
-    monkeypatch.setenv("MOON", "new")
-    gateway = make_gateway(
-        """
-import os
-
-names = ("TIDE", "MOON", "AWS_LAMBDA_FUNCTION_NAME")
-loaded = [os.environ.get(name) for name in names]
-
-def handler(event, context):
-    return [loaded, [os.environ.get(name) for name in names]]
-"""
-    )
-    assert ask(gateway).json() == [["low", "new", "Probe"], [None, "new", None]]
 
 
 def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: Gateways) -> None:

@@ -210,8 +210,7 @@ def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "expected"),
-    [(None, 1000), (0, 1000), (999, 1000), (1000, 1001), (1001, 1002), (5000, 5001)],
+    ("client", "expected"), [(None, 1000), (0, 1000), (999, 1000), (1000, 1001), (1001, 1002), (5000, 5001)]
 )
 def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
     client: int | None, expected: int

@@ -49,10 +49,7 @@ def test_what_is_still_to_be_told(
         assert [json.loads(event.body)["headers"]["operation"] for event in events] == expected
 
 
-@given(
-    st.sampled_from([OPEN, CLOSED, ENDED]),
-    st.none() | st.integers(min_value=0, max_value=20_000),
-)
+@given(st.sampled_from([OPEN, CLOSED, ENDED]), st.none() | st.integers(min_value=0, max_value=20_000))
 def test_epochs_rise_and_what_was_told_is_not_told_again(
     seen: LiveStream | EndedStream, known: int | None
 ) -> None:
