@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -157,8 +158,8 @@ async def ask(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
-def asked(*pieces: bytes, header_seconds: float = LONG) -> bytes:
-    return bytes(play(lambda port, _: ask(port, *pieces), header_seconds=header_seconds))
+def asked(*pieces: bytes) -> bytes:
+    return bytes(play(lambda port, _: ask(port, *pieces)))
 
 
 async def begin(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
@@ -311,23 +312,45 @@ async def trickle(port: int, sent: bytes, more: bytes) -> bytes:
 # --- requests and responses that do not go on ---------------------------------------------
 
 
+HALF_A_BODY = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n"
+NO_HEADERS = "The request's headers did not arrive within 0.2 s"
+NO_BODY = "No more of the request's body arrived for 0.2 s"
+
+
 @pytest.mark.parametrize(
-    "sent", [b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: t\r\nx-long: " + b"x" * 5000]
+    ("sent", "error"),
+    [
+        (b"G", NO_HEADERS),
+        (b"GET / HTTP/1.1\r\n", NO_HEADERS),
+        (b"GET / HTTP/1.1\r\nhost: t\r\nx-long: " + b"x" * 5000, NO_HEADERS),
+        (HALF_A_BODY, NO_BODY),
+        (HALF_A_BODY + b"half", NO_BODY),
+        # Without a request there is nothing to respond to.
+        (b"", None),
+        (b"\r\n", None),
+    ],
+    ids=["method", "line", "header", "no body", "half a body", "nothing", "an empty line"],
 )
-def test_half_sent_headers_get_408_and_the_connection_ends(sent: bytes) -> None:
-    status, headers, body = parsed(asked(sent, header_seconds=0.2))
-    assert (status, headers["connection"]) == (408, "close")
-    assert body == {"error": "The request's headers did not arrive within 0.2 s"}
+def test_half_a_request_gets_408_and_the_connection_ends(sent: bytes, error: str | None) -> None:
+    """The application is told of the disconnect, if it has the request already."""
+
+    async def scenario(port: int, application: Application) -> bytes:
+        answer = await ask(port, sent)
+        if error == NO_BODY:
+            await application.gone.wait()
+        return answer
+
+    answer = play(scenario, header_seconds=0.2 if error != NO_BODY else LONG, body_seconds=0.2)
+    if error is None:
+        assert answer == b""
+    else:
+        status, headers, body = parsed(answer)
+        assert (status, headers["connection"], body) == (408, "close", {"error": error})
 
 
 def test_slow_headers_do_not_get_more_time() -> None:
     answer = play(lambda port, _: trickle(port, GET[:-4], b"x"), header_seconds=0.3)
     assert parsed(answer)[0] == 408
-
-
-@pytest.mark.parametrize("sent", [b"", b"\r\n"], ids=["nothing", "an empty line"])
-def test_a_connection_without_a_request_ends_without_a_response(sent: bytes) -> None:
-    assert asked(sent, header_seconds=0.2) == b""
 
 
 def test_the_time_for_headers_begins_with_each_request_and_not_before_it() -> None:
@@ -347,17 +370,6 @@ def test_the_time_for_headers_begins_with_each_request_and_not_before_it() -> No
     second, third = play(scenario, header_seconds=60, body_seconds=60)
     assert second.startswith(b"HTTP/1.1 200")
     assert parsed(third)[0] == 408
-
-
-@pytest.mark.parametrize("sent", [b"", b"half"])
-def test_half_a_body_gets_408_and_the_application_is_told_of_the_disconnect(sent: bytes) -> None:
-    async def scenario(port: int, application: Application) -> bytes:
-        answer = await ask(port, b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n" + sent)
-        await application.gone.wait()
-        return answer
-
-    status, _, body = parsed(play(scenario, body_seconds=0.2))
-    assert (status, body) == (408, {"error": "No more of the request's body arrived for 0.2 s"})
 
 
 def test_a_body_that_goes_on_arriving_has_no_time_limit() -> None:
@@ -514,44 +526,29 @@ def test_the_descriptor_limit_is_raised_as_far_as_allowed_and_limits_the_connect
     assert within == [500, 96, 1]
 
 
-class Clock:
-    """A loop's `call_later`, whose time the test moves."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-
-    def call_later(self, _seconds: float, call: Callable[..., object], *arguments: object) -> None:
-        self.waiting.append(partial(call, *arguments))
-
-    def pass_by(self) -> None:
-        due, self.waiting = self.waiting, []
-        for call in due:
-            call()
-
-
 @pytest.mark.parametrize("rounds", [3, TRIM_WAITS], ids=["they stop ending", "they never stop ending"])
 def test_freed_memory_is_returned_once_no_more_connections_end_or_after_so_many_waits(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """Not while connections still end: the memory of the last ones would be kept."""
     returned: list[bool] = []
+    waiting: list[Callable[[], object]] = []
     collector = SimpleNamespace(collect=lambda: returned.append(True))
     monkeypatch.setattr("tidemark.server.connections.gc", collector)
-    freed, clock = FreedMemory(), Clock()
-    loop: Any = clock
+    freed, loop = FreedMemory(), Mock()
+    loop.call_later = lambda _seconds, call, *given: waiting.append(partial(call, *given))
     for _ in range(TRIM_AFTER - 1):
         freed.ended(loop)
-    assert not clock.waiting, "so few are not worth it"
+    assert not waiting, "so few are not worth it"
     for _ in range(rounds):
         for _ in range(TRIM_AFTER):
             freed.ended(loop)
-        clock.pass_by()
+        waiting.pop()()
         assert not returned
     if rounds == TRIM_WAITS:
         freed.ended(loop)
-    clock.pass_by()
-    assert returned == [True]
-    assert not clock.waiting
+    waiting.pop()()
+    assert (returned, waiting) == ([True], [])
 
 
 def test_limits_come_from_the_environment() -> None:
