@@ -25,7 +25,7 @@ from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request, 
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError, RetentionGone
-from tidemark.protocol.snapshot import Part, part_bytes
+from tidemark.protocol.snapshot import part_bytes
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import bootstrap as bootstrapping
 from tidemark.service.append import INLINE_BYTES, append
@@ -214,13 +214,3 @@ def test_a_snapshot_and_its_bootstrap_on_an_engine_are_always_the_whole_history(
 
 def patched(monkeypatch: pytest.MonkeyPatch) -> type[Histories]:
     return type("Patched", (Histories,), {"patch": monkeypatch})
-
-
-def test_a_bootstrap_with_a_part_missing_fails_the_check() -> None:
-    """The check itself can fail: a part too few, and the history is not whole."""
-    machine = Histories()
-    machine.content_type, machine.messages = BYTES, [b"a", b"b"]
-    made = Bootstrap(
-        None, 1, True, False, parts=(Part("application/octet-stream", b""), Part(BYTES.value, b"a"))
-    )
-    assert machine.history(made) != machine.messages

@@ -1,8 +1,8 @@
 """Any interleaving of operations, from two processes, against a small model in memory.
 
-The model is the specification in a few lines: a list of bytes, the last sequence of each
-producer, and a clock. What it says and what Tidemark answers must be the same, always:
-statuses, offsets, bytes, and that what was read once never changes.
+The model is that of appends (`tests/protocol/test_append.py`), with the bytes and a clock. What it says and
+what Tidemark answers must be the same, always: answers, offsets, bytes, and that what was read once never
+changes.
 """
 
 # A rule takes what it draws, and judges a refusal where it meets it.
@@ -10,21 +10,23 @@ statuses, offsets, bytes, and that what was read once never changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.properties.play import PACKING, bodies, play
+from tests.protocol.test_append import Answer, answer_of, data
+from tests.protocol.test_append import Model as Appends
 from tests.simulation.memory import MemoryWorld
 from tests.support import BYTES, HOUR_MS, TEXT, World, a_key, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.append import Append, Kind, Outcome
+from tidemark.protocol.errors import ContentTypeMismatch, Malformed, ProtocolError, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import ContentType
+from tidemark.protocol.producer import Claim
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -41,70 +43,22 @@ class Model:
 
     content_type: ContentType
     ttl: bool
-    closed: bool = False
+    appends: Appends = field(default_factory=Appends)
     data: bytes = b""
     ends: list[int] = field(default_factory=lambda: [0])
-    seq: str | None = None
-    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    closed_by: tuple[str, int, int] | None = None
     touched_ms: int = 0
 
-    def append(
-        self,
-        content_type: ContentType,
-        body: bytes,
-        close: bool,
-        seq: str | None,
-        claim: tuple[str, int, int] | None,
-    ) -> int | str:
-        """A status, or `duplicate`."""
-        if self.closed:
-            return self._append_to_closed(body, close, claim)
-        if not body and not close:
-            return 400
-        if body and content_type.essence != self.content_type.essence:
-            return 409
-        verdict = self._judge(claim)
-        if verdict is not None:
-            return verdict
-        if seq is not None and self.seq is not None and seq <= self.seq:
-            return 409
-        self._accept(body, close, seq, claim)
-        return 200
-
-    def _append_to_closed(self, body: bytes, close: bool, claim: tuple[str, int, int] | None) -> int | str:
-        if claim is None:
-            return "duplicate" if close and not body else 409
-        if claim == self.closed_by:
-            return "duplicate"
-        epoch, _ = self.producers.get(claim[0], (-1, -1))
-        return 403 if claim[1] < epoch else 409
-
-    def _judge(self, claim: tuple[str, int, int] | None) -> int | str | None:
-        if claim is None:
-            return None
-        producer, epoch, seq = claim
-        if producer not in self.producers:
-            return None if seq == 0 else 409
-        last_epoch, last_seq = self.producers[producer]
-        if epoch < last_epoch:
-            return 403
-        if epoch > last_epoch:
-            return None if seq == 0 else 400
-        if seq > last_seq + 1:
-            return 409
-        return "duplicate" if seq <= last_seq else None
-
-    def _accept(self, body: bytes, close: bool, seq: str | None, claim: tuple[str, int, int] | None) -> None:
-        self.data += body
-        if body:
+    def append(self, body: bytes, content_type: ContentType, append: Append) -> Answer:
+        fault: ProtocolError | None = None
+        if not body and not append.close:
+            fault = Malformed("empty")
+        elif body and content_type.essence != self.content_type.essence:
+            fault = ContentTypeMismatch(self.content_type.value, content_type.value)
+        answer = self.appends.apply(replace(append, fault=fault))
+        if body and answer[0] is Kind.APPENDED:
+            self.data += body
             self.ends.append(len(self.data))
-        self.closed = close
-        self.seq = seq if seq is not None else self.seq
-        if claim:
-            self.producers[claim[0]] = claim[1:]
-        if close:
-            self.closed_by = claim
+        return answer
 
 
 content_types = st.sampled_from([BYTES, BYTES, BYTES, TEXT])
@@ -113,7 +67,7 @@ claims = st.none() | st.tuples(
 )
 sequences = st.none() | st.sampled_from(["1", "10", "2", "a"])
 names = st.sampled_from(NAMES)
-who = st.sampled_from([0, 1])
+who, flags = st.sampled_from([0, 1]), st.booleans()
 
 
 class Streams(RuleBasedStateMachine):
@@ -145,19 +99,12 @@ class Streams(RuleBasedStateMachine):
 
     def forget(self, name: str) -> None:
         self.models.pop(name, None)
-        self.seen = {place: data for place, data in self.seen.items() if place[0] != name}
+        self.seen = {place: seen for place, seen in self.seen.items() if place[0] != name}
 
     def touch(self, model: Model) -> None:
         model.touched_ms = self.world.clock()
 
-    @rule(
-        name=names,
-        process=who,
-        content_type=content_types,
-        ttl=st.booleans(),
-        closed=st.booleans(),
-        body=bodies(),
-    )
+    @rule(name=names, process=who, content_type=content_types, ttl=flags, closed=flags, body=bodies())
     def create(
         self, name: str, process: int, content_type: ContentType, ttl: bool, closed: bool, body: bytes
     ) -> None:
@@ -172,13 +119,14 @@ class Streams(RuleBasedStateMachine):
         except ProtocolError as refusal:
             assert refusal.status == 409
             assert existing is not None
-            same = (existing.content_type.essence, existing.ttl, existing.closed)
+            same = (existing.content_type.essence, existing.ttl, existing.appends.closed)
             assert same != (content_type.essence, ttl, closed)
             return
         assert made.is_new == (existing is None)
         if existing is None:
             model = Model(content_type, ttl)
-            model._accept(body, closed, None, None)
+            model.appends = Appends(len(body), closed)
+            model.data, model.ends = body, sorted({0, len(body)})
             self.touch(model)
             self.models[name] = model
         assert made.head.tail.offset == len(self.models[name].data)
@@ -203,30 +151,18 @@ class Streams(RuleBasedStateMachine):
         claim: tuple[str, int, int] | None,
     ) -> None:
         model = self.alive(name)
-        expected: Any = 404
-        if model is not None:
-            expected = model.append(content_type, body, close, seq, claim)
-        answer = self._append(
-            name, process, body, content_type=content_type, close=close, seq=seq, claim=claim
-        )
-        if isinstance(answer, ProtocolError):
-            assert answer.status == expected
-            return
-        assert model is not None
-        assert expected == ("duplicate" if answer.kind is not Kind.APPENDED else 200)
-        assert answer.closed == model.closed
-        if answer.kind is Kind.APPENDED:
-            self.touch(model)
-            assert answer.next_offset == len(model.data)
-        elif claim:
-            assert answer.producer is not None
-            assert (answer.producer.epoch, answer.producer.seq) == model.producers[claim[0]]
-
-    def _append(self, name: str, process: int, body: bytes, **asked: Any) -> Outcome | ProtocolError:
+        asked = Append(data(len(body)), close, seq, Claim(*claim) if claim else None)
+        expected = model.append(body, content_type, asked) if model else (StreamNotFound,)
+        answer: Outcome | ProtocolError
         try:
-            return self.processes[process].append(self.keys[name], body, **asked)
+            answer = self.processes[process].append(
+                self.keys[name], body, content_type=content_type, close=close, seq=seq, claim=claim
+            )
         except ProtocolError as refusal:
-            return refusal
+            answer = refusal
+        assert answer_of(answer) == expected
+        if model is not None and expected[0] is Kind.APPENDED:
+            self.touch(model)
 
     @rule(name=names, process=who, place=st.integers(0, 60), beyond=st.integers(-1, 2))
     def read(self, name: str, process: int, place: int, beyond: int) -> None:
@@ -248,7 +184,7 @@ class Streams(RuleBasedStateMachine):
         self.touch(model)
         assert reading.data == model.data[start:]
         assert reading.page.end == len(model.data)
-        assert (reading.page.up_to_date, reading.page.closed) == (True, model.closed)
+        assert (reading.page.up_to_date, reading.page.closed) == (True, model.appends.closed)
         self.seen[name, start] = reading.data
 
     @rule(name=names, process=who)
@@ -260,7 +196,7 @@ class Streams(RuleBasedStateMachine):
             assert (refusal.status, model) == (404, None)
             return
         assert model is not None
-        assert (known.tail.offset, known.tail.closed) == (len(model.data), model.closed)
+        assert (known.tail.offset, known.tail.closed) == (len(model.data), model.appends.closed)
 
     @rule(name=names, process=who)
     def delete(self, name: str, process: int) -> None:
@@ -288,10 +224,10 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def what_was_read_never_changes(self) -> None:
-        for (name, start), data in self.seen.items():
+        for (name, start), seen in self.seen.items():
             model = self.models.get(name)
             assert model is not None
-            assert model.data[start:].startswith(data)
+            assert model.data[start:].startswith(seen)
 
     @rule(process=who)
     def pack(self, process: int) -> None:
