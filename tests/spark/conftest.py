@@ -193,24 +193,20 @@ def spoiling(server: Any) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def start(
-    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Run a job; its exit code, standard output and standard error."""
-    from tests.infra.jobs import load_job
-    from tidemark.spark.job import run_with
+def jobs(
+    spark: Any, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    from tests.spark.jobs import Jobs
 
     monkeypatch.setattr("tidemark.spark.job.open_session", lambda _name: spark)
-
-    def run_job(name: str, *arguments: str) -> tuple[int, str, str]:
-        module = load_job(name)
-        code = run_with(name, module.parser(), getattr(module, name), arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_job
+    return Jobs(world, capsys)
 
 
 @pytest.fixture
-def where(world: World) -> list[str]:
-    return ["--table", world.table_name, "--blob-bucket", world.bucket_name]
+def start(jobs: Any) -> Any:
+    return jobs.start
+
+
+@pytest.fixture
+def where(jobs: Any) -> Any:
+    return jobs.where

@@ -4,7 +4,7 @@ the table's files in its S3. pyarrow writes them in Spark's place, whose way to 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
+from tests.spark.lakes import Lake
 from tests.spark.recorder import Recorder
-from tests.spark.streams import filled
-from tests.support import BYTES, World
 from tidemark.local.emulators import Ministack, credentials_of
 from tidemark.spark import lake
 from tidemark.spark.lake import ClosedStream, LakeTable
 
 REGION = "us-east-1"
-Start = Callable[..., tuple[int, str, str]]
+DAY = timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +58,8 @@ def properties(request: pytest.FixtureRequest, emulator: Ministack, name: str) -
         bucket = client(emulator, "s3tables").create_table_bucket(name=name)
         return given | {"type": "rest", "uri": f"{emulator.endpoint}/iceberg", "warehouse": bucket["arn"]}
     client(emulator, "s3").create_bucket(Bucket=name)
-    return given | {
-        "type": "glue",
-        "glue.endpoint": emulator.endpoint,
-        "glue.region": REGION,
-        "warehouse": f"s3://{name}/tables",
-    }
+    glue = {"type": "glue", "glue.endpoint": emulator.endpoint, "glue.region": REGION}
+    return given | glue | {"warehouse": f"s3://{name}/tables"}
 
 
 @pytest.fixture
@@ -73,13 +68,16 @@ def identifier(name: str) -> str:
 
 
 @pytest.fixture
-def table(properties: Mapping[str, str], identifier: str, monkeypatch: pytest.MonkeyPatch) -> LakeTable:
-    """Files are written by pyarrow in Spark's place."""
-    monkeypatch.setattr(lake, "write_files", write_file)
+def table(properties: Mapping[str, str], identifier: str) -> LakeTable:
     made = LakeTable("default", properties, identifier)
     made.ensure()
-    made.ensure()
     return made
+
+
+@pytest.fixture(autouse=True)
+def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By pyarrow in Spark's place."""
+    monkeypatch.setattr(lake, "write_files", write_file)
 
 
 class Rows:
@@ -93,7 +91,7 @@ class Rows:
 
 
 def write_file(rows: Rows, table: Table, name: str) -> list[str]:
-    place = f"{table.location()}/data/{name}-{os.urandom(4).hex()}.parquet"
+    place = f"{table.location()}/data/{name}/part-{os.urandom(4).hex()}.parquet"
     row = {
         "bucket": "v1",
         "stream": "s",
@@ -111,11 +109,27 @@ def values(table: LakeTable) -> list[bytes]:
     return sorted(table.load().scan().to_arrow().column("value").to_pylist())
 
 
-def test_a_batch_is_in_the_table_once_however_often_it_is_written(table: LakeTable) -> None:
+CLOSED = [ClosedStream("v1", name, "i", f"{7:016}", "text/plain") for name in ("a", "b")]
+
+
+def test_a_batch_is_in_the_table_once_and_a_run_that_has_nothing_to_do_writes_nothing(
+    table: LakeTable,
+) -> None:
+    """A file of metadata for each run would be there for ever."""
     for query, batch, value in [("q", 0, b"1"), ("q", 0, b"again"), ("q", 1, b"2"), ("other", 0, b"3")]:
         table.write_batch(Rows(value), query, batch)
-    assert values(table) == [b"1", b"2", b"3"]
-    assert table.rows == 3
+    assert (values(table), table.rows) == ([b"1", b"2", b"3"], 3)
+    for streams in (CLOSED[:1], CLOSED):
+        table.add_closed(streams)
+    scheme, authority, directory = PyArrowFileIO.parse_location(table.load().location())
+    files = PyArrowFileIO(table.load().io.properties).fs_by_scheme(scheme, authority)
+    here = FileSelector(directory.rpartition("/")[0], recursive=True)
+    before = {each.path for each in files.get_file_info(here)}
+    table.ensure()
+    table.add_closed(CLOSED)
+    assert {each.path for each in files.get_file_info(here)} == before
+    assert sorted(table.closed_streams("v1"), key=lambda each: each.stream) == CLOSED
+    assert table.closed_streams("v1", "b") == CLOSED[1:]
 
 
 @pytest.mark.parametrize("faster", [("q", 0), ("other", 0)], ids=["the same batch", "another batch"])
@@ -137,16 +151,13 @@ def test_of_two_that_commit_at_once_one_looks_again(
     looks = ["first", "before the commit", "", "", "", ""]
     monkeypatch.setattr(lake, "_is_committed", look)
     table.write_batch(Rows(b"slower"), "q", 0)
-    monkeypatch.setattr(lake, "_is_committed", is_committed)
-    expected = [b"faster"] if faster == ("q", 0) else [b"faster", b"slower"]
-    assert values(table) == expected
+    assert values(table) == ([b"faster"] if faster == ("q", 0) else [b"faster", b"slower"])
 
 
 def test_a_table_that_somebody_else_made_gets_what_is_missing(
-    properties: Mapping[str, str], identifier: str, monkeypatch: pytest.MonkeyPatch
+    properties: Mapping[str, str], identifier: str
 ) -> None:
     """The columns of this version, and that pyiceberg repeats no commit."""
-    monkeypatch.setattr(lake, "write_files", write_file)
     catalog = load_catalog("default", **properties)
     catalog.create_namespace(identifier.partition(".")[0])
     old = Schema(*lake.SCHEMA.fields[:-1])
@@ -159,35 +170,39 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
     assert values(table) == [b"1"]
 
 
-def test_a_run_that_finds_its_tables_as_they_should_be_writes_nothing(table: LakeTable) -> None:
-    """A file of metadata for each run would be there for ever."""
-    closed = [ClosedStream("v1", "a", "i", f"{7:016}", "text/plain")]
-    table.add_closed(closed)
-    place = table.load().location()
-    scheme, authority, directory = PyArrowFileIO.parse_location(place)
-    files = PyArrowFileIO(table.load().io.properties).fs_by_scheme(scheme, authority)
-    here = FileSelector(directory.rpartition("/")[0], recursive=True)
-    before = {each.path for each in files.get_file_info(here)}
-    table.ensure()
-    table.add_closed(closed)
-    assert {each.path for each in files.get_file_info(here)} == before
-
-
-def test_closed_streams_are_known(table: LakeTable) -> None:
-    streams = [ClosedStream("v1", name, "i", f"{7:016}", "text/plain") for name in ("a", "b")]
-    table.add_closed(streams[:1])
-    table.add_closed(streams)
-    assert sorted(table.closed_streams("v1"), key=lambda each: each.stream) == streams
-    assert table.closed_streams("v1", "b") == streams[1:]
-
-
 def test_files_in_no_snapshot_are_deleted_and_no_row(table: LakeTable) -> None:
-    for batch in range(3):
+    for batch in range(2):
         table.write_batch(Rows(b"%d" % batch), "q", batch)
     write_file(Rows(b"left behind"), table.load(), "killed")
-    later = datetime.now(UTC) + timedelta(minutes=1)
+    later = datetime.now(UTC) + DAY
     assert (table.remove_orphans(later), table.remove_orphans(later)) == (1, 0)
-    assert values(table) == [b"0", b"1", b"2"]
+    assert values(table) == [b"0", b"1"]
+
+
+def test_files_of_older_snapshots_and_young_files_are_no_orphans(tmp_path: Path) -> None:
+    """In a directory here, where files can be made older."""
+    here = Lake(tmp_path / "lake")
+    table = LakeTable("default", here.properties, "lake.messages")
+    table.ensure()
+    now = datetime.now(UTC)
+    assert table.remove_orphans(now + DAY) == 0, "no file at all"
+    for batch in range(2):
+        table.write_batch(Rows(b"%d" % batch), "q", batch)
+    # An older snapshot has the first file still.
+    with here.table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+        overwrite.delete_data_file(next(iter(here.table.scan().plan_files())).file)
+    place = Path(here.table.location().removeprefix("file://"), "data")
+    kept = {path for path in place.rglob("*") if path.is_file()}
+    orphans = [place / "q-7-a" / name for name in ("_bucket=v1/part-0.parquet", "_temporary/0/p", "_SUCCESS")]
+    young = place / "q-8-a" / "part-0.parquet"
+    for path in [*kept, *orphans, young]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        then = (now - (2 if path == young else 4) * DAY).timestamp()
+        os.utime(path, (then, then))
+    assert (len(kept), len(here.files)) == (2, 1)
+    assert table.remove_orphans(now - 3 * DAY) == 3
+    assert {path for path in place.rglob("*") if path.is_file()} == kept | {young}
 
 
 # ministack's REST service does not know the update that removes snapshots, and does nothing.
@@ -195,25 +210,24 @@ def test_files_in_no_snapshot_are_deleted_and_no_row(table: LakeTable) -> None:
 def test_a_batch_is_recognised_after_its_snapshot_has_expired(table: LakeTable) -> None:
     for batch in range(3):
         table.write_batch(Rows(b"%d" % batch), "q", batch)
-    assert table.expire(datetime.now(UTC) + timedelta(minutes=1)) == (2, 0)
+    assert table.expire(datetime.now(UTC) + DAY) == (2, 0)
     table.write_batch(Rows(b"again"), "q", 1)
     assert values(table) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("properties", ["glue"], indirect=True)
 def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
-    properties: Mapping[str, str], emulator: Ministack, identifier: str, monkeypatch: pytest.MonkeyPatch
+    properties: Mapping[str, str], emulator: Ministack, identifier: str
 ) -> None:
-    monkeypatch.setattr(lake, "write_files", write_file)
     with Recorder(emulator.endpoint) as recorder:
         through = dict.fromkeys(("glue.endpoint", "s3.endpoint"), recorder.url)
         table = LakeTable("default", {**properties, **through}, identifier)
         for batch in range(2):
             table.ensure()
             table.write_batch(Rows(b"x"), "q", batch)
-            table.add_closed([ClosedStream("v1", f"{batch}", "i", f"{7:016}", "text/plain")])
+            table.add_closed(CLOSED[batch : batch + 1])
         write_file(Rows(b"left behind"), table.load(), "killed")
-        later = datetime.now(UTC) + timedelta(minutes=1)
+        later = datetime.now(UTC) + DAY
         table.expire(later)
         table.compact_closed(later)
         assert table.remove_orphans(later) == 1
@@ -225,32 +239,3 @@ def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
     kept = {place.partition("/")[2] for action, place in recorder.seen if action == "s3:PutObject"}
     assert kept
     assert all(key.startswith("tables/") for key in kept)
-
-
-@pytest.mark.parametrize("properties", ["glue"], indirect=True)
-def test_the_jobs_keep_a_table_in_glue(
-    start: Start,
-    world: World,
-    where: list[str],
-    properties: Mapping[str, str],
-    identifier: str,
-    name: str,
-    tmp_path: Path,
-) -> None:
-    """With Spark, which writes the table's files into a directory here."""
-    filled(world, f"{name}-a", b"one", b"two", content_type=BYTES)
-    given = dict(properties) | {"warehouse": f"file://{tmp_path}/warehouse"}
-    catalog = ["--iceberg", identifier]
-    for key, value in given.items():
-        catalog += ["--catalog-property", f"{key}={value}"]
-    archive = ["archive", *where, "--pattern", f"{name}-.*", *catalog]
-    code, said, err = start(*archive, "--checkpoint", str(tmp_path / "checkpoint"))
-    assert (code, "messages=2 " in said) == (0, True), err
-    filled(world, f"{name}-b", b"three", content_type=BYTES)
-    code, said, err = start(*archive, "--checkpoint", str(tmp_path / "checkpoint"))
-    assert (code, "messages=1 " in said) == (0, True), err
-    code, said, err = start("compact", *catalog)
-    assert (code, "files_before=2" in said, "files_after=1" in said) == (0, True, True), err
-    code, said, err = start("stats", *where, "--pattern", f"{name}-.*", *catalog)
-    assert code == 0, err
-    assert f"{name}-b" in said

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import Start, filled
-from tests.support import JSON, World
+from tests.spark.streams import Start, Streams, plan_here
+from tests.support import JSON
 from tidemark.spark import register
 from tidemark.spark.clients.http import ForbiddenHttpFault
 from tidemark.spark.failures import Exit, explain_failure, repeat_slow_start
-
-REFUSALS = {
-    "ResourceNotFoundException": (Exit.YOUR_INPUT, "is its name right"),
-    "AccessDeniedException": (Exit.YOUR_RIGHTS, "allow dynamodb:"),
-    "ExpiredTokenException": (Exit.YOUR_RIGHTS, "have expired"),
-    "InvalidSignatureException": (Exit.YOUR_RIGHTS, "not valid there"),
-    "UnrecognizedClientException": (Exit.YOUR_RIGHTS, "not valid there"),
-}
 
 
 @pytest.fixture
@@ -38,218 +30,132 @@ def refusing() -> Iterator[Any]:
         await send({"type": "http.response.body", "body": body})
 
     server: Any = ThreadedServer(answer)
-    server.code = "ResourceNotFoundException"
     with server:
         yield server
 
 
-@pytest.mark.parametrize("python", ["here", "beside", "elsewhere", "nowhere"])
-def test_register_tells_of_workers_with_another_python(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str
-) -> None:
-    """A worker without this package says so in fifteen lines of Spark's, when the first query runs."""
-    for place in ("bin", "other"):
-        (tmp_path / place).mkdir()
-        for name in ("python", "python3"):
-            (tmp_path / place / name).symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    names = {"here": "bin/python", "beside": "bin/python3", "elsewhere": "other/python", "nowhere": "none/p"}
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / names[python]))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        register(spark)
-    monkeypatch.undo()
-    register(spark)  # What is registered goes on with the Python of that moment.
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    said = [str(each.message) for each in told if "PYSPARK_PYTHON" in str(each.message)]
-    assert len(said) == (python in ("elsewhere", "nowhere"))
-    for text in said:
-        assert f"with {tmp_path / names[python]}, not with {sys.executable}" in text
+WHERE = {"subscribe": "a", "table": "a-table", "region": "eu-west-1"}
 
 
+def explained(given: dict[str, str]) -> tuple[str, Exit]:
+    """What is said where a read of these options is planned."""
+    with pytest.raises(Exception, match="tidemark: ") as failed:
+        plan_here(given)
+    return explain_failure(failed.value)
+
+
+@pytest.mark.usefixtures("services")
 @pytest.mark.parametrize(
-    ("job", "code"),
+    ("code", "expected", "todo"),
     [
-        *(("stats", code) for code in REFUSALS),
-        ("archive", "AccessDeniedException"),
-        ("ingest", "ResourceNotFoundException"),
+        ("ResourceNotFoundException", Exit.YOUR_INPUT, "is its name right"),
+        ("AccessDeniedException", Exit.YOUR_RIGHTS, "allow dynamodb:"),
+        ("ExpiredTokenException", Exit.YOUR_RIGHTS, "have expired"),
+        ("InvalidSignatureException", Exit.YOUR_RIGHTS, "not valid there"),
+        ("UnrecognizedClientException", Exit.YOUR_RIGHTS, "not valid there"),
     ],
 )
 def test_a_refusal_of_aws_is_told_with_code_action_table_and_region(
-    start: Start, spark: Any, refusing: Any, tmp_path: Path, job: str, code: str
+    refusing: Any, code: str, expected: Exit, todo: str
 ) -> None:
-    """Where a read is planned, where a streaming query is, and where a write is."""
     refusing.code = code
-    spark.range(3).write.json(str(tmp_path / "in"))
-    arguments = {
-        "stats": ["--subscribe", "a"],
-        "archive": ["--subscribe", "a", "--out", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")],
-        "ingest": [
-            *("--input", str(tmp_path / "in"), "--format", "json", "--stream", "a", "--id", "x"),
-            *("--staging", str(tmp_path / "s")),
-        ],
-    }[job]
-    where = ["--table", "a-table", "--option", "region=eu-west-1"]
-    where += ["--option", f"dynamodbEndpoint={refusing.url}"]
-    exit_code, said, err = start(job, *where, *arguments)
-    expected, todo = REFUSALS[code]
-    last = err.splitlines()[-1]
-    assert (exit_code, said) == (expected, ""), err
-    assert last.startswith(f"{job}: DynamoDB GetItem of table a-table in eu-west-1 at {refusing.url}"), last
-    assert code in last
-    assert "as AWS words it" in last
-    assert todo in last
+    line, exit_code = explained(WHERE | {"dynamodbEndpoint": refusing.url})
+    assert line.startswith(f"DynamoDB GetItem of table a-table in eu-west-1 at {refusing.url}")
+    assert all(words in line for words in (code, "as AWS words it", todo)), line
+    assert exit_code == expected
 
 
-def test_a_table_that_does_not_answer_is_told_so_and_worth_another_try(start: Start) -> None:
-    where = ["--table", "t", "--option", "region=r", "--option", "dynamodbEndpoint=http://127.0.0.1:9"]
-    code, _, err = start("stats", *where, "--subscribe", "a")
-    assert code == Exit.TRY_AGAIN
-    assert "DynamoDB GetItem of table t in r at http://127.0.0.1:9 has no answer (" in err
-    assert "producer headers" not in err
-    assert len(err.splitlines()) == 1
-
-
-def test_a_row_that_the_server_would_refuse_is_named(
-    start: Start, spark: Any, server: ThreadedServer, world: World, name: str, tmp_path: Path
+def test_a_refusal_of_aws_is_the_last_line_of_a_streaming_job(
+    start: Start, refusing: Any, tmp_path: Path
 ) -> None:
+    """Planned in a process of Spark's, which hands on a trace."""
+    refusing.code = "AccessDeniedException"
+    where = ["--table", "t", "--option", "region=r", "--option", f"dynamodbEndpoint={refusing.url}"]
+    places = ["--out", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")]
+    code, said, err = start("archive", *where, "--subscribe", "a", *places)
+    assert (code, said) == (Exit.YOUR_RIGHTS, ""), err
+    assert err.splitlines()[-1].startswith("archive: DynamoDB GetItem of table t in r at http://127.0.0.1:")
+
+
+@pytest.mark.usefixtures("services")
+def test_a_table_that_does_not_answer_is_told_so_and_worth_another_try() -> None:
+    line, code = explained(WHERE | {"dynamodbEndpoint": "http://127.0.0.1:9"})
+    assert line.startswith(
+        "DynamoDB GetItem of table a-table in eu-west-1 at http://127.0.0.1:9 has no answer ("
+    )
+    assert (code, "producer headers" in line) == (Exit.TRY_AGAIN, False)
+
+
+def test_a_bucket_that_does_not_exist_is_told_before_anything_is_read(streams: Streams) -> None:
+    """No stream matches in it, and that would be a success with 0 messages."""
+    none = {"bucket": "nobucket", "subscribePattern": ".*"}
+    for given in (streams.by_table(**none), streams.by_http(**none)):
+        assert explained(given) == ("no such bucket: nobucket", Exit.YOUR_INPUT)
+
+
+def test_a_row_that_the_server_would_refuse_is_named(start: Start, streams: Streams, tmp_path: Path) -> None:
     """And not the line of our source that found it."""
-    filled(world, name, content_type=JSON)
+    streams.fill(content_type=JSON)
     (tmp_path / "in.txt").write_text('{"a":1}\nnot json\n')
-    ingest = ["--url", server.url, "--input", str(tmp_path / "in.txt"), "--format", "text", "--stream", name]
-    ingest += ["--value-column", "value", "--staging", str(tmp_path / "s"), "--id", name]
-    code, said, err = start("ingest", *ingest)
+    ingest = ["--url", streams.server.url, "--input", str(tmp_path / "in.txt"), "--format", "text"]
+    ingest += ["--stream", streams.name, "--value-column", "value", "--staging", str(tmp_path / "s")]
+    code, said, err = start("ingest", *ingest, "--id", streams.name)
     assert (code, said) == (Exit.YOUR_INPUT, "")
     assert err.splitlines()[-1].startswith("ingest: row 1 of partition 0: not JSON (")
     assert "b'not json'" in err
 
 
-@pytest.mark.parametrize("over_http", [False, True])
-def test_a_bucket_that_does_not_exist_is_told_before_anything_is_read(
-    start: Start, server: ThreadedServer, where: list[str], tmp_path: Path, over_http: bool
+def test_register_tells_of_workers_with_another_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No stream matches in it, and that would be a success with 0 messages."""
-    connection = ["--url", server.url] if over_http else where
-    archive = ["--pattern", ".*", "--out", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")]
-    code, said, err = start("archive", *connection, "--bucket", "nobucket", *archive)
-    assert (code, said) == (Exit.YOUR_INPUT, "")
-    assert err.splitlines()[-1] == "archive: no such bucket: nobucket"
-
-
-def test_an_error_is_found_inside_of_what_spark_makes_of_it() -> None:
-    traced = (
-        "[STREAM_FAILED] Query x: Traceback (most recent call last):\n"
-        '  File "a.py", line 1, in f\n'
-        '    raise HttpFault(f"tidemark: {method}")\n'
-        "tidemark.spark.clients.http.ForbiddenHttpFault: tidemark: GET http://h: 401 no token\n"
-        "\nThe above exception was the direct cause of the following exception:\n\n"
-        "Traceback (most recent call last):\n"
-        '  File "b.py", line 1, in g\n'
-        "tidemark.spark.writer.publish.NotPublished: tidemark: s, append 0: no token\n"
-        "=== Streaming Query ===\n"
+    """A worker without this package says so in fifteen lines of Spark's, when the first query runs."""
+    ours = tmp_path / "bin" / "python"
+    for place in ("bin/python", "bin/python3", "other/python"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(ours))
+    registered: list[Any] = []
+    session = SimpleNamespace(
+        dataSource=SimpleNamespace(register=registered.append),
+        conf=SimpleNamespace(get=lambda _name, default: default),
+        sparkContext=SimpleNamespace(pythonExec=""),
     )
-    assert explain_failure(RuntimeError(traced)) == ("s, append 0: no token", Exit.YOUR_RIGHTS)
-    assert explain_failure(ValueError("one\ntwo")) == ("one", Exit.FAILED)
-    assert explain_failure(KeyError()) == ("KeyError", Exit.FAILED)
-    forbidden = ForbiddenHttpFault("GET", "http://h", 401, "no\ntoken")
-    assert explain_failure(forbidden) == ("GET http://h: 401 no token", Exit.YOUR_RIGHTS)
-    boto = (
-        "x\nTraceback (most recent call last):\n  File a\nbotocore.exceptions.ClientError: An error occurred "
-        "(AccessDenied) when calling the PutObject operation: no"
-    )
-    assert explain_failure(RuntimeError(boto))[1] == Exit.YOUR_RIGHTS
+    for name in ("bin/python", "bin/python3"):
+        session.sparkContext.pythonExec = str(tmp_path / name)
+        register(session)  # A warning is an error here.
+    for name in ("other/python", "none/python"):
+        session.sparkContext.pythonExec = str(tmp_path / name)
+        with pytest.warns(match=f"with {tmp_path / name}, not with {ours}.*PYSPARK_PYTHON"):
+            register(session)
+    assert [source.name() for source in registered] == ["tidemark"] * 4
 
 
-def java(*raised: str) -> RuntimeError:
+def java(*raised: str, at: str = "Some$.thing(Some.scala:53)") -> RuntimeError:
     """An error of Java as Py4J words it."""
-    trace = "\n\tat org.apache.spark.Some$.thing(Some.scala:53)\n"
+    trace = f"\n\tat org.apache.spark.{at}\n"
     return RuntimeError(
         "An error occurred while calling o43.load.\n: " + f"{trace}Caused by: ".join(raised) + trace
     )
 
 
-@pytest.mark.parametrize(
-    ("fault", "line", "code"),
-    [
-        (
-            java(
-                "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times",
-                "org.apache.spark.SparkException: Exception thrown in awaitResult: ",
-                "org.apache.spark.SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] "
-                "Cannot read file:/a.json. Could not read footer.\nIf not, convert it. SQLSTATE: KD001",
-                "java.lang.RuntimeException: file:/a.json is not a Parquet file",
-            ),
-            (
-                "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] "
-                "Cannot read file:/a.json. Could not read footer. If not, convert it. SQLSTATE: KD001"
-            ),
-            Exit.YOUR_INPUT,
-        ),
-        (
-            java(
-                "org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the "
-                "data source: jsn. SQLSTATE: 42K02",
-                "java.lang.ClassNotFoundException: jsn.DefaultSource",
-            ),
-            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: jsn. SQLSTATE: 42K02",
-            Exit.YOUR_INPUT,
-        ),
-        (
-            java('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3x"'),
-            'No FileSystem for scheme "s3x"',
-            Exit.YOUR_INPUT,
-        ),
-        (
-            java("java.io.IOException: mkdir of file:/proc/a failed"),
-            "mkdir of file:/proc/a failed",
-            Exit.FAILED,
-        ),
-        (
-            java("java.net.ConnectException: Call From a to b:9 failed: refused"),
-            "Call From a to b:9 failed: refused",
-            Exit.TRY_AGAIN,
-        ),
-        (
-            RuntimeError("[STREAM_FAILED] x: [CONCURRENT_STREAM_LOG_UPDATE] Multiple jobs. SQLSTATE: 40000"),
-            "[STREAM_FAILED] x: [CONCURRENT_STREAM_LOG_UPDATE] Multiple jobs. SQLSTATE: 40000",
-            Exit.TRY_AGAIN,
-        ),
-        (
-            PermissionError(13, "Permission denied", "/a"),
-            "[Errno 13] Permission denied: '/a'",
-            Exit.YOUR_RIGHTS,
-        ),
-        (
-            ValueError(
-                "[UNSUPPORTED_FEATURE.X] Queries are disallowed when\nrest. SQLSTATE: 0A000;\n'Project"
-            ),
-            "[UNSUPPORTED_FEATURE.X] Queries are disallowed when rest. SQLSTATE: 0A000",
-            Exit.FAILED,
-        ),
-    ],
-)
-def test_an_error_of_java_is_told_by_its_cause_and_not_by_py4js_words(
-    fault: Exception, line: str, code: Exit
-) -> None:
-    assert explain_failure(fault) == (line, code)
+def in_python(*raised: str) -> RuntimeError:
+    """The same from the part of Spark that speaks to Python."""
+    return java(*raised, at="api.python.PythonWorkerFactory.create(P:195)")
 
 
-def killed(*raised: str, speaks: str = "api.python.PythonWorkerFactory.create") -> RuntimeError:
-    """An error of Java whose trace has the part of Spark that speaks to Python."""
-    trace = (
-        f"\n\tat java.base/java.io.DataInputStream.readInt(D.java:386)\n\tat org.apache.spark.{speaks}(P:195)"
-    )
-    return RuntimeError(
-        "An error occurred while calling o1.save.\n: " + f"{trace}\nCaused by: ".join(raised) + trace
-    )
+def without_message(raised: str) -> RuntimeError:
+    """What ended a query, as PySpark has it where Java's error has no message."""
+    fault = RuntimeError(f"{ENDED} SQLSTATE: XXKST\n=== Query")
+    head = "StreamingQueryException: null\n\tat org.apache.spark.Some$.thing(Some.scala:53)\nCaused by: "
+    fault._stackTrace = head + str(in_python(raised)).partition("\n: ")[2]  # type: ignore[attr-defined]
+    return fault
 
 
+SPARK = "org.apache.spark.SparkException"
+#: The words of an error of Spark and of PySpark's wrapping of it.
 LOST_TASK = (
-    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 2.0 failed 1 times,"
+    f"{SPARK}: Job aborted due to stage failure: Task 1 in stage 2.0 failed 1 times,"
     " most recent failure: Lost task 1.0 in stage 2.0 (TID 3) (192.0.2.2 executor driver): "
-)
-CRASHED = (
-    "Python worker exited unexpectedly (crashed). Consider setting 'spark.python.worker.faulthandler.enabled'"
 )
 ENDED = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 CALLED_BACK = (
@@ -257,73 +163,107 @@ CALLED_BACK = (
     ' Message: Traceback (most recent call last):\n  File "a.py", line 644, in call\n'
     "py4j.protocol.Py4JJavaError: "
 )
+TRACED = """[STREAM_FAILED] Query x: Traceback (most recent call last):
+  File "a.py", line 1, in f
+    raise HttpFault(f"tidemark: {method}")
+tidemark.spark.clients.http.ForbiddenHttpFault: tidemark: GET http://h: 401 no token
 
+The above exception was the direct cause of the following exception:
 
-def without_message(raised: str) -> RuntimeError:
-    """What ended a query, as PySpark has it where Java's error has no message."""
-    fault = RuntimeError(f"{ENDED} SQLSTATE: XXKST\n=== Query")
-    head = "StreamingQueryException: null\n\tat org.apache.spark.Some$.thing(Some.scala:53)\nCaused by: "
-    fault._stackTrace = head + str(killed(raised)).partition("\n: ")[2]  # type: ignore[attr-defined]
-    return fault
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (killed(f"{LOST_TASK}java.io.EOFException"), "java.io.EOFException"),
-        (killed("java.io.EOFException"), "java.io.EOFException"),
-        (
-            killed(
-                f"org.apache.spark.SparkException: {CRASHED}", speaks="sql.execution.python.P.runInPython"
-            ),
-            "Python worker exited unexpectedly",
-        ),
-        (killed("java.io.IOException: Stream closed"), "Stream closed"),
-        (killed("java.net.SocketException: Broken pipe"), "Broken pipe"),
-        (
-            killed("java.lang.IllegalStateException: Python daemon failed to launch worker."),
-            "Python daemon failed to launch worker",
-        ),
-        (
-            killed(
-                "org.apache.spark.SparkException: EOFException occurred while reading the port number from"
-                " pyspark.daemon's stdout and terminated with code: 137.."
-            ),
-            (
-                "EOFException occurred while reading the port number from pyspark.daemon's stdout"
-                " and terminated with code: 137"
-            ),
-        ),
-        (
-            killed(
-                "org.apache.spark.SparkException: Writing job failed.",
-                "java.net.SocketException: Connection reset",
-            ),
-            "Connection reset",
-        ),
-        (RuntimeError(f"{ENDED}{CRASHED} SQLSTATE: XXKST\n=== Query"), "Python worker exited unexpectedly"),
-        (RuntimeError(f"{ENDED}Connection reset SQLSTATE: XXKST\n=== Query"), "Connection reset"),
-        (RuntimeError(f"{ENDED}{killed('java.io.EOFException')} SQLSTATE: XXKST"), "java.io.EOFException"),
-        (without_message("java.io.EOFException"), "java.io.EOFException"),
-        (
-            RuntimeError(f"{ENDED}{CALLED_BACK}{killed(f'{LOST_TASK}java.io.EOFException')} SQLSTATE: XXKST"),
-            "java.io.EOFException",
-        ),
-    ],
+Traceback (most recent call last):
+  File "b.py", line 1, in g
+tidemark.spark.writer.publish.NotPublished: tidemark: s, append 0: no token
+=== Streaming Query ===
+"""
+BOTO = "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling PutObject: no"
+NO_FOOTER = (
+    "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Cannot read file:/a.json. Could not read footer.{}If not,"
+    " convert it. SQLSTATE: KD001"
 )
+NO_SOURCE = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: jsn. SQLSTATE: 42K02"
+CONCURRENT = "[STREAM_FAILED] x: [CONCURRENT_STREAM_LOG_UPDATE] Multiple jobs. SQLSTATE: 40000"
+REST = "[UNSUPPORTED_FEATURE.X] Queries are disallowed when{}rest. SQLSTATE: 0A000"
+RESET = "java.net.SocketException: Connection reset"
+
+EXPLAINED: dict[str, tuple[BaseException, str, Exit]] = {
+    "ours": (ForbiddenHttpFault("GET", "h", 401, "no\ntoken"), "GET h: 401 no token", Exit.YOUR_RIGHTS),
+    "ours inside of Spark's": (RuntimeError(TRACED), "s, append 0: no token", Exit.YOUR_RIGHTS),
+    "Python's": (ValueError("one\ntwo"), "one", Exit.FAILED),
+    "no words": (KeyError(), "KeyError", Exit.FAILED),
+    "a path": (PermissionError(13, "Denied", "/a"), "[Errno 13] Denied: '/a'", Exit.YOUR_RIGHTS),
+    "boto's": (
+        RuntimeError(f"x\nTraceback (most recent call last):\n  File a\n{BOTO}"),
+        BOTO,
+        Exit.YOUR_RIGHTS,
+    ),
+    "a cause of Java": (
+        java(
+            f"{SPARK}: Job aborted due to stage failure: Task 0 failed 1 times",
+            f"{SPARK}: Exception thrown in awaitResult: ",
+            f"{SPARK}: {NO_FOOTER}".format("\n"),
+            "java.lang.RuntimeException: file:/a.json is not a Parquet file",
+        ),
+        NO_FOOTER.format(" "),
+        Exit.YOUR_INPUT,
+    ),
+    "a class": (
+        java(f"a.SparkClassNotFoundException: {NO_SOURCE}", "java.lang.ClassNotFoundException: jsn"),
+        NO_SOURCE,
+        Exit.YOUR_INPUT,
+    ),
+    "a file system": (
+        java('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3x"'),
+        'No FileSystem for scheme "s3x"',
+        Exit.YOUR_INPUT,
+    ),
+    "a directory": (java("java.io.IOException: mkdir of /a failed"), "mkdir of /a failed", Exit.FAILED),
+    "a host": (java("java.net.ConnectException: Call to b:9 failed"), "Call to b:9 failed", Exit.TRY_AGAIN),
+    "two queries": (RuntimeError(CONCURRENT), CONCURRENT, Exit.TRY_AGAIN),
+    "Spark's own": (ValueError(f"{REST};\n'Project".format("\n")), REST.format(" "), Exit.FAILED),
+    "not to Python": (java(RESET), "Connection reset", Exit.TRY_AGAIN),
+    "an end of file": (java("java.io.EOFException"), "java.io.EOFException", Exit.FAILED),
+    "a query's": (
+        without_message("java.lang.NullPointerException"), "java.lang.NullPointerException", Exit.FAILED
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPLAINED)
+def test_an_error_is_told_by_its_cause_and_not_by_sparks_words(case: str) -> None:
+    fault, line, code = EXPLAINED[case]
+    assert explain_failure(fault) == (line, code)
+
+
+EXITED = "Python worker exited unexpectedly"
+CRASHED = f"{EXITED} (crashed). Consider setting 'spark.python.worker.faulthandler.enabled'"
+NO_PORT = (
+    "EOFException occurred while reading the port number from pyspark.daemon's stdout and terminated"
+    " with code: 137"
+)
+NO_LAUNCH = "Python daemon failed to launch worker"
+EOF = "java.io.EOFException"
+#: What PySpark said when a worker, or the daemon that makes them, was killed at one moment or another.
+KILLED: list[tuple[BaseException, str]] = [
+    (in_python(f"{LOST_TASK}{EOF}"), EOF),
+    (in_python(EOF), EOF),
+    (in_python(f"{SPARK}: {CRASHED}"), EXITED),
+    (in_python("java.io.IOException: Stream closed"), "Stream closed"),
+    (in_python("java.net.SocketException: Broken pipe"), "Broken pipe"),
+    (in_python(f"java.lang.IllegalStateException: {NO_LAUNCH}."), NO_LAUNCH),
+    (in_python(f"{SPARK}: {NO_PORT}.."), NO_PORT),
+    (in_python(f"{SPARK}: Writing job failed.", RESET), "Connection reset"),
+    (RuntimeError(f"{ENDED}{CRASHED} SQLSTATE: XXKST\n=== Query"), EXITED),
+    (RuntimeError(f"{ENDED}Connection reset SQLSTATE: XXKST\n=== Query"), "Connection reset"),
+    (RuntimeError(f"{ENDED}{in_python(EOF)} SQLSTATE: XXKST"), EOF),
+    (without_message(EOF), EOF),
+    (RuntimeError(f"{ENDED}{CALLED_BACK}{in_python(f'{LOST_TASK}{EOF}')} SQLSTATE: XXKST"), EOF),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "words"), KILLED)
 def test_a_job_whose_python_worker_was_killed_says_so_and_to_try_again(fault: Exception, words: str) -> None:
-    """Each of these is what PySpark said when a worker, or the daemon that makes them, was killed at one
-    moment or another."""
     line = f"a Python worker of Spark died ({words}), perhaps for want of memory: try again"
     assert explain_failure(fault) == (line, Exit.TRY_AGAIN)
-
-
-def test_a_connection_to_another_than_python_that_was_cut_is_told_as_it_was() -> None:
-    fault = java("java.net.SocketException: Connection reset")
-    assert explain_failure(fault) == ("Connection reset", Exit.TRY_AGAIN)
-    assert explain_failure(java("java.io.EOFException")) == ("java.io.EOFException", Exit.FAILED)
-    without = without_message("java.lang.NullPointerException")
-    assert explain_failure(without) == ("java.lang.NullPointerException", Exit.FAILED)
 
 
 def test_a_query_starts_again_where_python_is_slow_to_start() -> None:

@@ -9,7 +9,9 @@ from tidemark.spark.options.read import AtTime, Earliest, Latest, parse_read_opt
 from tidemark.spark.options.write import parse_write_options
 
 TABLE = {"subscribe": "a"}
+PATTERN = {"subscribePattern": "a.*"}
 HTTP = TABLE | {"url": "http://h"}
+STRANGERS = "names streams that are not subscribed:"
 WRITE = {"stream": "a", "stagingDir": "/s", "url": "http://h"}
 
 
@@ -19,130 +21,90 @@ def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
     return refused.value.faults
 
 
+#: Options of a batch read, and what is wrong with them.
+BATCH = [
+    ({}, "give either subscribe (or load('stream')) or subscribePattern, got neither"),
+    ({"subscribe": "a", "subscribePattern": "b"}, "got subscribe and subscribePattern"),
+    ({"subscribe": "a", "path": "b"}, "got subscribe and path"),
+    ({"subscribe": "a,,b"}, "subscribe: an empty name"),
+    ({"subscribe": "[1]"}, "subscribe: a JSON array must hold names"),
+    ({"subscribe": '["a"'}, "subscribe: Expecting"),
+    ({"subscribePattern": "("}, "subscribePattern: not a regular expression"),
+    (TABLE | {"startingOffset": "earliest"}, "unknown option startingoffset (did you mean startingOffsets?)"),
+    (TABLE | {"zzz": "1"}, "unknown option zzz (known: transport"),
+    (TABLE | {"startingOffsets": "first"}, "startingOffsets: must be earliest, latest or a JSON object"),
+    (TABLE | {"startingOffsets": "{}"}, "startingOffsets: must be"),
+    (TABLE | {"startingOffsets": "[1]"}, "startingOffsets: must be"),
+    (TABLE | {"startingOffsets": '{"a": -1}'}, "the offset of a must be text"),
+    (TABLE | {"startingOffsets": '{"b": "-1"}'}, f"startingOffsets {STRANGERS} b"),
+    (TABLE | {"endingOffsets": '{"c":"1","b":"2"}'}, f"endingOffsets {STRANGERS} b, c"),
+    (PATTERN | {"startingOffsets": '{"ab": "-1", "ba": "-1"}'}, f"startingOffsets {STRANGERS} ba"),
+    (TABLE | {"startingOffsetsByTimestamp": '{"b": 1}'}, f"startingOffsetsByTimestamp {STRANGERS} b"),
+    (TABLE | {"startingTimestamp": "yesterday"}, "startingTimestamp: must be milliseconds since 1970"),
+    (TABLE | {"startingTimestamp": "2026-11-21T10:00"}, "got '2026-11-21T10:00', which has no zone"),
+    (
+        TABLE | {"startingTimestamp": "1", "startingOffsets": "latest"},
+        "give one of startingOffsets, st",
+    ),
+    (TABLE | {"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a": 1}'}, "give one of endingOffsetsBy"),
+    (TABLE | {"startingOffsetsByTimestamp": "1"}, "must be a JSON object of stream to time"),
+    (TABLE | {"startingOffsetsByTimestamp": '{"a": "soon"}'}, "must be milliseconds since 1970"),
+    (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
+    (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),
+    (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
+    (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
+    (TABLE | {"bytesPerPartition": "0"}, "bytesPerPartition: must be a whole number of bytes above 0"),
+    (TABLE | {"bytesPerPartition": "1.5"}, "bytesPerPartition: must be a whole number"),
+    (TABLE | {"failOnDataLoss": "no"}, "failOnDataLoss: must be true or false"),
+    (TABLE | {"transport": "kafka"}, "transport: must be dynamodb or http"),
+    (TABLE | {"transport": "http"}, "transport=http needs url"),
+    (TABLE | {"transport": "dynamodb", "url": "http://h"}, "url cannot go with transport=dynamodb"),
+    (HTTP | {"table": "t", "region": "r"}, "table, region cannot go with transport=http"),
+    (TABLE | {"url": "ftp://h"}, "url: must look like https://host"),
+    (TABLE | {"url": "h"}, "url: must look like https://host"),
+    (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
+    (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
+    (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),
+    (PATTERN | {"url": "http://h"}, "subscribePattern over HTTP needs bucket"),
+]
+STREAMING = [
+    (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
+    (TABLE | {"endingTimestamp": "1"}, "endingTimestamp is for a batch read"),
+    (HTTP | {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same: give one of them"),
+    (TABLE | {"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "are the same: give one of them"),
+    (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
+    (TABLE | {"maxMessagesPerTrigger": "0"}, "must be a whole number of messages above 0"),
+    (TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"}, "must be a duration such as 30s or 15m"),
+    (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
+    (TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"}, "have at least 9 bytes and at most 8"),
+]
+#: Changes to a write; an option that is empty is left out.
+WRITES = [
+    ({"stream": ""}, "give either stream"),
+    ({"streamColumn": "s"}, "give either stream"),
+    ({"stagingDir": ""}, "stagingDir is missing"),
+    ({"stagingDir": "hdfs://h/s"}, "stagingDir: must be a directory that the driver and all tasks share, or"),
+    ({"batch": "7"}, "batch needs producerId"),
+    ({"batch": "-1", "producerId": "a"}, "batch: must be the number that foreachBatch gives, got '-1'"),
+    ({"createStreams": "true"}, "contentType is missing"),
+    ({"contentType": "json"}, "contentType: Content-Type must look like"),
+    ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),
+    ({"producerId": "a b"}, "producerId: must be"),
+    ({"producerId": "staged"}, "producerId: must be another word than 'staged'"),
+    ({"subscribe": "a"}, "unknown option subscribe"),
+]
+
+
 @pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ({}, "give either subscribe (or load('stream')) or subscribePattern, got neither"),
-        ({"subscribe": "a", "subscribePattern": "b"}, "got subscribe and subscribePattern"),
-        ({"subscribe": "a", "path": "b"}, "got subscribe and path"),
-        ({"subscribe": "a,,b"}, "subscribe: an empty name"),
-        ({"subscribe": "[1]"}, "subscribe: a JSON array must hold names"),
-        ({"subscribe": '["a"'}, "subscribe: Expecting"),
-        ({"subscribePattern": "("}, "subscribePattern: not a regular expression"),
-        (
-            TABLE | {"startingOffset": "earliest"},
-            "unknown option startingoffset (did you mean startingOffsets?)",
-        ),
-        (TABLE | {"zzz": "1"}, "unknown option zzz (known: transport"),
-        (TABLE | {"startingOffsets": "first"}, "startingOffsets: must be earliest, latest or a JSON object"),
-        (TABLE | {"startingOffsets": "{"}, "startingOffsets: must be earliest, latest or a JSON object"),
-        (TABLE | {"startingOffsets": "{}"}, "startingOffsets: must be"),
-        (TABLE | {"startingOffsets": "[1]"}, "startingOffsets: must be"),
-        (TABLE | {"startingOffsets": '{"a": -1}'}, "the offset of a must be text"),
-        (
-            TABLE | {"startingOffsets": '{"b": "-1"}'},
-            "startingOffsets names streams that are not subscribed: b",
-        ),
-        (
-            TABLE | {"endingOffsets": '{"c":"1","b":"2"}'},
-            "endingOffsets names streams that are not subscribed: b, c",
-        ),
-        (
-            {"subscribePattern": "a.*", "startingOffsets": '{"ab": "-1", "ba": "-1"}'},
-            "startingOffsets names streams that are not subscribed: ba",
-        ),
-        (TABLE | {"startingTimestamp": "yesterday"}, "startingTimestamp: must be milliseconds since 1970"),
-        (TABLE | {"startingTimestamp": "2026-11-21T10:00"}, "got '2026-11-21T10:00', which has no zone"),
-        (
-            TABLE | {"startingTimestamp": "1", "startingOffsets": "earliest"},
-            "give one of startingOffsets, startingTimestamp",
-        ),
-        (
-            TABLE | {"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a": 1}'},
-            "give one of endingOffsetsByTimestamp, endingTimestamp",
-        ),
-        (
-            TABLE | {"startingOffsetsByTimestamp": "1"},
-            "startingOffsetsByTimestamp: must be a JSON object of stream to time",
-        ),
-        (
-            TABLE | {"startingOffsetsByTimestamp": '{"a": "soon"}'},
-            "startingOffsetsByTimestamp: must be milliseconds since 1970",
-        ),
-        (
-            TABLE | {"startingOffsetsByTimestamp": '{"b": 1}'},
-            "startingOffsetsByTimestamp names streams that are not subscribed: b",
-        ),
-        (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
-        (TABLE | {"pushDown": "true"}, "unknown option pushdown"),
-        (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
-        (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
-        (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),
-        (TABLE | {"bytesPerPartition": "0"}, "bytesPerPartition: must be a whole number of bytes above 0"),
-        (TABLE | {"bytesPerPartition": "1.5"}, "bytesPerPartition: must be a whole number"),
-        (TABLE | {"failOnDataLoss": "no"}, "failOnDataLoss: must be true or false"),
-        (TABLE | {"transport": "kafka"}, "transport: must be dynamodb or http"),
-        (TABLE | {"transport": "http"}, "transport=http needs url"),
-        (TABLE | {"transport": "dynamodb", "url": "http://h"}, "url cannot go with transport=dynamodb"),
-        (HTTP | {"table": "t", "region": "r"}, "table, region cannot go with transport=http"),
-        (TABLE | {"url": "ftp://h"}, "url: must look like https://host"),
-        (TABLE | {"url": "h"}, "url: must look like https://host"),
-        (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
-        (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
-        (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),
-        ({"subscribePattern": ".*", "url": "http://h"}, "subscribePattern over HTTP needs bucket"),
-    ],
+    ("streaming", "given", "what"),
+    [*((False, *case) for case in BATCH), *((True, *case) for case in STREAMING)],
 )
-def test_a_wrong_option_of_a_batch_read_is_named(given: dict[str, str], what: str) -> None:
-    (fault,) = read_faults(given)
+def test_a_wrong_option_of_a_read_is_named(streaming: bool, given: dict[str, str], what: str) -> None:
+    (fault,) = read_faults(given, streaming=streaming)
     assert what in fault
 
 
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
-        (HTTP | {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same: give one of them"),
-        (TABLE | {"endingTimestamp": "1"}, "endingTimestamp is for a batch read"),
-        (TABLE | {"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "are the same: give one of them"),
-        (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
-        (TABLE | {"maxMessagesPerTrigger": "0"}, "must be a whole number of messages above 0"),
-        (
-            TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"},
-            "maxTriggerDelay: must be a duration such as 30s or 15m, got 'soon'",
-        ),
-        (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
-        (
-            TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"},
-            "a batch cannot have at least 9 bytes and at most 8",
-        ),
-    ],
-)
-def test_a_wrong_option_of_a_streaming_read_is_named(given: dict[str, str], what: str) -> None:
-    (fault,) = read_faults(given, streaming=True)
-    assert what in fault
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"stream": ""}, "give either stream"),
-        ({"streamColumn": "s"}, "give either stream"),
-        ({"stagingDir": ""}, "stagingDir is missing"),
-        (
-            {"stagingDir": "hdfs://h/s"},
-            "stagingDir: must be a directory that the driver and all tasks share, or",
-        ),
-        ({"batch": "7"}, "batch needs producerId"),
-        ({"batch": "-1", "producerId": "a"}, "batch: must be the number that foreachBatch gives, got '-1'"),
-        ({"createStreams": "true"}, "contentType is missing"),
-        ({"contentType": "json"}, "contentType: Content-Type must look like"),
-        ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),
-        ({"producerId": "a b"}, "producerId: must be"),
-        ({"producerId": "staged"}, "producerId: must be another word than 'staged'"),
-        ({"subscribe": "a"}, "unknown option subscribe"),
-    ],
-)
+@pytest.mark.parametrize(("change", "what"), WRITES)
 def test_a_wrong_option_of_a_write_is_named(change: dict[str, str], what: str) -> None:
     with pytest.raises(InvalidOptions) as refused:
         parse_write_options({name: text for name, text in (WRITE | change).items() if text}, environment={})

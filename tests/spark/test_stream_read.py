@@ -2,244 +2,227 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from tests.spark.streams import filled, key, started, table_options
-from tests.support import World
-from tidemark.service.delete import delete
-from tidemark.spark.source import spark_version
+from tests.spark.streams import Streams, started, values_of
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.progress import Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.queries import plan
+from tidemark.spark.queries.plan import Driver, plan_partitions, within_limit
+from tidemark.spark.readers.port import DataLoss
+from tidemark.spark.source import TidemarkSource, spark_version
 
-Follow = Callable[..., list[bytes]]
 ADMISSION = spark_version() >= (4, 2)
+#: Before 4.2 a query with a limit needs a trigger that keeps on coming.
+KEEPS_COMING: dict[str, Any] = {"availableNow": True} if ADMISSION else {"processingTime": "0 seconds"}
+SCHEMA = StructType([StructField("value", BinaryType())])
+MAY_LIMIT = {} if ADMISSION else {"assumeProcessingTime": "true"}
 
 
 class Query:
     """A streaming query into an append-only file sink, run until it has read what is there."""
 
-    def __init__(self, spark: Any, world: World, directory: Path) -> None:
-        self._spark = spark
-        self._world = world
-        self._checkpoint = directory / "checkpoint"
-        self._out = directory / "out"
+    def __init__(self, spark: Any, streams: Streams, directory: Path) -> None:
+        self._spark, self._streams = spark, streams
+        self._checkpoint, self._out = directory / "checkpoint", directory / "out"
         self.batches: list[int] = []
 
-    def run(self, **given: Any) -> None:
-        started(lambda: self._run(**given))
+    def run(self, *, trigger: dict[str, Any] | None = None, fail: int | None = None, **options: str) -> None:
+        """With `fail`, the batch behind so many fails."""
+        started(lambda: self._run(trigger or {"availableNow": True}, fail, self._streams.by_table(**options)))
 
-    def _run(
-        self,
-        *,
-        trigger: dict[str, Any] | None = None,
-        fail: int | None = None,
-        meanwhile: Callable[[], None] | None = None,
-        **options: str,
-    ) -> None:
-        source = self._spark.readStream.format("tidemark").options(**table_options(self._world), **options)
+    def _run(self, trigger: dict[str, Any], fail: int | None, options: dict[str, str]) -> None:
         self.batches = []
 
         def write(frame: Any, batch_id: int) -> None:
-            frame = frame.select("stream", "offset", "value").persist()
-            self.batches.append(frame.count())
+            found = frame.select("value").collect()
+            self.batches.append(len(found))
             if fail is not None and len(self.batches) > fail:
                 raise RuntimeError("injected")
-            frame.write.mode("overwrite").parquet(str(self._out / str(batch_id)))
-            frame.unpersist()
+            self._out.mkdir(exist_ok=True)
+            values = sorted(bytes(row["value"]).decode() for row in found)
+            (self._out / f"{batch_id:09}").write_text(" ".join(values))
 
-        query = (
-            source.load()
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(**(trigger or {"availableNow": True}))
-            .start()
-        )
+        source = self._spark.readStream.format("tidemark").options(**options).load()
+        writing = source.writeStream.foreachBatch(write).trigger(**trigger)
+        query = writing.option("checkpointLocation", str(self._checkpoint)).start()
         try:
-            if trigger:
-                query.processAllAvailable()
-                if meanwhile is not None:
-                    meanwhile()
-            else:
+            if "availableNow" in trigger:
                 assert query.awaitTermination(900)
+            else:
+                query.processAllAvailable()
         finally:
             query.stop()
 
-    def rows(self) -> list[tuple[str, str, bytes]]:
-        found = self._spark.read.parquet(str(self._out / "*")).collect()
-        return sorted((row["stream"], row["offset"], bytes(row["value"])) for row in found)
-
-    def values(self) -> list[bytes]:
-        return [value for _, _, value in self.rows()]
+    def values(self) -> list[str]:
+        return [value for path in sorted(self._out.iterdir()) for value in path.read_text().split()]
 
 
 @pytest.fixture
-def query(spark: Any, world: World, tmp_path: Path) -> Query:
-    return Query(spark, world, tmp_path)
+def query(spark: Any, streams: Streams, tmp_path: Path) -> Query:
+    return Query(spark, streams, tmp_path)
 
 
-def numbered(start: int, end: int) -> list[bytes]:
-    return [f"{index:04}".encode() for index in range(start, end)]
+def numbered(start: int, end: int) -> list[str]:
+    return [f"{index:04}" for index in range(start, end)]
 
 
-def test_a_restart_from_the_checkpoint_goes_on_exactly(query: Query, world: World, name: str) -> None:
-    filled(world, name, *numbered(0, 5))
-    query.run(subscribe=name)
-    for body in numbered(5, 9):
-        world.process().append(key(name), body)
-    query.run(subscribe=name)
-    query.run(subscribe=name)
-    assert query.values() == numbered(0, 9)
+def append(streams: Streams, values: list[str]) -> None:
+    streams.append(*[value.encode() for value in values])
 
 
-def test_a_batch_that_failed_is_read_again_as_it_was(query: Query, world: World, name: str) -> None:
-    """What came meanwhile belongs to the next one."""
-    filled(world, name, *numbered(0, 5))
+def test_a_query_goes_on_from_its_checkpoint_and_repeats_a_failed_batch_as_it_was(
+    query: Query, streams: Streams
+) -> None:
+    """What came meanwhile belongs to the next batch."""
+    streams.fill()
+    append(streams, numbered(0, 3))
+    query.run()
+    append(streams, numbered(3, 8))
     with pytest.raises(Exception, match="injected"):
-        query.run(subscribe=name, fail=0)
-    for body in numbered(5, 8):
-        world.process().append(key(name), body)
-    query.run(subscribe=name)
+        query.run(fail=0)
+    append(streams, numbered(8, 11))
+    query.run()
     if ADMISSION:
         assert query.batches == [5, 3]
     else:
         # AvailableNow is a single batch here, and after a failure that is the failed one.
         assert query.batches == [5]
-        query.run(subscribe=name)
+        query.run()
         assert query.batches == [3]
-    assert query.values() == numbered(0, 8)
+    assert query.values() == numbered(0, 11)
 
 
-LIMITED: dict[str, Any] = {"maxOffsetsPerTrigger": "12"} | (
-    {} if ADMISSION else {"assumeProcessingTime": "true"}
-)
-
-
-def test_a_limit_cuts_batches_and_loses_nothing(query: Query, world: World, name: str) -> None:
+def test_a_limit_cuts_batches_and_loses_nothing(query: Query, streams: Streams) -> None:
     """Twelve bytes are three messages of four; the restart begins in the middle."""
-    filled(world, name, *numbered(0, 10))
-    # Before 4.2 a query with a limit needs a trigger that keeps on coming.
-    trigger = None if ADMISSION else {"processingTime": "0 seconds"}
+    streams.fill()
+    append(streams, numbered(0, 10))
+    limit: dict[str, Any] = MAY_LIMIT | {"maxOffsetsPerTrigger": "12"}
     with pytest.raises(Exception, match="injected"):
-        query.run(subscribe=name, trigger=trigger, fail=2, **LIMITED)
+        query.run(trigger=KEEPS_COMING, fail=2, **limit)
     assert query.batches == [3, 3, 3]
-    query.run(subscribe=name, trigger=trigger, **LIMITED)
+    query.run(trigger=KEEPS_COMING, **limit)
     assert query.batches == [3, 1]
     assert query.values() == numbered(0, 10)
 
 
-def test_available_now_with_a_limit_reads_everything_or_is_refused(
-    query: Query, world: World, name: str
-) -> None:
-    filled(world, name, *numbered(0, 7))
+def test_available_now_with_a_limit_reads_everything_or_is_refused(query: Query, streams: Streams) -> None:
+    streams.fill()
+    append(streams, numbered(0, 7))
+    limits: dict[str, Any] = {"maxOffsetsPerTrigger": "12", "minOffsetsPerTrigger": "8"}
     if not ADMISSION:
-        with pytest.raises(Exception, match="AvailableNow it would stop with data unread"):
-            query.run(subscribe=name, maxOffsetsPerTrigger="12")
+        with pytest.raises(Exception, match=r"minBytesPerTrigger .* AvailableNow it would stop"):
+            query.run(**limits)
         return
-    query.run(subscribe=name, maxOffsetsPerTrigger="12")
+    query.run(**limits)
     assert query.batches == [3, 3, 1]
     assert query.values() == numbered(0, 7)
 
 
-def test_the_limit_is_shared_by_how_far_behind_each_stream_is(query: Query, world: World, name: str) -> None:
-    filled(world, f"{name}-a", *numbered(0, 9))
-    filled(world, f"{name}-b", *numbered(100, 103))
-    query.run(
-        subscribePattern=f"{name}-.",
-        trigger=None if ADMISSION else {"processingTime": "0 seconds"},
-        **(LIMITED | {"maxOffsetsPerTrigger": "16"}),
-    )
-    assert query.batches == [4, 4, 4]
-    assert query.values() == numbered(0, 9) + numbered(100, 103)
-
-
 def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
-    query: Query, world: World, name: str
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch does not wait. AvailableNow does not, either; before 4.2 a source cannot see it."""
-    filled(world, name, *numbered(0, 3))
-    process = world.process()
+    """As Spark asks for the end of each batch. The first one does not wait."""
+    monkeypatch.setattr(plan, "LOOK_SECONDS", 0)
+    streams.fill()
+    append(streams, numbered(0, 5))
+    limits = {"minOffsetsPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}
+    reader: Any = TidemarkSource(streams.by_table(**limits, **MAY_LIMIT)).streamReader(SCHEMA)
+    place = reader.initialOffset()
 
-    def append_a_little_then_more() -> None:
-        process.append(key(name), b"0003")
-        time.sleep(2.5)
-        assert query.batches == [3]
-        for body in numbered(4, 8):
-            process.append(key(name), body)
-        deadline = time.monotonic() + 600
-        while len(query.batches) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
+    def batch() -> int:
+        nonlocal place
+        start = place
+        place = (
+            reader.latestOffset(start, reader.getDefaultReadLimit()) if ADMISSION else reader.latestOffset()
+        )
+        planned = reader.partitions(start, place)
+        return sum(rows.num_rows for part in planned for rows in reader.read(part))
 
-    limits: dict[str, Any] = {
-        "minOffsetsPerTrigger": "12",
-        "maxTriggerDelay": "1h",
-        "maxMessagesPerTrigger": "3",
-    }
-    waiting = {"processingTime": "0 seconds"}
-    query.run(
-        subscribe=name,
-        trigger=waiting,
-        meanwhile=append_a_little_then_more,
-        **(LIMITED | limits | {"maxOffsetsPerTrigger": "100"}),
-    )
-    assert query.batches[:2] == [3, 3]
-    if ADMISSION:
-        query.run(subscribe=name, **limits)
-        assert query.values() == numbered(0, 8)
-    else:
-        with pytest.raises(Exception, match=r"maxMessagesPerTrigger, minBytesPerTrigger .* on this version"):
-            query.run(subscribe=name, **limits)
+    assert (batch(), batch()) == (3, 0)
+    append(streams, numbered(5, 6))
+    assert (batch(), batch()) == (3, 0)
+    append(streams, numbered(6, 8))
+    assert batch() == 0
 
 
-def test_latest_reads_only_what_comes(query: Query, world: World, name: str) -> None:
-    filled(world, name, *numbered(0, 3))
-    query.run(subscribe=name, startingOffsets="latest")
-    world.process().append(key(name), b"new")
-    query.run(subscribe=name, startingOffsets="latest")
-    assert query.values() == [b"new"]
+class Follower:
+    """A query as its driver plans it, with its checkpoint, and no Spark around it."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._checkpoint: Progress | None = None
+
+    def run(self, **given: str) -> list[bytes]:
+        """Starts the query, and stops it after one batch."""
+        options = parse_read_options(self._streams.by_table(**given), streaming=True)
+        driver = Driver(options)
+        start = self._checkpoint or driver.initial()
+        end = everything_until(options, start, driver.look())
+        end = within_limit(options, driver.reader, start, end)
+        parts = plan_partitions(options, driver.reader, start.positions, end.positions)
+        found = values_of(driver.reader, parts)
+        self._checkpoint = decode_offset(json.loads(json.dumps(encode_offset(end))))
+        return found
 
 
-def test_new_streams_of_a_pattern_are_read_from_their_beginning(
-    query: Query, world: World, name: str
-) -> None:
-    filled(world, f"{name}-a", b"a1")
-    query.run(subscribePattern=f"{name}-.*")
-    filled(world, f"{name}-b", b"b1", b"b2")
-    world.process().append(key(f"{name}-a"), b"a2")
-    query.run(subscribePattern=f"{name}-.*")
-    assert query.values() == [b"a1", b"a2", b"b1", b"b2"]
+@pytest.fixture
+def follower(streams: Streams) -> Follower:
+    return Follower(streams)
+
+
+def test_the_limit_is_shared_by_how_far_behind_each_stream_is(follower: Follower, streams: Streams) -> None:
+    for suffix, count in (("-a", 9), ("-b", 3)):
+        streams.fill(*[b"%s%03d" % (suffix[1:].encode(), number) for number in range(count)], suffix=suffix)
+    found = [follower.run(subscribePattern=f"{streams.name}-.", maxOffsetsPerTrigger="16") for _ in range(4)]
+    assert [[value[:1] for value in batch] for batch in found] == [[b"a"] * 3 + [b"b"]] * 3 + [[]]
+
+
+def test_latest_reads_only_what_comes(follower: Follower, streams: Streams) -> None:
+    streams.fill(b"old")
+    assert follower.run(startingOffsets="latest") == []
+    streams.append(b"new")
+    assert follower.run(startingOffsets="latest") == [b"new"]
+
+
+def test_new_streams_of_a_pattern_are_read_from_their_beginning(follower: Follower, streams: Streams) -> None:
+    pattern = f"{streams.name}-.*"
+    streams.fill(b"a1", suffix="-a")
+    assert follower.run(subscribePattern=pattern) == [b"a1"]
+    streams.fill(b"b1", b"b2", suffix="-b")
+    streams.append(b"a2", suffix="-a")
+    assert follower.run(subscribePattern=pattern) == [b"a2", b"b1", b"b2"]
 
 
 @pytest.mark.parametrize("bodies", [[b"new stream", b"!"], [b"n"]], ids=["longer", "shorter"])
 def test_a_stream_that_was_created_again_is_told_apart(
-    query: Query, world: World, name: str, bodies: list[bytes]
+    follower: Follower, streams: Streams, bodies: list[bytes]
 ) -> None:
     """A longer one would be read from its middle, and a shorter one not at all, by offsets alone."""
-    filled(world, name, b"old")
-    query.run(subscribe=name)
-    delete(world.process().stores, key(name))
-    filled(world, name, *bodies)
-    with pytest.raises(Exception, match="deleted and created again"):
-        query.run(subscribe=name)
-    query.run(subscribe=name, failOnDataLoss="false")
-    assert query.values() == sorted([b"old", *bodies], key=lambda body: (body == b"!", body))
+    streams.fill(b"old")
+    follower.run()
+    streams.delete()
+    streams.fill(*bodies)
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        follower.run()
+    assert follower.run(failOnDataLoss="false") == bodies
 
 
-def test_a_stream_that_is_gone_stops_the_query_or_is_left_out(query: Query, world: World, name: str) -> None:
-    filled(world, f"{name}-a", b"a1")
-    filled(world, f"{name}-b", b"b1")
-    both = f"{name}-a,{name}-b"
-    query.run(subscribe=both)
-    delete(world.process().stores, key(f"{name}-a"))
-    world.process().append(key(f"{name}-b"), b"b2")
-    with pytest.raises(Exception, match=f"{name}-a: it does not exist any more"):
-        query.run(subscribe=both)
-    query.run(subscribe=both, failOnDataLoss="false")
-    assert query.values() == [b"a1", b"b1", b"b2"]
-
-
-def test_a_missing_stream_is_named_at_the_start(query: Query, name: str) -> None:
-    with pytest.raises(Exception, match=f"no such stream in v1: {name}"):
-        query.run(subscribe=name)
+def test_a_stream_that_is_gone_stops_the_query_or_is_left_out(follower: Follower, streams: Streams) -> None:
+    both = {"subscribe": f"{streams.name}-a,{streams.name}-b"}
+    with pytest.raises(InvalidOptions, match=f"no such stream in v1: {streams.name}-a, {streams.name}-b"):
+        follower.run(**both)
+    for suffix in ("-a", "-b"):
+        streams.fill(b"1", suffix=suffix)
+    assert follower.run(**both) == [b"1", b"1"]
+    streams.delete("-a")
+    streams.append(b"2", suffix="-b")
+    with pytest.raises(DataLoss, match=f"{streams.name}-a: it does not exist any more"):
+        follower.run(**both)
+    assert follower.run(failOnDataLoss="false", **both) == [b"2"]
