@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -146,12 +145,12 @@ def test_a_tails_tag_is_not_that_of_a_page_and_changes_with_closing() -> None:
     assert render_tail_etag("abc", 10, closed=True) == '"abc:0000000000000010:c"'
 
 
-@pytest.mark.parametrize("value", [None, "*", TAIL, f'"x", {TAIL}', f'W/"y"\t,{TAIL},"z"'])
-def test_an_if_match_that_names_the_tail_passes(value: str | None) -> None:
+@pytest.mark.parametrize("value", ["*", TAIL, f'"x", {TAIL}', f'W/"y"\t,{TAIL},"z"'])
+def test_an_if_match_that_names_the_tail_passes(value: str) -> None:
     condition = parse_if_match(value)
-    assert (condition is None) == (value is None)
-    if condition is not None:
-        condition.check("abc", 10, closed=False)
+    assert condition is not None
+    condition.check("abc", 10, closed=False)
+    assert parse_if_match(None) is None
 
 
 @pytest.mark.parametrize("value", [f"W/{TAIL}", '"*"', '""', '"abc:0000000000000010:c"', ETAG])
@@ -163,18 +162,13 @@ def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str
     assert refused.value.headers == {"ETag": TAIL, "Stream-Next-Offset": "0000000000000010"}
 
 
-@pytest.mark.parametrize(
-    "value", ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]
-)
+NOT_TAGS = ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]
+
+
+@given(st.sampled_from(NOT_TAGS) | st.text(max_size=40).filter(lambda text: '"' not in text and text != "*"))
 def test_an_if_match_of_another_form_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="If-Match"):
         parse_if_match(value)
-
-
-@given(st.text(max_size=40))
-def test_no_text_breaks_the_parser_of_if_match(value: str) -> None:
-    with contextlib.suppress(Malformed):
-        assert parse_if_match(value) is not None
 
 
 # --- cursors ------------------------------------------------------------------------
@@ -231,24 +225,22 @@ def test_a_cursor_says_which_incarnation_gave_it() -> None:
 
 
 NOW_MS = at_interval(3_400_000)
+LIVE_OF_AGAIN = decide_cursor(None, NOW_MS, AGAIN)
 
 
 @pytest.mark.parametrize(
     ("cursor", "refused"),
     [
-        (decide_cursor(None, NOW_MS, AGAIN), True),
+        (LIVE_OF_AGAIN, True),
         (decide_catch_up_cursor(None, AGAIN), True),
-        (decide_cursor(decide_cursor(None, NOW_MS, AGAIN), NOW_MS, AGAIN), True),  # ahead of the clock
+        (decide_cursor(LIVE_OF_AGAIN, NOW_MS, AGAIN), True),  # ahead of the clock
         (decide_cursor(None, at_interval(2_000_000), AGAIN), True),  # a reader that was away for long
         (decide_cursor(None, NOW_MS, STREAM), False),
         (decide_catch_up_cursor(None, STREAM), False),
         (None, False),
         (mark_of(AGAIN), False),  # a catch-up cursor of the releases before
         (0, False),
-        (3_400_000, False),  # the reference server's
-        (NOW_MS // 1000, False),
-        (NOW_MS, False),
-        (NOW_MS * 1000, False),
+        *((number, False) for number in (3_400_000, NOW_MS // 1000, NOW_MS, NOW_MS * 1000)),  # other servers'
         (LIMIT - 1, False),
     ],
 )

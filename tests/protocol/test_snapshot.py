@@ -66,13 +66,9 @@ def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.Monkey
         return f"{attempt:032d}"
 
     monkeypatch.setattr(snapshot, "_digest", foreseen)
-    taken = [f"tidemark-{attempt:032d}" for attempt in range(3)]
-    hostile = [
-        Part("a/b", b"..." + taken[0].encode()),
-        Part("a/b", taken[1].encode()),
-        Part(f"a/b; c={taken[2]}", b""),
-    ]
-    assert choose_boundary(hostile) == f"tidemark-{3:032d}"
+    one, two, three, free = (f"tidemark-{attempt:032d}" for attempt in range(4))
+    hostile = [Part("a/b", b"..." + one.encode()), Part("a/b", two.encode()), Part(f"a/b; c={three}", b"")]
+    assert choose_boundary(hostile) == free
 
 
 def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
@@ -101,17 +97,14 @@ def test_a_snapshot_is_taken_only_where_a_message_ends(start: int, lengths: list
             check_boundary(offset, start, lengths)
 
 
-def test_an_offset_beyond_the_tail_gets_409_and_the_tail() -> None:
-    with pytest.raises(OffsetBeyondTail) as refused:
-        check_boundary(9, 4, (1, 2))
-    assert (refused.value.status, refused.value.headers) == (409, {"Stream-Next-Offset": render_offset(7)})
-
-
-def test_an_offset_below_what_is_retained_gets_410_and_where_to_continue() -> None:
+def test_an_offset_that_is_not_there_is_refused_with_where_to_continue() -> None:
     check_retained(5, 5)
-    with pytest.raises(RetentionGone) as refused:
+    with pytest.raises(OffsetBeyondTail) as beyond:
+        check_boundary(9, 4, (1, 2))
+    assert (beyond.value.status, beyond.value.headers) == (409, {"Stream-Next-Offset": render_offset(7)})
+    with pytest.raises(RetentionGone) as gone:
         check_retained(4, 5)
-    assert (refused.value.status, refused.value.headers) == (410, {"Stream-Next-Offset": render_offset(5)})
+    assert (gone.value.status, gone.value.headers) == (410, {"Stream-Next-Offset": render_offset(5)})
 
 
 @given(st.integers(0, 10**16 - 1), st.text(alphabet="aZ09-_", min_size=1, max_size=64))
