@@ -1,4 +1,5 @@
-"""Requests reach the handlers as in AWS: as JSON, within the platform's limits."""
+"""Requests reach the handlers as in AWS: as JSON, within the platform's limits, through the edge. A response
+is read as API Gateway reads format 2.0."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -17,8 +18,16 @@ import pytest
 from tests.local.conftest import write_function
 from tests.local.polling import wait_until
 from tidemark.local.environments import FunctionNotLoaded
-from tidemark.local.gateway import Gateway
+from tidemark.local.gateway import (
+    Edge,
+    Gateway,
+    MalformedResponse,
+    for_method,
+    gateway_response,
+    read_response,
+)
 from tidemark.local.template import load_template
+from tidemark.server import Receive, Scope, Send
 
 MEGABYTE = 1024 * 1024
 
@@ -319,3 +328,150 @@ def test_closing_does_not_wait_for_running_requests(make_gateway: Gateways) -> N
 
 def environments() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "environment of Probe"]
+
+
+# --- the response -------------------------------------------------------------------------
+
+PLAIN_TEXT = ("content-type", "text/plain; charset=utf-8")
+BYTES = bytes(range(256))
+ALL_PARTS = {
+    "statusCode": 201,
+    "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
+    "cookies": ["a=1; Path=/", "b=2"],
+    "body": "é",
+}
+COOKIES = (("set-cookie", "a=1; Path=/"), ("set-cookie", "b=2"))
+IN_BASE64 = {"statusCode": 200, "body": base64.b64encode(BYTES).decode(), "isBase64Encoded": True}
+OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "headers", "body"),
+    [
+        (
+            ALL_PARTS,
+            201,
+            (
+                ("content-type", "text/css"),
+                ("x-count", "3"),
+                ("x-flag", "true"),
+                *COOKIES,
+                ("content-length", "2"),
+            ),
+            "é".encode(),
+        ),
+        (IN_BASE64, 200, (PLAIN_TEXT, ("content-length", "256")), BYTES),
+        # A result without a status is the body as JSON.
+        ({"a": 1}, 200, (("content-type", "application/json"), ("content-length", "8")), b'{"a": 1}'),
+        # A body that goes with such a status is dropped, and its length and type with it.
+        ({"statusCode": 204, "headers": {"content-length": "5"}, "body": "stray"}, 204, (), b""),
+        ({"statusCode": 304, "headers": {"content-length": "5"}, "body": "stray"}, 304, (), b""),
+        # The gateway computes the length itself.
+        (
+            {"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"},
+            200,
+            (PLAIN_TEXT, ("content-length", "3")),
+            b"abc",
+        ),
+        ({"statusCode": 200, "headers": OF_A_CONNECTION}, 200, (("content-length", "0"),), b""),
+    ],
+    ids=["all parts", "base64", "no status", "204", "304", "length", "of the connection"],
+)
+def test_a_response_has_the_functions_status_headers_cookies_and_body(
+    given: dict[str, Any], status: int, headers: tuple[tuple[str, str], ...], body: bytes
+) -> None:
+    answer = read_response(given, "GET")
+    assert (answer.status, sorted(answer.headers), answer.body) == (status, sorted(headers), body)
+
+
+def test_head_keeps_the_functions_content_length_and_has_no_body_even_in_an_error() -> None:
+    answer = read_response({"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}, "HEAD")
+    assert dict(answer.headers)["content-length"] == "99"
+    assert for_method(gateway_response(500, "Internal Server Error"), "HEAD").body == b""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *({"statusCode": status} for status in ("two hundred", None, True, 99, 600)),
+        {"statusCode": 200, "body": {"not": "a string"}},
+        {"statusCode": 200, "body": "not base64!", "isBase64Encoded": True},
+        {"statusCode": 200, "headers": ["a"]},
+        {"statusCode": 200, "cookies": "a=1"},
+        *({"statusCode": 200, "headers": {"x": value}} for value in (None, "a\r\nset-cookie: b=1", "☃")),
+    ],
+)
+def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(MalformedResponse):
+        read_response(answer, "GET")
+
+
+# --- the edge in front ----------------------------------------------------------------------
+
+
+class Origin:
+    """Keeps the requests that reach it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Scope] = []
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        self.seen.append(scope)
+
+
+def ask_edge(target: bytes, *headers: tuple[bytes, bytes], secret: str = "word") -> tuple[str, Scope]:
+    """The origin's name, and the request that reached it."""
+    api, live = Origin(), Origin()
+    raw_path, _, query = target.partition(b"?")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": [(b"host", b"127.0.0.1:4437"), *headers],
+    }
+    asyncio.run(Edge(cast("Gateway", api), live, secret)(scope, cast("Receive", None), cast("Send", None)))
+    return ("live", live.seen[0]) if live.seen else ("api", api.seen[0])
+
+
+def said(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for given, value in scope["headers"] if given == name]
+
+
+@pytest.mark.parametrize(
+    ("target", "origin", "raw_path", "told"),
+    [
+        (b"/v1/stream/a%3Fb?live=sse&offset=-1", "live", b"/v1/stream/a%3Fb", [b"/v1/stream/a%3Fb"]),
+        (b"/v1/stream/a%3Fb?offset=-1&live=long-poll", "live", b"/v1/stream/a%3Fb", [b"/v1/stream/a%3Fb"]),
+        (b"/v1/stream/a%3Fb?offset=-1", "api", b"/v1/stream/a~3Fb", []),
+        (b"/v1/stream/a%zz", "api", b"/v1/stream/a~~25zz", []),
+    ],
+)
+def test_each_origin_gets_a_path_it_can_read(
+    target: bytes, origin: str, raw_path: bytes, told: list[bytes]
+) -> None:
+    reached, scope = ask_edge(target)
+    assert (reached, scope["raw_path"]) == (origin, raw_path)
+    assert said(scope, b"x-tidemark-path") == told
+    assert said(scope, b"x-tidemark-edge") == [b"word"]
+    assert said(scope, b"x-tidemark-host") == [b"127.0.0.1:4437"]
+
+
+def test_the_edge_replaces_its_own_headers_in_a_clients_request() -> None:
+    """With `EDGE_SECRET_NAME` only the functions can read the secret: then the edge leaves its header."""
+    forged = [(name, b"forged") for name in (b"x-tidemark-path", b"x-tidemark-host", b"x-tidemark-edge")]
+    _, scope = ask_edge(b"/v1/stream/a", *forged)
+    assert b"forged" not in [value for _, value in scope["headers"]]
+    _, scope = ask_edge(b"/v1/stream/a", *forged, secret="")
+    assert said(scope, b"x-tidemark-edge") == [b"forged"]
+
+
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """`edge/route.js` does the same."""
+    sent = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
+    _, api = ask_edge(b"/v1/stream/a", *sent)
+    assert said(api, b"content-type") == [b"application/octet-stream"]
+    assert said(api, b"x-tidemark-content-type") == [b"text/plain,a/b"]
+    _, live = ask_edge(b"/v1/stream/a?live=sse", *sent, (b"x-tidemark-content-type", b"forged"))
+    assert said(live, b"content-type") == [b"text/plain", b"a/b"]
+    assert said(live, b"x-tidemark-content-type") == []
