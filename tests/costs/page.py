@@ -1,28 +1,63 @@
-"""The operations, measured, and the tables that say what they cost."""
+"""The operations, measured, and the tables of `docs/costs.md` that say what they cost."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
+
+import orjson
 
 from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
-from tests.costs.bodies import json_event, random_bytes
 from tests.support import Process, World, a_key
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
-NAME = "chat/0f8fad5b-d9cb-469f-a165-70867728950e"
-Act = Callable[[Process, StreamKey], object]
+NAME: Final = "chat/0f8fad5b-d9cb-469f-a165-70867728950e"
+
+# --- what is appended ----------------------------------------------------------------------------
+
+_TEXT: Final = (
+    "the stream is read from an offset that its last answer gave and the next message comes when it is "
+    "written so nothing needs to be asked for twice while a tool call returns its rows with names prices "
+    "and dates which the model then puts into words for whoever waits at the other end"
+)
+
+
+def random_bytes(size: int) -> bytes:
+    """Nothing makes them smaller."""
+    return random.Random(size).randbytes(size)
+
+
+def json_event(size: int, number: int = 0) -> bytes:
+    """An event of an agent's session, `size` bytes long: ids, a time, and words."""
+    chance = random.Random(number)
+    event = {
+        "type": "content_block_delta",
+        "session": chance.randbytes(16).hex(),
+        "message": chance.randbytes(8).hex(),
+        "index": number,
+        "at": f"2026-01-02T03:{number % 60:02}:{chance.randrange(60):02}.{chance.randrange(1000):03}Z",
+        "delta": {"type": "text_delta", "text": ""},
+    }
+    missing = size - len(orjson.dumps(event))
+    text = " ".join(chance.choices(_TEXT.split(), k=max(0, missing)))[: max(0, missing)]
+    event["delta"] = {"type": "text_delta", "text": text}
+    return orjson.dumps(event)
+
+
+# --- operations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Operation:
     title: str
-    act: Act
+    act: Callable[[Process, StreamKey], object]
     #: Of the stream before it, as bodies.
     history: tuple[bytes, ...] = (b"x",)
     warm: bool = True
@@ -42,13 +77,14 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     )
 
 
-LOOK = "A look while waiting"
-OPERATIONS = (
+LOOK: Final = "A look while waiting"
+KILOBYTE_OF_JSON: Final = "Append, 1,024 bytes of JSON"
+OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
     _append(random_bytes(300), "Append, 300 bytes"),
     _append(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
     _append(random_bytes(800), "Append, 800 bytes"),
-    _append(json_event(1024), "Append, 1,024 bytes of JSON"),
+    _append(json_event(1024), KILOBYTE_OF_JSON),
     _append(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),
     _append(json_event(10 * 1024), "Append, 10 KB of JSON"),
     _append(random_bytes(10 * 1024), "Append, 10 KB that do not deflate"),
@@ -61,31 +97,87 @@ OPERATIONS = (
     ),
     _catch_up((random_bytes(1024),) * 100, "Catch-up, 100 messages of 1 KB that do not deflate"),
     _catch_up((random_bytes(60 * 1024),) * 60, "Catch-up, 60 messages of 60 KB that do not deflate"),
-    Operation(LOOK, lambda process, key: read_on(process.stores, read(process.stores, key, 1))),
+    Operation(LOOK, lambda process, key: read(process.stores, key, 1)),
 )
 
 
-def measure(world: World, operation: Operation) -> Bill:
+@dataclass(frozen=True)
+class Cost:
+    """Of a million of an operation, in dollars."""
+
+    operation: Operation
+    bill: Bill
+
+    @property
+    def api(self) -> float:
+        """The HTTP API counts by 512 KB."""
+        largest = max(self.operation.sent, self.operation.received, 1)
+        return prices.HTTP_API * math.ceil(largest / prices.HTTP_API_BYTES)
+
+    @property
+    def function(self) -> float:
+        megabytes = self.operation.received / 2**20
+        return compute_dollars(prices.REQUEST_SECONDS + megabytes * prices.PAGE_SECONDS_PER_MB)
+
+    @property
+    def waking(self) -> float:
+        """An append's share of the trigger, where five appends share an invocation."""
+        is_append = self.operation.title.startswith("Append")
+        return notifier_dollars() / prices.RECORDS_AN_INVOCATION if is_append else 0.0
+
+    @property
+    def response_bytes(self) -> int:
+        """Uncompressed, as the HTTP API sends it."""
+        is_write = self.operation.title.startswith(("Append", "Create"))
+        headers = prices.WRITE_HEADER_BYTES if is_write else prices.READ_HEADER_BYTES
+        return self.operation.received + headers
+
+    @property
+    def direct_out(self) -> float:
+        return gigabytes(self.response_bytes) * prices.REGION_OUT_GB
+
+    @property
+    def edge_out(self) -> float:
+        """What CloudFront bills for bytes: to the reader, and of a request's body to the origin."""
+        out = gigabytes(self.response_bytes + prices.EDGE_HEADER_BYTES) * prices.EDGE_OUT_GB
+        carried = self.operation.sent + prices.REQUEST_HEADER_BYTES if self.operation.sent else 0
+        return out + gigabytes(carried) * prices.EDGE_TO_ORIGIN_GB
+
+    @property
+    def origin(self) -> float:
+        """A request that reaches the HTTP API, but for bytes on the way to the client."""
+        return self.bill.storage_dollars + self.api + self.function + self.waking
+
+    @property
+    def deployed(self) -> float:
+        """As the template deploys by default: every request through CloudFront. All in."""
+        return self.origin + edge_request() + self.edge_out
+
+    @property
+    def direct(self) -> float:
+        """By the API's own URL (Edge=false, or Edge=optional and ApiUrl). All in."""
+        return self.origin + self.direct_out
+
+
+def measure(world: World, operation: Operation) -> Cost:
     process, key = world.process(), a_key(NAME)
     process.create(key)
     for body in operation.history:
         process.append(key, body)
     if not operation.warm:
         process = world.process()
-    if operation.title == LOOK:
-        return _difference(process, key, operation)
-    bill = open_bill(process)
-    operation.act(process, key)
-    return bill
+    if operation.title == LOOK:  # Of the second look alone.
+        first = read(process.stores, key, 1)
+        bill = open_bill(process)
+        read_on(process.stores, first)
+    else:
+        bill = open_bill(process)
+        operation.act(process, key)
+    return Cost(operation, bill)
 
 
-def _difference(process: Process, key: StreamKey, operation: Operation) -> Bill:
-    """Of the second look alone."""
-    first = read(process.stores, key, 1)
-    bill = open_bill(process)
-    read_on(process.stores, first)
-    assert operation.act is not None
-    return bill
+def measure_all(world: World) -> dict[str, Cost]:
+    return {operation.title: measure(world, operation) for operation in OPERATIONS}
 
 
 def compute_dollars(seconds: float) -> float:
@@ -99,129 +191,140 @@ def notifier_dollars() -> float:
     return compute_dollars(prices.NOTIFIER_SECONDS) + 2 * prices.READ_UNIT
 
 
+def edge_request() -> float:
+    """Per million."""
+    return prices.EDGE_REQUEST + prices.EDGE_FUNCTION
+
+
 def gigabytes(size: int) -> float:
     """Of a million times `size` bytes."""
     return size * 1e6 / 1e9
 
 
-def api_dollars(operation: Operation) -> float:
-    """The HTTP API counts by 512 KB."""
-    largest = max(operation.sent, operation.received, 1)
-    return prices.HTTP_API * math.ceil(largest / prices.HTTP_API_BYTES)
+# --- waiting: an environment of Lambda for each reader, or one container for all ------------------------
+
+CROWDS: Final = (1, 10, 100, 1000)
+HOURS_A_MONTH: Final = 730
+#: An event stream lasts so long, then its reader comes again (`SSE_SECONDS`).
+WAIT_SECONDS: Final = 55
+WAITS_AN_HOUR: Final = 3600 / WAIT_SECONDS
 
 
-def function_dollars(operation: Operation) -> float:
-    megabytes = operation.received / 2**20
-    return compute_dollars(prices.REQUEST_SECONDS + megabytes * prices.PAGE_SECONDS_PER_MB)
+def function_hour(readers: int) -> float:
+    """Dollars. The requests through CloudFront are in both."""
+    memory = 3600 * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND
+    return readers * (memory + WAITS_AN_HOUR * (prices.LAMBDA_REQUEST + edge_request()) / 1e6)
 
 
-def waking_dollars(operation: Operation) -> float:
-    """An append's share of the trigger, where five appends share an invocation."""
-    return notifier_dollars() / prices.RECORDS_AN_INVOCATION if operation.title.startswith("Append") else 0.0
+def container_hour(readers: int) -> float:
+    """Dollars, of one task (`container/template.yaml`). Of the balancer the larger counts of what it holds
+    and of what arrives in a second; bytes are few."""
+    task = prices.TASK_VCPU * prices.FARGATE_VCPU_HOUR + prices.TASK_GB * prices.FARGATE_GB_HOUR
+    units = max(readers / 3000, readers / WAIT_SECONDS / 25)
+    balancer = prices.BALANCER_HOUR + units * prices.BALANCER_UNIT_HOUR
+    return task + prices.ADDRESS_HOUR + balancer + readers * WAITS_AN_HOUR * edge_request() / 1e6
 
 
-def response_bytes(operation: Operation) -> int:
-    """Uncompressed, as the HTTP API sends it."""
-    is_write = operation.title.startswith(("Append", "Create"))
-    headers = prices.WRITE_HEADER_BYTES if is_write else prices.READ_HEADER_BYTES
-    return operation.received + headers
+# --- tables --------------------------------------------------------------------------------------
 
 
-def direct_out_dollars(operation: Operation) -> float:
-    return gigabytes(response_bytes(operation)) * prices.REGION_OUT_GB
+def tables(costs: dict[str, Cost]) -> list[str]:
+    append = costs[KILOBYTE_OF_JSON]
+    parts = _operations(costs), _one_append(append), _choices(append), _waiting(), _memory()
+    return ["\n".join(lines) for lines in parts]
 
 
-def edge_out_dollars(operation: Operation) -> float:
-    """What CloudFront bills for bytes: to the reader, and of a request's body to the origin."""
-    out = gigabytes(response_bytes(operation) + prices.EDGE_HEADER_BYTES) * prices.EDGE_OUT_GB
-    carried = operation.sent + prices.REQUEST_HEADER_BYTES if operation.sent else 0
-    return out + gigabytes(carried) * prices.EDGE_TO_ORIGIN_GB
-
-
-def origin_dollars(operation: Operation, bill: Bill) -> float:
-    """What a request costs that reaches the HTTP API, but for bytes on the way to the client. Per million."""
-    parts = api_dollars(operation), function_dollars(operation), waking_dollars(operation)
-    return bill.storage_dollars + sum(parts)
-
-
-def default_dollars(operation: Operation, bill: Bill) -> float:
-    """As the template deploys by default: every request through CloudFront. Per million, all in."""
-    edge = prices.EDGE_REQUEST + prices.EDGE_FUNCTION + edge_out_dollars(operation)
-    return origin_dollars(operation, bill) + edge
-
-
-def direct_dollars(operation: Operation, bill: Bill) -> float:
-    """By the API's own URL (Edge=false, or Edge=optional and ApiUrl). Per million, all in."""
-    return origin_dollars(operation, bill) + direct_out_dollars(operation)
-
-
-def render(bills: dict[str, Bill]) -> str:
-    return "\n".join(_lines(bills))
-
-
-def _lines(bills: dict[str, Bill]) -> Iterator[str]:
+def _operations(costs: dict[str, Cost]) -> Iterator[str]:
     columns = "write units | read units | storage | data out | **as deployed** | by the API's URL"
     yield f"| operation | calls | {columns} |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for operation in OPERATIONS:
-        bill = bills[operation.title]
+    for title, cost in costs.items():
+        bill = cost.bill
         calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
-        start = f"| {operation.title} | {calls} | {bill.write_units} | {bill.read_units} "
-        if operation.title == LOOK:
-            # A part of a request that is counted already.
-            yield f"{start}| {bill.storage_dollars:.2f} | – | – | – |"
-            continue
-        yield (
-            f"{start}| {bill.storage_dollars:.2f} | {edge_out_dollars(operation):.2f} "
-            f"| **{default_dollars(operation, bill):.2f}** | {direct_dollars(operation, bill):.2f} |"
+        start = (
+            f"| {title} | {calls} | {bill.write_units} | {bill.read_units} | {bill.storage_dollars:.2f} | "
         )
+        if title == LOOK:  # A part of a request that is counted already.
+            yield f"{start}– | – | – |"
+        else:
+            yield f"{start}{cost.edge_out:.2f} | **{cost.deployed:.2f}** | {cost.direct:.2f} |"
 
 
-def operation_named(title: str) -> Operation:
-    [found] = [each for each in OPERATIONS if each.title == title]
-    return found
-
-
-def render_append(operation: Operation, bill: Bill) -> str:
+def _one_append(cost: Cost) -> Iterator[str]:
     """The arithmetic of one append, as deployed by default and by the API's own URL."""
-    storage, api, compute = bill.storage_dollars, api_dollars(operation), function_dollars(operation)
-    milliseconds = prices.REQUEST_SECONDS * 1000
-    waking, alone = waking_dollars(operation), notifier_dollars()
-    edge, direct = default_dollars(operation, bill), direct_dollars(operation, bill)
-    edge_bytes, direct_bytes = edge_out_dollars(operation), direct_out_dollars(operation)
+    storage, milliseconds = cost.bill.storage_dollars, prices.REQUEST_SECONDS * 1000
+    function = f"Lambda: a request and {milliseconds:.0f} ms × {prices.MEMORY_GB} GB"
+    data_out = "Bytes: a response's headers out, and through CloudFront the body in"
     rows = [
-        (f"DynamoDB: {bill.write_units} write unit × ${prices.WRITE_UNIT}", storage, storage),
-        ("HTTP API", api, api),
-        (f"Lambda: a request and {milliseconds:.0f} ms × {prices.MEMORY_GB} GB", compute, compute),
-        ("Waking, where five appends share an invocation", waking, waking),
-        ("CloudFront: a request and its function", prices.EDGE_REQUEST + prices.EDGE_FUNCTION, 0.0),
-        ("Bytes: a response's headers out, and through CloudFront the body in", edge_bytes, direct_bytes),
+        (f"DynamoDB: {cost.bill.write_units} write unit × ${prices.WRITE_UNIT}", storage, storage),
+        ("HTTP API", cost.api, cost.api),
+        (function, cost.function, cost.function),
+        ("Waking, where five appends share an invocation", cost.waking, cost.waking),
+        ("CloudFront: a request and its function", edge_request(), 0.0),
+        (
+            "Bytes: a response's headers out, and through CloudFront the body in",
+            cost.edge_out,
+            cost.direct_out,
+        ),
     ]
-    lines = ["| part | as deployed | by the API's URL |", "| --- | ---: | ---: |"]
-    lines += [f"| {name} | {first:.3f} | {second:.3f} |" for name, first, second in rows]
-    lines.append(f"| **all in** | **{edge:.2f}** | **{direct:.2f}** |")
-    more = alone - waking
-    lines.append(
-        f"| all in, where each append has a waking to itself | {edge + more:.2f} | {direct + more:.2f} |"
-    )
-    return "\n".join(lines)
+    yield "| part | as deployed | by the API's URL |"
+    yield "| --- | ---: | ---: |"
+    for name, first, second in rows:
+        yield f"| {name} | {first:.3f} | {second:.3f} |"
+    yield f"| **all in** | **{cost.deployed:.2f}** | **{cost.direct:.2f}** |"
+    alone = notifier_dollars() - cost.waking
+    own = f"{cost.deployed + alone:.2f} | {cost.direct + alone:.2f}"
+    yield f"| all in, where each append has a waking to itself | {own} |"
 
 
-def render_choices(operation: Operation, bill: Bill) -> str:
+def _choices(cost: Cost) -> Iterator[str]:
     """What a parameter adds to the append, or takes from it. Per million."""
-    default = default_dollars(operation, bill)
-    more_memory = prices.REQUEST_SECONDS * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
-    choices = [
-        ("`Edge=optional`, and the writer uses `ApiUrl`", direct_dollars(operation, bill) - default),
-        ("`Edge=false`", direct_dollars(operation, bill) - default),
-        ("`MemorySize=1024`, at the same time", more_memory),
-        ("`MemorySize=256`, at the same time", -more_memory / 2),
+    default = cost.deployed
+    memory = prices.REQUEST_SECONDS * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
+    yield "| choice | $ per million appends | all in |"
+    yield "| --- | ---: | ---: |"
+    yield f"| as deployed by default | – | {default:.2f} |"
+    for name, dollars in (
+        ("`Edge=optional`, and the writer uses `ApiUrl`", cost.direct - default),
+        ("`Edge=false`", cost.direct - default),
+        ("`MemorySize=1024`, at the same time", memory),
+        ("`MemorySize=256`, at the same time", -memory / 2),
         ("`LogLevel=INFO`", gigabytes(prices.LOG_LINE_BYTES) * prices.LOG_GB),
-        ("`SystemLogLevel: INFO` (not a parameter: it was so before)",
-         gigabytes(prices.PLATFORM_LINES_BYTES) * prices.LOG_GB),
+        (
+            "`SystemLogLevel: INFO` (not a parameter: it was so before)",
+            gigabytes(prices.PLATFORM_LINES_BYTES) * prices.LOG_GB,
+        ),
         ("`Tracing=Active`", prices.TRACE * prices.TRACED_SHARE),
-    ]  # fmt: skip
-    lines = ["| choice | $ per million appends | all in |", "| --- | ---: | ---: |"]
-    lines.append(f"| as deployed by default | – | {default:.2f} |")
-    lines += [f"| {name} | {dollars:+.2f} | {default + dollars:.2f} |" for name, dollars in choices]
-    return "\n".join(lines)
+    ):
+        yield f"| {name} | {dollars:+.2f} | {default + dollars:.2f} |"
+
+
+def _waiting() -> Iterator[str]:
+    columns = "a function for each, $ a month | one container, $ a month | a reader in it, $ an hour"
+    yield f"| readers that wait all the time | {columns} |"
+    yield "| ---: | ---: | ---: | ---: |"
+    for readers in CROWDS:
+        function, container = function_hour(readers), container_hour(readers)
+        months = f"{function * HOURS_A_MONTH:,.2f} | {container * HOURS_A_MONTH:.2f}"
+        yield f"| {readers:,} | {months} | {container / readers:.5f} |"
+
+
+def _memory() -> Iterator[str]:
+    """The classes of a function's memory on paper: what a request takes and costs in each."""
+    columns = "of a core | warm append, ms | $ a million | 4 MB out of items, ms | 4 MB out of packs, ms"
+    yield f"| `MemorySize` | {columns} |"
+    yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
+    for memory_mb in (256, 512, 1024, prices.WHOLE_CORE_MB):
+        share = memory_mb / prices.WHOLE_CORE_MB
+        append_ms, items_ms, packs_ms = (
+            1000 * (calls * prices.CALL_SECONDS + cpu_seconds / share)
+            for calls, cpu_seconds in (
+                (1, prices.APPEND_CPU_SECONDS),
+                (5, prices.ITEMS_CPU_SECONDS_PER_MB * 4),
+                (3, prices.PACKS_CPU_SECONDS_PER_MB * 4),
+            )
+        )
+        gb_seconds = memory_mb / 1024 * append_ms / 1000
+        dollars = prices.LAMBDA_REQUEST + gb_seconds * prices.LAMBDA_GB_SECOND * 1e6
+        costs = f"{append_ms:.1f} | {dollars:.2f} | {items_ms:,.0f} | {packs_ms:,.0f}"
+        yield f"| {memory_mb:,} | {share:.2f} | {costs} |"

@@ -61,3 +61,13 @@ EDGE_HEADER_BYTES: Final = 210
 #: A request's line at LogLevel=INFO; the platform's two lines at SystemLogLevel=INFO.
 LOG_LINE_BYTES: Final = 300
 PLATFORM_LINES_BYTES: Final = 500
+
+#: So much memory comes with one whole core.
+WHOLE_CORE_MB: Final = 1769
+#: One call to the table, which no memory makes faster.
+CALL_SECONDS: Final = 0.005
+#: CPU, from `docs/internals/benchmarks.md` and `docs/internals/packs.md`: a warm append, and a
+#: megabyte of messages of about a hundred bytes out of items and out of packs.
+APPEND_CPU_SECONDS: Final = 0.000241
+ITEMS_CPU_SECONDS_PER_MB: Final = 0.0497
+PACKS_CPU_SECONDS_PER_MB: Final = 0.006

@@ -22,11 +22,6 @@ def test_the_page_has_the_models_numbers(table: str) -> None:
     assert f"\n{table}\n" in PAGE
 
 
-def test_nothing_costs_nothing() -> None:
-    idle = demand_of(Load(appends_per_second=0, waiting_readers=0))
-    assert (idle.dollars, idle.write_units, idle.read_units, idle.queues) == (0, 0, 0, 0)
-
-
 def test_silent_readers_begin_a_poll_every_twenty_five_seconds() -> None:
     """As counted for one reader: 2.4 polls a minute, each with a read of the stream's item."""
     silent = demand_of(Load(appends_per_second=0, waiting_readers=60))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.costs.bodies import json_event, random_bytes
+from tests.costs.page import json_event, random_bytes
 from tests.support import JSON, Process, World, a_key
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
