@@ -261,11 +261,7 @@ def _one_append(cost: Cost) -> Iterator[str]:
         (function, cost.function, cost.function),
         ("Waking, where five appends share an invocation", cost.waking, cost.waking),
         ("CloudFront: a request and its function", edge_request(), 0.0),
-        (
-            "Bytes: a response's headers out, and through CloudFront the body in",
-            cost.edge_out,
-            cost.direct_out,
-        ),
+        (data_out, cost.edge_out, cost.direct_out),
     ]
     yield "| part | as deployed | by the API's URL |"
     yield "| --- | ---: | ---: |"

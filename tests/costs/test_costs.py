@@ -95,7 +95,7 @@ def test_in_the_container_a_waiting_reader_costs_a_tenth_from_twenty_readers_on(
 
 
 def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
-    """CloudFront in front and nothing past it, the memory, the levels of logs, the free key; the container."""
+    """CloudFront in front and nothing past it, the memory, the logs, the free key; the container."""
     parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
     assert parameters["MemorySize"] == prices.MEMORY_GB * 1024
     assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
