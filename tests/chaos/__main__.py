@@ -17,7 +17,7 @@ import uvloop
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
 from tests.chaos.recording import Violation
-from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
+from tests.chaos.report import final_table, keep, verdict_lines
 
 
 def main() -> int:
@@ -53,14 +53,14 @@ def _tell(campaign: Campaign, violations: list[Violation]) -> None:
     recordings = campaign.scene.recordings
     _say(final_table(campaign.totals, campaign.faults, recordings, violations))
     _say(f"packs in the end: {campaign.packs}")
-    _say(answers_line(campaign.scene.counts))
-    for line in violation_lines(violations):
-        _say(line)
+    answers = (f"{name} × {count}" for name, count in sorted(campaign.scene.counts.items()))
+    _say(f"answers: {', '.join(answers)}")
     if violations:
         keep(campaign.folder, recordings, campaign.system.events, violations, campaign.began)
         for part in campaign.disk.path.glob("data/**/tidemark.db*"):
             shutil.copy(part, campaign.folder)
-    _say(verdict_line(campaign.totals.acknowledged, violations))
+    for line in verdict_lines(campaign.totals.acknowledged, violations):
+        _say(line)
 
 
 def _wish() -> Wish:

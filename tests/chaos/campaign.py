@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -24,7 +25,7 @@ from tests.chaos.logs import server_log_violations
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
 from tests.chaos.recording import StreamHistory, Violation
 from tests.chaos.report import Totals, progress_line
-from tests.chaos.scene import PEACE_SECONDS, Insisting, Scene
+from tests.chaos.scene import PEACE_SECONDS, Insisting, Left, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule
 from tests.chaos.system import System, SystemFailed
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
@@ -154,7 +155,8 @@ class Campaign:
         for number, crowd in enumerate(crowds):
             path = f"/v1/stream/main-{number}"
             history = self.scene.recordings.history(path)
-            await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201})
+            with suppress(Left):
+                await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201})
             self.scene.keep(path, history)
             for run in self._population(path, history, f"m{number}", crowd):
                 self._start(run)
@@ -194,10 +196,9 @@ class Campaign:
     async def _sequenced(self, path: str, name: str) -> None:
         history = self.scene.recordings.history(path)
         keeper = Insisting(self.scene, name)
-        made = await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201}, later={200})
-        if made is not None:
-            self.scene.keep(path, history)
-            await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
+        await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201}, later={200})
+        self.scene.keep(path, history)
+        await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
 
     def _start(self, run: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(self._live(run), name=getattr(run, "__qualname__", "")))
@@ -205,7 +206,8 @@ class Campaign:
     async def _live(self, run: Coroutine[Any, Any, None]) -> None:
         """A writer or reader that cannot make sense of an answer ends, and that is a violation."""
         try:
-            await run
+            with suppress(Left):
+                await run
         except Exception:  # noqa: BLE001 - whatever it is, it is told
             text = traceback.format_exc()
             self._failures.append(
@@ -292,7 +294,7 @@ class Campaign:
         self.say("reading everything once more")
         self.scene.make_peace()
         questions: Iterator[Callable[[Snapshotter], Awaitable[object]]] = chain(
-            (partial(_read_last, path=path, history=history) for path, history in self.scene.kept),
+            (partial(Snapshotter.read_log, path=path, history=each) for path, each in self.scene.kept),
             (partial(Snapshotter.read_snapshot, snapshot=each) for each in self.scene.kept_snapshots),
             (partial(Snapshotter.is_gone, path=path) for path in self.scene.dead),
         )
@@ -300,7 +302,8 @@ class Campaign:
         async def ask(reader: Snapshotter) -> None:
             reader.patient_seconds = PEACE_SECONDS
             for question in questions:
-                await question(reader)
+                with suppress(Left):
+                    await question(reader)
 
         readers = [Snapshotter(self.scene, f"final-{number}") for number in range(_LAST_READERS)]
         await asyncio.gather(*(self._live(ask(reader)) for reader in readers))
@@ -324,7 +327,3 @@ class Campaign:
         if not self.scene.acknowledged:
             found.append(Violation("nothing was acknowledged", "the system", "so nothing is proven"))
         return found
-
-
-async def _read_last(reader: Snapshotter, path: str, history: StreamHistory) -> None:
-    history.log = await reader.read_all(path, history)

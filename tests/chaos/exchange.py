@@ -52,9 +52,14 @@ class Request:
         return _PRODUCER.search(self.head) is not None
 
     @property
+    def is_to_dynamodb(self) -> bool:
+        """Or to SQS, which is not throttled here."""
+        return _TARGET.search(self.head) is not None
+
+    @property
     def is_write(self) -> bool:
         """To DynamoDB or S3."""
-        if _TARGET.search(self.head):
+        if self.is_to_dynamodb:
             return self.operation in _DYNAMODB_WRITES
         return self.method in {"PUT", "POST", "DELETE"}
 

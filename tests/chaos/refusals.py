@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
+from http import HTTPStatus
 
 from tests.chaos.exchange import Request
-
-_NAMESPACE = "com.amazonaws.dynamodb.v20120810"
-_SINGLE_WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
+from tests.support import conflict, refusal
 
 
 def throttle(request: Request, chance: random.Random) -> bytes:
     """Too many requests; nothing was done."""
-    if not request.operation[0].isupper() or request.operation == request.method:
-        return _s3(503, "SlowDown", "Please reduce your request rate.")
-    if request.operation == "TransactWriteItems":
-        items = len(json.loads(request.body)["TransactItems"])
-        reasons = [{"Code": "None"} for _ in range(items)]
-        reasons[chance.randrange(items)] = {
-            "Code": "TransactionConflict",
-            "Message": "Transaction is ongoing",
-        }
-        return _dynamodb(
-            400, "TransactionCanceledException", "Transaction cancelled", CancellationReasons=reasons
-        )
-    if request.operation in _SINGLE_WRITES and chance.random() < 0.5:
-        return _dynamodb(400, "TransactionConflictException", "Transaction is ongoing for the item")
-    return _dynamodb(400, "ProvisionedThroughputExceededException", "The level of throughput was exceeded")
+    if not request.is_to_dynamodb:
+        return _of_s3(503, "SlowDown")
+    if request.operation == "TransactWriteItems" or (request.is_write and chance.random() < 0.5):
+        return _of_dynamodb(*conflict(request.operation))
+    return _of_dynamodb(*refusal("ProvisionedThroughputExceededException"))
 
 
 def internal_error(request: Request) -> bytes:
     """It may have been done or not."""
-    if request.operation == request.method:
-        return _s3(500, "InternalError", "We encountered an internal error. Please try again.")
-    return _dynamodb(500, "InternalServerError", "Internal server error")
+    if not request.is_to_dynamodb:
+        return _of_s3(500, "InternalError")
+    return _of_dynamodb(500, refusal("InternalServerError")[1])
 
 
-def _dynamodb(status: int, code: str, message: str, **more: object) -> bytes:
-    body = json.dumps({"__type": f"{_NAMESPACE}#{code}", "message": message, **more}).encode()
-    head = (
-        f"HTTP/1.1 {status} {'Bad Request' if status == 400 else 'Internal Server Error'}\r\n"
-        f"content-type: application/x-amz-json-1.0\r\nx-amzn-requestid: CHAOS\r\n"
-        f"x-amz-crc32: {zlib.crc32(body)}\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+def _of_dynamodb(status: int, body: bytes) -> bytes:
+    return _reply(status, "application/x-amz-json-1.0", body, f"x-amz-crc32: {zlib.crc32(body)}\r\n")
 
 
-def _s3(status: int, code: str, message: str) -> bytes:
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{message}</Message>'
-        "<RequestId>CHAOS</RequestId></Error>"
-    ).encode()
-    head = (
-        f"HTTP/1.1 {status} {'Slow Down' if status == 503 else 'Internal Server Error'}\r\n"
-        f"content-type: application/xml\r\nx-amz-request-id: CHAOS\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+def _of_s3(status: int, code: str) -> bytes:
+    return _reply(status, "application/xml", f"<Error><Code>{code}</Code></Error>".encode())
+
+
+def _reply(status: int, content_type: str, body: bytes, more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n{more}"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body

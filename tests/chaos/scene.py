@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -145,6 +146,10 @@ def says_nothing_happened(answer: Answer) -> bool:
     return answer.status < 500 or b"othing" in answer.body
 
 
+class Left(Exception):
+    """A name is left as it is: what became of it is not known, or wrong, and then that is told."""
+
+
 class Insisting:
     """Asks until there is an answer that says something, past the clients' proxy."""
 
@@ -168,11 +173,11 @@ class Insisting:
         later: frozenset[int] | set[int] = frozenset(),
         wrong: str = REFUSED_THOUGH_RIGHT,
         expires_at: float = math.inf,
-    ) -> Answer | None:
-        """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
-        come as well once an earlier try was left without an answer; from `expires_at` on, by the monotonic
-        clock, 409 is right. None where the answer is wrong, where there is none for good, or where nobody
-        knows what a try that timed out may still do (a read does nothing)."""
+    ) -> Answer:
+        """The first answer that is neither 429 nor a 5xx, counted. `later` are the statuses that may come as
+        well once an earlier try was left without an answer; from `expires_at` on, by the monotonic clock, 409
+        is right. Raises Left where the answer is wrong, where there is none for good, or where nobody knows
+        what a try that timed out may still do (a read does nothing)."""
         allowed = set(at_first)
         busy_since = began = time.monotonic()
         while True:
@@ -181,22 +186,26 @@ class Insisting:
             except TimedOut:
                 if self.scene.is_for_good(began, math.inf):
                     self.scene.step(path, what, NO_ANSWER, allowed, UNAVAILABLE_FOR_GOOD)
-                return None
+                raise Left from None
             if is_unknown:
                 allowed |= later
-            if not answer.status or answer.status >= 500:
-                busy_since = time.monotonic()
-                if self.scene.is_for_good(began, self.unavailable_seconds):
-                    self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
-                    return None
-            elif answer.status != BUSY:
-                if time.monotonic() >= expires_at:
-                    allowed.add(409)
-                return answer if self.scene.step(path, what, answer, allowed, wrong) else None
-            elif time.monotonic() - busy_since > BRICKED_SECONDS:
-                self.scene.step(path, what, answer, allowed, BRICKED)
-                return None
-            await asyncio.sleep(self.chance.uniform(0.05, 0.3))
+            if answer.status in {0, BUSY} or answer.status >= 500:
+                busy_since = busy_since if answer.status == BUSY else time.monotonic()
+                if why := self._why_to_give_up(answer, began, busy_since):
+                    self.scene.step(path, what, answer, allowed, why)
+                    raise Left
+                await asyncio.sleep(self.chance.uniform(0.05, 0.3))
+                continue
+            if time.monotonic() >= expires_at:
+                allowed.add(409)
+            if self.scene.step(path, what, answer, allowed, wrong):
+                return answer
+            raise Left
+
+    def _why_to_give_up(self, answer: Answer, began: float, busy_since: float) -> str | None:
+        if answer.status == BUSY:
+            return BRICKED if time.monotonic() - busy_since > BRICKED_SECONDS else None
+        return UNAVAILABLE_FOR_GOOD if self.scene.is_for_good(began, self.unavailable_seconds) else None
 
     async def _ask(
         self, what: str, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
@@ -221,45 +230,26 @@ class Insisting:
         except TimeoutError:
             return
 
-    async def append(
-        self, path: str, history: StreamHistory, append: Append, **headers: str
-    ) -> Answer | None:
+    async def append(self, path: str, history: StreamHistory, append: Append, **headers: str) -> None:
         """Exactly once: the writer is a producer, and numbers its appends from 0 on."""
         history.appends.append(append)
-        asked = JSON | {
-            "Producer-Id": append.writer,
-            "Producer-Epoch": "0",
-            "Producer-Seq": str(append.number),
-            **headers,
-        }
+        claim = {"Producer-Id": append.writer, "Producer-Epoch": "0", "Producer-Seq": str(append.number)}
+        body, asked = render_body(render_messages(append)), JSON | claim | headers
         answer = await self.insist(
-            "POST",
-            path,
-            render_body(render_messages(append)),
-            asked,
-            what="append",
-            at_first={200},
-            later={204},
-            wrong=VANISHED,
+            "POST", path, body, asked, what="append", at_first={200}, later={204}, wrong=VANISHED
         )
-        if answer is not None:
-            self.scene.acknowledge(history, append, answer.next_offset)
-        return answer
+        self.scene.acknowledge(history, append, answer.next_offset)
 
-    async def append_some(self, path: str, history: StreamHistory, writer: str, numbers: range) -> bool:
-        """Whether all of them were acknowledged."""
-        for number in numbers:
+    async def append_some(self, path: str, history: StreamHistory, writer: str, count: int) -> None:
+        for number in range(count):
             append = Append(writer, number, self.chance.choice((1, 1, 1, 4)), time.monotonic())
-            if await self.append(path, history, append) is None:
-                return False
-        return True
+            await self.append(path, history, append)
 
-    async def append_refused(
+    async def append_refused(  # noqa: PLR0917 - what it is, and how it is sent
         self,
         path: str,
         history: StreamHistory,
         append: Append,
-        *,
         body: bytes,
         headers: Mapping[str, str],
         status: int,
@@ -267,38 +257,29 @@ class Insisting:
         """What must be refused with `status`, and never be seen."""
         append.outcome = Outcome.REFUSED
         history.appends.append(append)
-        await self.insist(
-            "POST",
-            path,
-            body,
-            headers,
-            what=f"bad append ({status})",
-            at_first={status},
-            wrong=LET_IN,
-        )
+        what = f"bad append ({status})"
+        with suppress(Left):
+            await self.insist("POST", path, body, headers, what=what, at_first={status}, wrong=LET_IN)
 
-    async def read_all(self, path: str, history: StreamHistory, start: int = 0) -> bytes | None:
-        """The log from `start` to the tail; its pages are recorded. None where it cannot be read, which the
-        judge is told by `unread`."""
+    async def read_log(self, path: str, history: StreamHistory) -> bytes:
+        """The log from its base to the tail; its pages are recorded. Where it cannot be read, the judge is
+        told so by `unread`."""
         history.unread = True
-        pieces, offset = [], start
-        while True:
+        pieces, offset, is_read = [], history.base, False
+        while not is_read:
             known_end = history.known_end
             answer = await self.insist(
                 "GET", f"{path}?offset={offset:016d}", what="catch-up", at_first={200}, wrong=VANISHED
             )
-            if answer is None:
-                return None
-            page = read_page(self.name, offset, answer, known_end)
-            history.pages.append(page)
+            history.pages.append(read_page(self.name, offset, answer, known_end))
             pieces.append(stored_bytes(answer.body))
-            if answer.up_to_date:
-                history.unread = False
-                return b"".join(pieces)
-            if answer.next_offset <= offset:
+            is_read = answer.up_to_date
+            if not is_read and answer.next_offset <= offset:
                 self.scene.step(path, "catch-up", answer, frozenset(), NO_PROGRESS)
-                return None
+                raise Left
             offset = answer.next_offset
+        history.unread, history.log = False, b"".join(pieces)
+        return history.log
 
 
 def stored_bytes(body: bytes) -> bytes:

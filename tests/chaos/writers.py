@@ -202,8 +202,6 @@ class Intruder(Insisting):
                     (body, JSON | {"Producer-Id": "half"}, 400),
                 )
             )
-            await self.append_refused(
-                self._path, self._history, append, body=bad_body, headers=headers, status=status
-            )
+            await self.append_refused(self._path, self._history, append, bad_body, headers, status)
             number += 1
             await self.pause(0.5)

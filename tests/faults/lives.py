@@ -1,4 +1,5 @@
-"""The life of some streams, step by step: every write of every step is recorded and can be sent again."""
+"""The life of some streams, step by step. Every write of every step is recorded and can be sent again, and
+replies can be lost."""
 
 from __future__ import annotations
 
@@ -11,28 +12,28 @@ from unittest.mock import patch
 import orjson
 import pytest
 
-from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
+from tests.support import BYTES, HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
-from tidemark.protocol.errors import (
-    BucketNotEmpty,
-    BucketNotFound,
-    ProtocolError,
-)
+from tidemark.protocol.bucket import ListingRequest
+from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
+from tidemark.service.bootstrap import bootstrap
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import (
     LAPSES_AFTER_MS,
+    MAX_ANSWER_BYTES,
     PublishRequest,
     begin_upload,
     publish_snapshot,
@@ -61,6 +62,10 @@ class Life:
     notes: dict[str, Any] = field(default_factory=dict)
     #: Keys of items that were removed.
     vacated: set[Place] = field(default_factory=set)
+    #: The number of the step, where steps may be repeated. What it has decided on its first try is kept.
+    step: int | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+    _appends: int = 0
 
     def __post_init__(self) -> None:
         self.send = self.process.dynamodb.send
@@ -71,25 +76,47 @@ class Life:
             self.recorded.append((operation, body))
         return self.send(operation, body)
 
-    def visible(self) -> list[Any]:
-        """What anybody can see of its names."""
-        reader = self.world.process()
+    def attempt(self, act: Step) -> object:
+        self._appends = 0
+        return act(self)
+
+    def append(self, body: bytes, key: StreamKey | None = None, **asked: Any) -> None:
+        """Where the step may be repeated, each append has a claim, so that it lands once."""
+        if self.step is not None:
+            asked = {"claim": (f"step {self.step}", 0, self._appends)} | asked
+            self._appends += 1
+        self.process.append(key or self.key, body, **asked)
+
+    def tail(self) -> int:
+        """When the step was tried first."""
+        if "tail" not in self.kept:
+            self.kept["tail"] = load_head(self.process.stores, self.key).tail.offset
+        return int(self.kept["tail"])
+
+    def visible(self, process: Process | None = None) -> list[Any]:
+        """What anybody can see of its names, and that through another process, unless one is named."""
+        stores = (process or self.world.process()).stores
         seen: list[Any] = []
         for key in (self.key, self.other):
             try:
-                known = load_head(reader.stores, key)
+                known = load_head(stores, key)
                 snapshot = known.record.snapshot
-                folded = read_snapshot(reader.stores, key, snapshot.offset).data if snapshot else None
+                folded = read_snapshot(stores, key, snapshot.offset).data if snapshot else None
                 start, data = known.record.retained, b""
                 while start < known.tail.offset:
-                    reading = read(reader.stores, key, start)
+                    reading = read(stores, key, start)
                     data, start = data + reading.data, reading.page.end
-                seen.append((known.record.incarnation, known.tail, data, folded))
-            except ProtocolError as refusal:
+                parts = [part.body for part in bootstrap(stores, key).parts] if data else []
+                if data and known.record.content_type == BYTES:
+                    parts.append(read(stores, key, (known.record.retained + known.tail.offset) // 2).data)
+                seen.append((known.record.incarnation, known.tail, data, folded, parts))
+            except (StreamNotFound, StreamGone) as refusal:
                 seen.append(refusal.status)
         if "bucket" in self.notes:
             try:
-                seen.append(describe_bucket(reader.stores, self.notes["bucket"]))
+                seen.append(describe_bucket(stores, self.notes["bucket"]))
+                streams = list_streams(stores, self.notes["bucket"], ListingRequest()).streams
+                seen.append([known.record.key.stream_id for known in streams])
             except BucketNotFound:
                 seen.append(None)
         return seen
@@ -118,63 +145,61 @@ class Life:
 
 
 def later(ms: int) -> Step:
-    def advance(life: Life) -> None:
-        life.world.clock.advance(ms)
-
-    advance.__name__ = f"later({ms})"
-    return advance
+    return lambda life: life.world.clock.advance(ms)
 
 
-def a_moment(life: Life) -> None:
-    life.world.clock.advance(1)
+def creates(**asked: Any) -> Step:
+    return lambda life: life.process.create(life.key, **asked)
+
+
+def appends(body: bytes, **asked: Any) -> Step:
+    return lambda life: life.append(body, **asked)
+
+
+def forks(*place: int, **asked: Any) -> Step:
+    return lambda life: life.process.fork(life.other, life.key, *place, **asked)
+
+
+a_moment, an_hour, two_hours = later(1), later(HOUR_AND_A_BIT), later(2 * HOUR_MS)
+create_plain, create_closed = creates(), creates(body=b"all", closed=True)
+create_with_content, create_large = creates(body=b"first"), creates(body=LARGE)
+create_for_ten_minutes = creates(expiry=Expiry(ttl_seconds=600))
+create_json = creates(content_type=JSON, body=b'["first"]')
+create_with_a_size = creates(content_type=JSON, retention=Retention(size=20))
+create_with_an_age = creates(content_type=JSON, retention=Retention(seconds=1800))
+append, append_large, close = appends(b"more"), appends(LARGE), appends(b"end", close=True)
+append_json = appends(b'{"more": 1}', content_type=JSON)
+fork, fork_inside, fork_for_ten_minutes = forks(), forks(0, 2), forks(expiry=Expiry(ttl_seconds=600))
 
 
 def janitor(life: Life) -> None:
     sweep(life.process.stores)
 
 
-def create_plain(life: Life) -> None:
-    life.process.create(life.key)
-
-
-def create_with_content(life: Life) -> None:
-    life.process.create(life.key, body=b"first")
-
-
-def create_json(life: Life) -> None:
-    life.process.create(life.key, content_type=JSON, body=b'["first"]')
-
-
-def create_large(life: Life) -> None:
-    life.process.create(life.key, body=LARGE)
-
-
-def create_for_ten_minutes(life: Life) -> None:
-    life.process.create(life.key, expiry=Expiry(ttl_seconds=600))
-
-
-def append(life: Life) -> None:
-    life.process.append(life.key, b"more")
-
-
-def append_json(life: Life) -> None:
-    life.process.append(life.key, b'{"more": 1}', content_type=JSON)
-
-
-def append_large(life: Life) -> None:
-    life.process.append(life.key, LARGE)
-
-
 def append_by_many_producers(life: Life) -> None:
     """More than a batch carries: some are pushed out, come back and are pushed out again."""
-    seq = life.notes.get("seq", 0)
+    if "seq" not in life.kept:
+        life.kept["seq"] = life.notes["seq"] = life.notes.get("seq", -1) + 1
     for producer in range(12):
-        life.process.append(life.key, b".", claim=(f"p{producer}", 0, seq))
-    life.notes["seq"] = seq + 1
+        life.append(b".", claim=(f"p{producer}", 0, life.kept["seq"]))
 
 
-def close(life: Life) -> None:
-    life.process.append(life.key, b"end", close=True)
+def append_some(life: Life) -> None:
+    for number in range(6):
+        life.append(b'["%d", %d]' % (number, number), content_type=JSON)
+
+
+def append_as_mail(life: Life) -> None:
+    with patch.object(_Attempt, "combines", lambda *_: True):
+        life.append(b"<mail>")
+
+
+def append_to_the_fork(life: Life) -> None:
+    life.append(b"fork's own", life.other)
+
+
+def append_json_to_the_fork(life: Life) -> None:
+    life.append(b'["fork\'s own"]', life.other, content_type=JSON)
 
 
 def read_it(life: Life) -> None:
@@ -185,41 +210,48 @@ def delete_it(life: Life) -> None:
     delete(life.process.stores, life.key)
 
 
-def fork(life: Life) -> None:
-    life.process.fork(life.other, life.key)
-
-
-def append_to_the_fork(life: Life) -> None:
-    life.process.append(life.other, b"fork's own")
-
-
 def delete_the_fork(life: Life) -> None:
     delete(life.process.stores, life.other)
 
 
 def publish(life: Life) -> None:
-    offset = load_head(life.process.stores, life.key).tail.offset
-    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
+    publish_snapshot(life.process.stores, life.key, PublishRequest(life.tail(), FOLDED, b"folded"))
 
 
-def trim(life: Life) -> None:
-    """All but the last message."""
-    start = load_head(life.process.stores, life.key).tail.offset
-    life.process.append(life.key, b'["last"]', content_type=JSON)
-    assert trim_below(life.process.stores, life.key, start)
+def publish_inside(life: Life) -> None:
+    """Inside what is packed by then."""
+    publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
 
 
-def upload(life: Life) -> None:
-    offset = load_head(life.process.stores, life.key).tail.offset
-    begun = begin_upload(life.process.stores, life.key, offset)
-    blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
-    life.process.objects.put(blob, b"folded elsewhere")
-    life.notes["upload"] = (offset, begun.id)
+def uploads(body: bytes) -> Step:
+    def upload(life: Life) -> None:
+        begun = begin_upload(life.process.stores, life.key, life.tail())
+        blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
+        life.process.objects.put(blob, body)
+        life.notes["upload"] = (life.tail(), begun.id)
+
+    return upload
+
+
+upload, upload_nothing = uploads(b"folded elsewhere"), uploads(b"")
+upload_more_than_one_answer = uploads(bytes(MAX_ANSWER_BYTES + 1))
 
 
 def publish_the_upload(life: Life) -> None:
     offset, name = life.notes["upload"]
     publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+
+
+def trim(life: Life) -> None:
+    """All but the last message."""
+    start = life.tail()
+    life.append(b'["last"]', content_type=JSON)
+    trim_below(life.process.stores, life.key, start)
+
+
+def trim_inside(life: Life) -> None:
+    """Inside what is packed by then."""
+    trim_below(life.process.stores, life.key, 8)
 
 
 def make_a_bucket(life: Life) -> None:
@@ -239,59 +271,27 @@ def refuse_to_remove_the_full_bucket(life: Life) -> None:
         remove_the_bucket(life)
 
 
-def append_some(life: Life) -> None:
-    for number in range(6):
-        life.process.append(life.key, b'["%d", %d]' % (number, number), content_type=JSON)
+def packs_by(**sizes: int) -> Step:
+    packing = Packing(HOUR_MS, every_bytes=1, min_batches=2, block_bytes=16, **sizes)
+    return lambda life: setattr(life.process.stores, "packing", packing)
 
 
-def switch_packing_on(life: Life) -> None:
-    packing = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
-    life.process.stores.packing = packing
+switch_packing_on, pack_all_in_one = packs_by(pack_bytes=40), packs_by()
 
 
 def there_is_a_pack(life: Life) -> None:
     assert any("px" in item for item in life.table().values())
 
 
-def pack_all_in_one(life: Life) -> None:
-    life.process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2, block_bytes=16)
-
-
 def packs_were_taken_in(life: Life) -> None:
     assert any(item.get("kd") == {"S": "replaced"} for item in life.table().values())
-
-
-def publish_inside(life: Life) -> None:
-    """Inside what is packed by then."""
-    publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
-
-
-def create_with_a_size(life: Life) -> None:
-    life.process.create(life.key, content_type=JSON, retention=Retention(size=20))
-
-
-def create_with_an_age(life: Life) -> None:
-    life.process.create(life.key, content_type=JSON, retention=Retention(seconds=1800))
 
 
 def it_has_let_go(life: Life) -> None:
     """Of more than the last time."""
     retained = load_head(life.process.stores, life.key).record.retained
-    assert retained > life.notes.get("retained", 0)
+    assert retained > life.kept.setdefault("retained", life.notes.get("retained", 0))
     life.notes["retained"] = retained
-
-
-def trim_inside(life: Life) -> None:
-    """Inside what is packed by then."""
-    assert trim_below(life.process.stores, life.key, 8)
-
-
-def fork_for_ten_minutes(life: Life) -> None:
-    life.process.fork(life.other, life.key, expiry=Expiry(ttl_seconds=600))
-
-
-def append_json_to_the_fork(life: Life) -> None:
-    life.process.append(life.other, b'["fork\'s own"]', content_type=JSON)
 
 
 def wait_for_it(life: Life) -> None:
@@ -299,75 +299,66 @@ def wait_for_it(life: Life) -> None:
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
 
 
-def append_as_mail(life: Life) -> None:
-    with patch.object(_Attempt, "combines", lambda *_: True):
-        life.process.append(life.key, b"<mail>")
-
-
 LIVES: dict[str, list[Step]] = {
     "combined": [create_plain, append_as_mail, append, append_as_mail, append_as_mail, delete_it, a_moment,
-                 create_plain, append_as_mail, close, delete_it, later(HOUR_AND_A_BIT), janitor],
-    "plain": [create_plain, append, delete_it, a_moment, create_plain, append, close, delete_it,
-              later(HOUR_AND_A_BIT), janitor, create_with_content],
-    "never written to": [create_plain, delete_it, a_moment, create_plain, delete_it,
-                         later(HOUR_AND_A_BIT), janitor, create_plain],
-    "with content": [create_with_content, append, delete_it, later(HOUR_AND_A_BIT), janitor, create_plain],
-    "large": [create_large, append_large, delete_it, later(HOUR_AND_A_BIT), janitor, janitor,
-              create_plain, append, later(HOUR_AND_A_BIT), janitor],
+                 create_plain, append_as_mail, close, delete_it, an_hour, janitor],
+    "plain": [create_plain, create_plain, append, delete_it, a_moment, create_plain, append, close, delete_it,
+              an_hour, janitor, create_with_content],
+    "never written to": [create_plain, delete_it, a_moment, create_plain, delete_it, an_hour, janitor,
+                         create_closed],
+    "with content": [create_with_content, append, delete_it, an_hour, janitor, create_plain],
+    "large": [create_large, append_large, delete_it, an_hour, janitor, janitor, create_plain, append, an_hour,
+              janitor],
     "expiry": [create_for_ten_minutes, later(4 * MINUTE_MS), read_it, later(4 * MINUTE_MS), read_it,
-               later(8 * MINUTE_MS), janitor, append, later(20 * MINUTE_MS), janitor,
-               later(HOUR_AND_A_BIT), janitor, create_for_ten_minutes, delete_it],
+               later(8 * MINUTE_MS), janitor, append, later(20 * MINUTE_MS), janitor, an_hour, janitor,
+               create_for_ten_minutes, delete_it],
     "expired and replaced": [create_for_ten_minutes, append, later(20 * MINUTE_MS), create_with_content,
-                             append, janitor, later(HOUR_AND_A_BIT), janitor, delete_it],
+                             append, janitor, an_hour, janitor, delete_it],
     "many producers": [create_plain, append_by_many_producers, append_by_many_producers,
                        append_by_many_producers, delete_it],
-    "forks": [create_with_content, fork, append_to_the_fork, append, delete_the_fork, a_moment, fork,
-              delete_it, append_to_the_fork, delete_the_fork, janitor, later(HOUR_AND_A_BIT), janitor,
-              create_plain],
-    "snapshots": [create_json, append_json, publish, append_json, publish, later(HOUR_AND_A_BIT), janitor,
-                  append_json, delete_it, later(HOUR_AND_A_BIT), janitor],
-    "trims": [create_json, append_json, trim, append_json, trim, later(HOUR_AND_A_BIT), janitor, append_json,
-              publish, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT), janitor],
-    "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish,
-                later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
-    "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],
+    "forks": [create_with_content, fork, append_to_the_fork, append, delete_the_fork, a_moment, fork_inside,
+              delete_it, append_to_the_fork, delete_the_fork, janitor, an_hour, janitor, create_plain],
+    "snapshots": [create_json, append_json, publish, append_json, publish, an_hour, janitor, append_json,
+                  delete_it, an_hour, janitor],
+    "trims": [create_json, append_json, trim, append_json, trim, an_hour, janitor, append_json, publish,
+              an_hour, janitor, delete_it, an_hour, janitor],
+    "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish, an_hour, janitor,
+                later(LAPSES_AFTER_MS), janitor],
+    "a published upload": [create_json, append_json, upload_nothing, publish_the_upload, append_json],
+    "a large upload": [create_json, upload_more_than_one_answer, publish_the_upload, append_json],
     "a lapsed upload": [create_json, append_json, upload, later(LAPSES_AFTER_MS), janitor, append_json],
     "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
                 delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
                 delete_it, remove_the_bucket, a_moment, make_a_bucket],
-    "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
-              there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
-              fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
-    "packs of packs": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT), janitor,
-                       there_is_a_pack, pack_all_in_one, append_some, append_some, later(HOUR_AND_A_BIT),
-                       janitor, packs_were_taken_in, append_some, later(KEEP_REPLACED_MS), janitor,
-                       publish_inside, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
-                       janitor, create_json],
-    "a size": [create_with_a_size, append_some, later(2 * HOUR_MS), janitor, it_has_let_go, append_some,
-               later(2 * HOUR_MS), janitor, it_has_let_go, append_json, later(HOUR_AND_A_BIT), janitor,
-               delete_it, later(HOUR_AND_A_BIT), janitor, create_with_a_size],
-    "an age": [create_with_an_age, append_some, later(2 * HOUR_MS), janitor, it_has_let_go, append_json,
-               later(HOUR_AND_A_BIT), janitor, publish, later(HOUR_AND_A_BIT), janitor],
-    "a size and packs": [switch_packing_on, create_with_a_size, append_some, append_some, later(2 * HOUR_MS),
-                         janitor, janitor, it_has_let_go, append_some, later(2 * HOUR_MS), janitor,
-                         it_has_let_go, later(HOUR_AND_A_BIT), janitor, append_json, delete_it],
-    "a packed source that is trimmed": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT),
-                                        janitor, there_is_a_pack, fork, trim_inside, append_json_to_the_fork,
-                                        later(HOUR_AND_A_BIT), janitor, delete_the_fork,
-                                        later(HOUR_AND_A_BIT), janitor, append_json],
-    "a packed source that is deleted": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT),
-                                        janitor, fork, delete_it, later(HOUR_AND_A_BIT), janitor,
-                                        append_json_to_the_fork, delete_the_fork, janitor,
-                                        later(HOUR_AND_A_BIT), janitor, create_json],
+    "packs": [create_json, switch_packing_on, append_some, append_json, an_hour, janitor, there_is_a_pack,
+              append_json, publish_inside, append_some, an_hour, janitor, fork, delete_the_fork, delete_it,
+              an_hour, janitor, create_json],
+    "packs of packs": [create_json, switch_packing_on, append_some, an_hour, janitor, there_is_a_pack,
+                       pack_all_in_one, append_some, append_some, an_hour, janitor, packs_were_taken_in,
+                       append_some, later(KEEP_REPLACED_MS), janitor, publish_inside, an_hour, janitor,
+                       delete_it, an_hour, janitor, create_json],
+    "a size": [create_with_a_size, append_some, two_hours, janitor, it_has_let_go, append_some, two_hours,
+               janitor, it_has_let_go, append_json, an_hour, janitor, delete_it, an_hour, janitor,
+               create_with_a_size],
+    "an age": [create_with_an_age, append_some, two_hours, janitor, it_has_let_go, append_json, an_hour,
+               janitor, publish, an_hour, janitor],
+    "a size and packs": [switch_packing_on, create_with_a_size, append_some, append_some, two_hours, janitor,
+                         janitor, it_has_let_go, append_some, two_hours, janitor, it_has_let_go, an_hour,
+                         janitor, append_json, delete_it],
+    "a packed source that is trimmed": [create_json, switch_packing_on, append_some, an_hour, janitor,
+                                        there_is_a_pack, fork, trim_inside, append_json_to_the_fork, an_hour,
+                                        janitor, delete_the_fork, an_hour, janitor, append_json],
+    "a packed source that is deleted": [create_json, switch_packing_on, append_some, an_hour, janitor, fork,
+                                        delete_it, an_hour, janitor, append_json_to_the_fork,
+                                        delete_the_fork, janitor, an_hour, janitor, create_json],
     "a fork with its source's snapshot": [create_json, append_json, publish, fork, append_json, publish,
-                                          later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
-                                          janitor, delete_the_fork, janitor, later(HOUR_AND_A_BIT), janitor,
-                                          create_json],
+                                          an_hour, janitor, delete_it, an_hour, janitor, delete_the_fork,
+                                          janitor, an_hour, janitor, create_json],
     "a fork that expires": [create_with_content, fork_for_ten_minutes, delete_it, later(20 * MINUTE_MS),
                             janitor, create_plain, append, fork_for_ten_minutes, append_to_the_fork,
-                            later(20 * MINUTE_MS), janitor, fork, later(HOUR_AND_A_BIT), janitor, append],
+                            later(20 * MINUTE_MS), janitor, fork, an_hour, janitor, append],
     "packs of combined appends": [create_plain, switch_packing_on, append_as_mail, append_as_mail,
-                                  append_as_mail, append, later(HOUR_AND_A_BIT), janitor, there_is_a_pack,
-                                  append_as_mail, delete_it, later(HOUR_AND_A_BIT), janitor],
+                                  append_as_mail, append, an_hour, janitor, there_is_a_pack, append_as_mail,
+                                  delete_it, an_hour, janitor],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,19 +48,6 @@ def test_the_breaker_opens_after_several_silences_over_some_seconds(
     assert breaker.admit(steps[-1][0]) is not is_open
 
 
-def test_an_open_breaker_admits_one_probe_an_interval_and_an_answer_closes_it() -> None:
-    """Whoever comes first may try, the others are turned away; after an answer all may again."""
-    breaker = play(CASES["three at once that time out"][0])
-    assert not breaker.admit(5 + PROBE_SECONDS / 2)
-    probe = 5 + PROBE_SECONDS
-    assert [breaker.admit(probe) for _ in range(3)] == [True, False, False]
-    assert breaker.admit(probe + PROBE_SECONDS), "the next one does not wait for the first one's timeout"
-    breaker.silent(probe, probe + 5)
-    assert breaker.is_open
-    breaker.answered(probe + 6)
-    assert [breaker.admit(probe + 6) for _ in range(3)] == [True, True, True]
-
-
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence"])), max_size=60))
 def test_the_breaker_is_never_open_for_long_or_without_reason(steps: list[tuple[float, str]]) -> None:
     """Whatever happens: it opens only after enough silences in a row, an answer closes it, and while
@@ -98,26 +83,27 @@ class Service:
 
     def __init__(self) -> None:
         self.now, self.sent = 0.0, 0
-        self.answer: Callable[[], tuple[int, bytes]] = self.silence
+        self.answer: tuple[int, bytes] | None = None
         self.dynamodb = DynamoDB(self._send)
         self.dynamodb.now, self.dynamodb.sleep = lambda: self.now, self.wait
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def silence(self) -> tuple[int, bytes]:
-        self.wait(5)
-        raise NoAnswer("injected")
-
     def _send(self, _operation: str, _body: bytes) -> tuple[int, bytes]:
         self.sent += 1
-        return self.answer()
+        if self.answer is not None:
+            return self.answer
+        self.wait(5)
+        raise NoAnswer("injected")
 
     def call(self) -> object:
         return self.dynamodb.call("GetItem", {})
 
 
+@pytest.fixture
 def silenced() -> Service:
+    """The call that opens the breaker was sent, so its outcome is unknown."""
     service = Service()
     for _ in range(2):
         with pytest.raises(OutcomeUnknown):
@@ -125,29 +111,25 @@ def silenced() -> Service:
     return service
 
 
-def test_a_call_that_is_not_sent_says_that_nothing_was_written() -> None:
-    """The call that opens the breaker was sent, so its outcome is unknown; the next one is not sent."""
-    service = silenced()
-    sent, now = service.sent, service.now
+def test_a_call_that_is_not_sent_says_that_nothing_was_written(silenced: Service) -> None:
+    sent, now = silenced.sent, silenced.now
     with pytest.raises(StorageSilent) as refused:
-        service.call()
-    assert (service.sent, service.now) == (sent, now), "at once, and without a call"
+        silenced.call()
+    assert (silenced.sent, silenced.now) == (sent, now), "at once, and without a call"
     assert refused.value.headers == {"Retry-After": "1"}
     assert refused.value.message == "Storage does not answer; nothing was written; try again in 1 s"
 
 
-def test_a_probe_without_a_reply_has_an_unknown_outcome() -> None:
-    service = silenced()
-    service.wait(PROBE_SECONDS)
+def test_a_probe_without_a_reply_has_an_unknown_outcome(silenced: Service) -> None:
+    silenced.wait(PROBE_SECONDS)
     with pytest.raises(OutcomeUnknown):
-        service.call()
+        silenced.call()
 
 
-def test_the_first_success_closes_the_breaker() -> None:
-    service = silenced()
-    service.answer = lambda: (200, b"{}")
-    service.wait(PROBE_SECONDS)
-    assert [service.call() for _ in range(3)] == [{}, {}, {}]
+def test_the_first_success_closes_the_breaker(silenced: Service) -> None:
+    silenced.answer = (200, b"{}")
+    silenced.wait(PROBE_SECONDS)
+    assert [silenced.call() for _ in range(3)] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize(
@@ -155,21 +137,17 @@ def test_the_first_success_closes_the_breaker() -> None:
     [refusal("ThrottlingException"), refusal("AccessDeniedException"), (500, b"{}")],
     ids=["throttled", "refused", "internal error"],
 )
-def test_error_replies_do_not_open_the_breaker_and_close_it(answer: tuple[int, bytes]) -> None:
-    """429 and refusals come from a service that is there: they never open it, and they close it."""
-    service = Service()
-    service.answer = lambda: answer
-    for _ in range(20):
-        service.wait(1)
-        with pytest.raises((Fault, ProtocolError)):
-            service.call()
-    assert not service.dynamodb.breaker.is_open
-    service = silenced()
-    service.answer = lambda: answer
-    service.wait(PROBE_SECONDS)
-    with pytest.raises((Fault, ProtocolError)):
-        service.call()
-    assert not service.dynamodb.breaker.is_open
+def test_error_replies_do_not_open_the_breaker_and_close_it(
+    silenced: Service, answer: tuple[int, bytes]
+) -> None:
+    """429 and refusals come from a service that is there."""
+    for service, calls in (Service(), 20), (silenced, 1):
+        service.answer = answer
+        for _ in range(calls):
+            service.wait(1)
+            with pytest.raises((Fault, ProtocolError)):
+                service.call()
+        assert not service.dynamodb.breaker.is_open
 
 
 def test_clients_of_one_endpoint_share_a_breaker_and_two_services_do_not() -> None:

@@ -1,4 +1,4 @@
-"""A write that arrives late changes nothing.
+"""A write that arrives late changes nothing, and whoever meets what it left behind is told what is so.
 
 A request that timed out may still be carried out after its retry, and after whatever came next. Each
 scenario here is a life of some streams: every write of every use case is recorded, and sent once more
@@ -10,14 +10,45 @@ minutes were over for which DynamoDB remembers it.
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
-from tests.faults.lives import LIVES, Life, Place
-from tests.support import World
+from tests.faults.lives import (
+    FOLDED,
+    HOUR_AND_A_BIT,
+    LARGE,
+    LIVES,
+    Life,
+    Place,
+    append,
+    create_json,
+    create_large,
+    create_plain,
+    create_with_content,
+    delete_it,
+    publish_the_upload,
+    upload,
+)
+from tests.support import MINUTE_MS, World, items_left
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.service.snapshots import LAPSES_AFTER_MS
+from tidemark.log.due import schedule
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import stream_key
+from tidemark.protocol.errors import Busy, OutcomeUnknown, StreamNotFound, UploadNotFound
+from tidemark.service.buckets import create_bucket, delete_bucket
+from tidemark.service.delete import delete
+from tidemark.service.load import load_head
+from tidemark.service.snapshots import LAPSES_AFTER_MS, PublishRequest, publish_snapshot, read_snapshot
+
+
+@pytest.fixture
+def life(world: World) -> Life:
+    return Life(world.process(), world)
 
 
 def is_harmless(life: Life, pk: str, item: Any) -> bool:
@@ -31,8 +62,9 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", list(LIVES))
-def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(world: World, name: str) -> None:
-    life = Life(world.process(), world)
+def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(
+    world: World, life: Life, name: str
+) -> None:
     seen: set[Place] = set()
     left_behind: set[Place] = set()
     for number, step in enumerate(LIVES[name]):
@@ -50,10 +82,8 @@ def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(world: Wor
                 if before.get(place) == after.get(place) or place in left_behind:
                     continue
                 item = after.get(place)
-                assert item is not None, f"step {number}, {step.__name__}: {sent} removes {before[place]}"
-                assert is_harmless(life, place[0], item), (
-                    f"step {number}, {step.__name__}: {sent} leaves {item}"
-                )
+                assert item is not None, f"step {number}: {sent} removes {before[place]}"
+                assert is_harmless(life, place[0], item), f"step {number}: {sent} leaves {item}"
                 left_behind.add(place)
         assert life.visible() == visible
     visible = life.visible()
@@ -61,3 +91,153 @@ def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(world: Wor
         world.clock.advance(LAPSES_AFTER_MS)
         sweep(life.process.stores)
         assert life.visible() == visible, "the janitor acts on nothing that was left behind"
+
+
+# --- what a use case answers when it meets a late write, or the work of a clock that is ahead -----------
+
+
+def lose_the_reply(life: Life, operation: str, then: Callable[[], object]) -> None:
+    """The next call of this operation is carried out; its reply is lost, and something else happens
+    before it is sent again."""
+    pending = [then]
+    send = life.process.dynamodb.send
+
+    def losing(sent: str, body: bytes) -> tuple[int, bytes]:
+        answer = send(sent, body)
+        if sent == operation and pending:
+            pending.pop()()
+            raise NoAnswer("injected")
+        return answer
+
+    life.process.dynamodb.send = losing
+
+
+@pytest.mark.parametrize("body", [b"", b"content"])
+def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twice(
+    world: World, life: Life, body: bytes
+) -> None:
+    rival = world.process()
+    operation = "TransactWriteItems" if body else "PutItem"
+    lose_the_reply(life, operation, lambda: delete(rival.stores, life.key))
+    assert life.process.create(life.key, body=body).is_new
+    with pytest.raises(StreamNotFound):
+        rival.append(life.key, b"x")
+    assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
+
+
+def test_a_creation_does_not_say_200_where_its_own_stream_may_have_been_replaced(
+    world: World, life: Life
+) -> None:
+    """Its stream landed, was deleted, and another one was created: nobody can tell any more what the
+    retry of the creation should answer, so it says so."""
+    rival = world.process()
+
+    def replace_it() -> None:
+        world.clock.advance(1)
+        delete(rival.stores, life.key)
+        world.clock.advance(1)
+        rival.create(life.key)
+
+    lose_the_reply(life, "PutItem", replace_it)
+    with pytest.raises(OutcomeUnknown):
+        life.process.create(life.key)
+
+
+def test_what_a_clock_ahead_has_deleted_can_be_made_by_a_slow_one(world: World, life: Life) -> None:
+    """The deletion is dated by a clock that is ahead: the creation is dated behind it."""
+    fast, slow = world.process(clock=lambda: world.clock() + 5_000), life.process
+    fast.create(life.key)
+    delete(fast.stores, life.key)
+    assert slow.create(life.key).is_new
+    assert not slow.create(life.key).is_new
+    name = f"skewed-{secrets.token_hex(4)}"
+    for _ in range(2):
+        create_bucket(fast.stores, name)
+        delete_bucket(slow.stores, name)
+        create_bucket(slow.stores, name)
+        delete_bucket(fast.stores, name)
+
+
+def test_a_stream_whose_item_came_late_does_not_block_its_name(life: Life) -> None:
+    """The item of a stream whose log has ended, as a version without end marks may have left it: the
+    next creation takes its place."""
+    create_plain(life)
+    item = life.process.stores.table.get(stream_key(life.key))
+    assert item is not None
+    delete_it(life)
+    life.process.stores.table.put(item)
+    with pytest.raises(StreamNotFound):
+        append(life)
+    assert life.process.create(life.key).is_new
+    append(life)
+
+
+# --- the janitor removes nothing because it does not see a stream: an item must prove that it is not needed
+
+
+def blind(life: Life) -> None:
+    """From now on GetItem finds no stream and no bucket, whatever is there."""
+    send = life.process.dynamodb.send
+
+    def lying(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "GetItem" and orjson.loads(body)["Key"]["pk"]["S"].startswith("bucket/"):
+            return 200, b"{}"
+        return send(operation, body)
+
+    life.process.dynamodb.send = lying
+
+
+def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World, life: Life) -> None:
+    """The creation has settled the entry. A read that finds no stream proves nothing."""
+    create_large(life)
+    world.clock.advance(HOUR_AND_A_BIT)
+    blind(life)
+    sweep(life.process.stores)
+    assert world.process().read_all(life.key) == LARGE
+
+
+def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world: World, life: Life) -> None:
+    create_json(life)
+    upload(life)
+    publish_the_upload(life)
+    world.clock.advance(LAPSES_AFTER_MS + MINUTE_MS)
+    blind(life)
+    sweep(life.process.stores)
+    snapshot = read_snapshot(world.process().stores, life.key, life.notes["upload"][0])
+    assert snapshot.data == b"folded elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "said"),
+    [(DueKind.RECLAIM, {}, "no tombstone"), (DueKind.TRIM, {"offset": 5}, "not trimmed")],
+)
+def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR0917 - a row of the table
+    world: World, life: Life, caplog: pytest.LogCaptureFixture, kind: DueKind, more: Any, said: str
+) -> None:
+    create_with_content(life)
+    append(life)
+    incarnation = load_head(life.process.stores, life.key).record.incarnation
+    schedule(life.process.stores.table, Due(kind, life.key, incarnation, 0, "mark" if more else "", **more))
+    swept = sweep(life.process.stores)
+    assert (swept.reclaimed, swept.trimmed) == (0, 0)
+    assert world.process().read_all(life.key) == b"firstmore"
+    assert said in caplog.text
+
+
+def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(world: World, life: Life) -> None:
+    """The claim stays in the queue until the body is gone."""
+    create_json(life)
+    upload(life)
+    world.clock.advance(LAPSES_AFTER_MS)
+
+    def stopped(*_: str) -> None:
+        raise Busy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(life.process.stores.blobs), "delete", stopped)
+        with pytest.raises(Busy):
+            sweep(life.process.stores)
+    offset, name = life.notes["upload"]
+    with pytest.raises(UploadNotFound):
+        publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+    assert [sweep(life.process.stores).lapsed for _ in range(2)] == [1, 0]

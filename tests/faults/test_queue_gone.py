@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
@@ -25,10 +24,6 @@ from tests.wake.support import PATIENCE_SECONDS, make_prefix, until
 from tidemark.aws.clients import s3_client
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
-from tidemark.log.schema import log_pk
-from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_head
-from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.hub import Hub
 from tidemark.wake.wake import RETRY_SECONDS, Receiver, Wake
 
@@ -66,18 +61,6 @@ class Scene:
         event = http_event("GET", path, f"offset={offset:016d}&live=long-poll")
         return self.pool.submit(self.reader, event)
 
-    def record(self, path: str) -> dict[str, Any]:
-        """What the table's stream would say of the stream's first batch."""
-        key = StreamKey("v1", path.removeprefix("/v1/stream/"))
-        record = load_head(self.world.process(clock=wall_clock_ms).stores, key).record
-        event: dict[str, Any] = load_event("stream-records")
-        event["Records"] = event["Records"][:1]
-        event["Records"][0]["dynamodb"]["Keys"] = {
-            "pk": {"S": log_pk(key, record.incarnation)},
-            "sk": {"S": f"{0:016d}"},
-        }
-        return event
-
 
 @pytest.fixture
 def scene(world: World, services: LocalServices) -> Iterator[Scene]:
@@ -114,28 +97,6 @@ def test_readers_go_on_when_no_queue_can_be_created(scene: Scene) -> None:
         scene.append(path, b"news")
         check_delivered(waiting, b"news")
     assert scene.receiving.asked == []
-
-
-def test_readers_go_on_when_no_message_can_be_received(scene: Scene) -> None:
-    path = scene.stream()
-    with scene.receiving.failing(NO_CONNECTION):
-        waiting = scene.wait(path, 0)
-        until(lambda: "ReceiveMessage" in scene.receiving.asked)
-        scene.append(path, b"news")
-        check_delivered(waiting, b"news")
-
-
-def test_readers_are_woken_again_once_sqs_is_back(scene: Scene) -> None:
-    """Who has waited without a queue gets one, and is woken through it."""
-    path = scene.stream()
-    with scene.sqs.failing(NO_CONNECTION):
-        waiting = scene.wait(path, 0)
-        until(lambda: "CreateQueue" in scene.sqs.asked)
-    until(lambda: "ReceiveMessage" in scene.receiving.asked)
-    scene.append(path, b"news")
-    notifier = scene.writer.load("notifier")
-    assert notifier(scene.record(path), None) == {"batchItemFailures": []}
-    check_delivered(waiting, b"news")
 
 
 def test_appends_make_no_call_to_sqs_and_go_on_without_it(scene: Scene) -> None:
