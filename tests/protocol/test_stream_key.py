@@ -1,16 +1,25 @@
-"""Names of streams, and that no name can be taken for another."""
+"""Names of streams, plain and in buckets: no name can be taken for another."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidemark.protocol.errors import Malformed, StreamNotFound
-from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET, parse_plain_path
+from tidemark.protocol.bucket import (
+    MAX_KEY_BYTES,
+    ListingRequest,
+    Place,
+    Resource,
+    parse_bucket_path,
+    parse_listing,
+)
+from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, StreamNotFound
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
 
 
 def stream_id(path: str, *, encoded: bool = True) -> str:
@@ -41,21 +50,8 @@ def test_a_path_names_a_stream_with_percent_encoding_decoded_once(path: str, exp
 
 
 AMBIGUOUS = (
-    "",
-    "/",
-    "a/",
-    "/a",
-    "a//b",
-    ".",
-    "..",
-    "a/..",
-    "../a",
-    "a/../b",
-    "a/./b",
-    "a\0b",
-    "a\nb",
-    "a\x7f",
-)
+    "", "/", "a/", "/a", "a//b", ".", "..", "a/..", "../a", "a/../b", "a/./b", "a\0b", "a\nb", "a\x7f",
+)  # fmt: skip
 UNDECODABLE = (
     "%2e", "%2E%2e", "a/%2e%2e/b", "a%2Fb", "%2F", "..%2Fa", "%00", "a%0Ab", "a%1Fb", "a%7F", "%FF", "%C3",
     "%E2%82",
@@ -84,14 +80,7 @@ def test_the_control_paths_are_no_streams(path: str) -> None:
         stream_id(path, encoded=False)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x" * MAX_STREAM_ID_BYTES,
-        "é" * (MAX_STREAM_ID_BYTES // 2),
-        "x/" * (MAX_STREAM_ID_BYTES // 2 - 1) + "xx",
-    ],
-)
+@pytest.mark.parametrize("name", ["x" * 1000, "é" * 500, "x/" * 499 + "xx"], ids=["x", "é", "segments"])
 def test_a_name_of_1000_bytes_is_taken_and_more_is_refused(name: str) -> None:
     """Bytes in UTF-8 count, not characters, nor percent signs."""
     assert stream_id(quote(name)) == name
@@ -112,21 +101,125 @@ def test_a_decoded_path_that_may_have_been_another_name_is_refused(path: str) ->
         parse_plain_path(path, encoded=False)
 
 
+# --- in buckets -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("tides", Place(Resource.BUCKET, "tides")),
+        ("x" * 64, Place(Resource.BUCKET, "x" * 64)),
+        ("%74ides", Place(Resource.BUCKET, "tides")),
+        ("tides/streams", Place(Resource.LISTING, "tides")),
+        ("tides/north", Place(Resource.STREAM, "tides", "north")),
+        ("tides/Streams", Place(Resource.STREAM, "tides", "Streams")),
+        ("tides/snapshot", Place(Resource.STREAM, "tides", "snapshot")),
+        ("tides/%E2%82%AC%20%0A", Place(Resource.STREAM, "tides", "€ \n")),
+        ("tides/a.b.", Place(Resource.STREAM, "tides", "a.b.")),
+        ("tides/north/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "north")),
+        ("tides/snapshot/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "snapshot")),
+        ("tides/north/snapshot/12", Place(Resource.SNAPSHOT, "tides", "north", "12")),
+        ("tides/north/snapshot/%31%2F2", Place(Resource.SNAPSHOT, "tides", "north", "1/2")),
+        ("tides/north/snapshot/", Place(Resource.SNAPSHOT, "tides", "north", "")),
+        ("tides/north/snapshot/12/upload", Place(Resource.UPLOAD, "tides", "north", "12")),
+        ("tides/north/bootstrap", Place(Resource.BOOTSTRAP, "tides", "north")),
+    ],
+)
+def test_a_path_names_a_bucket_a_listing_a_stream_or_a_resource_of_it(path: str, expected: Place) -> None:
+    assert parse_bucket_path(path, encoded=True) == expected
+
+
+INVALID_IDS = (
+    "", "abc", "v1x", "x" * 65, "Tides", "tides.", "tid%20es", "tïdes", "tides\n", "tides%0A", "__ds",
+    "%5F_ds", "tides/", "tides//snapshot", "tides/..", "tides/a..b", "tides/a%2Fb", "tides/a%00", "tides/%FF",
+    "tides/%C3", "abc/north", "tides/x%2e%2e",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", INVALID_IDS)
+def test_a_path_with_an_invalid_bucket_or_stream_id_is_malformed(path: str) -> None:
+    with pytest.raises(Malformed):
+        parse_bucket_path(path, encoded=True)
+
+
+NO_RESOURCE = (
+    "tides/north/", "tides/north/x", "tides/north/Snapshot", "tides/north/bootstrap/",
+    "tides/north/bootstrap/x", "tides/north/snapshot/1/x", "tides/north/snapshot/1/upload/x",
+    "tides/north/snapshot/1/", "tides/streams/x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NO_RESOURCE)
+def test_a_path_below_a_stream_that_no_resource_has_is_not_found(path: str) -> None:
+    with pytest.raises(RouteNotFound):
+        parse_bucket_path(path, encoded=True)
+
+
+@pytest.mark.parametrize("path", ["tides/__ds", "tides/__d%73/snapshot"])
+def test_the_reserved_segment_is_no_stream(path: str) -> None:
+    with pytest.raises(StreamNotFound, match="__ds"):
+        parse_bucket_path(path, encoded=True)
+
+
+@pytest.mark.parametrize("bucket", ["tides", "x" * 64])
+def test_a_key_of_122_bytes_is_taken_and_one_more_is_refused(bucket: str) -> None:
+    """Bucket, slash and stream id count, in bytes of UTF-8."""
+    room = MAX_KEY_BYTES - len(bucket) - 1
+    longest = "é" * (room // 2) + "x" * (room % 2)
+    assert parse_bucket_path(f"{bucket}/{quote(longest)}", encoded=True).stream_id == longest
+    with pytest.raises(Malformed, match="at most 122 bytes"):
+        parse_bucket_path(f"{bucket}/{quote(longest)}x", encoded=True)
+
+
+def test_a_path_in_a_bucket_that_the_gateway_decoded_is_taken_as_it_is() -> None:
+    """A slash divides."""
+    assert parse_bucket_path("tides/a b#c", encoded=False).stream_id == "a b#c"
+    assert parse_bucket_path("tides/a/snapshot/1", encoded=False).offset_token == "1"
+    with pytest.raises(Malformed, match="decodes the path"):
+        parse_bucket_path("ti%64es/a", encoded=False)
+
+
+@given(st.integers(-5, 1100).map(str) | st.text(max_size=4) | st.sampled_from(["01", "1e3", "+1", "٣"]))
+def test_a_limit_of_a_listing_is_1_to_1000(limit: str) -> None:
+    if limit in {str(number) for number in range(1, 1001)}:
+        assert parse_listing(None, None, limit) == ListingRequest("", "", int(limit))
+    else:
+        with pytest.raises(Malformed, match="limit"):
+            parse_listing(None, None, limit)
+
+
+@pytest.mark.parametrize("text", ["a/b", "a\0", "a..b", "x" * 123, "é" * 62])
+def test_a_prefix_or_cursor_that_no_stream_id_can_have_is_malformed(text: str) -> None:
+    assert parse_listing("u", "u-1", None) == ListingRequest("u", "u-1", 1000)
+    assert parse_listing(None, "", None) == ListingRequest("", "", 1000)
+    with pytest.raises(Malformed, match="prefix"):
+        parse_listing(text, None, None)
+    with pytest.raises(Malformed, match="after"):
+        parse_listing(None, text, None)
+
+
+# --- any path -------------------------------------------------------------------------
+
+Parse = Callable[[str, bool], StreamKey | Place]
+SURFACES: st.SearchStrategy[Parse] = st.sampled_from(
+    [
+        lambda path, encoded: parse_plain_path(path, encoded=encoded),
+        lambda path, encoded: parse_bucket_path(f"tides/{path}", encoded=encoded),
+    ]
+)
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
-@given(names)
-def test_an_encoded_and_a_decoded_path_name_the_same_stream(name: str) -> None:
-    """A name that comes encoded and the same name decoded by the gateway are one stream, or
-    are refused alike."""
-    assume(not set(name) & set("/%?\ufffd"))
+@given(names.filter(lambda name: not set(name) & set("/%?\ufffd")), SURFACES)
+def test_an_encoded_path_and_one_that_the_gateway_decoded_name_the_same(name: str, parse: Parse) -> None:
+    """Or they are refused alike."""
     try:
-        through_gateway = stream_id(name, encoded=False)
-    except Malformed:
-        with pytest.raises(Malformed):
-            stream_id(quote(name, safe=""))
+        through_gateway = parse(name, False)
+    except ProtocolError as refusal:
+        with pytest.raises(type(refusal)):
+            parse(quote(name, safe=""), True)
     else:
-        assert stream_id(quote(name, safe="")) == through_gateway == name
+        assert parse(quote(name, safe=""), True) == through_gateway
 
 
 @given(st.lists(names, min_size=1, max_size=4), st.lists(names, min_size=1, max_size=4))
@@ -139,7 +232,10 @@ def test_different_segments_are_different_streams(one: list[str], other: list[st
     assert ids[0] != ids[1]
 
 
-@given(st.text(alphabet="%/.\0aF2eE_ds é", max_size=12), st.booleans())
-def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(path: str, encoded: bool) -> None:
-    with contextlib.suppress(Malformed, StreamNotFound):
-        stream_id(path, encoded=encoded)
+@given(st.text(alphabet="%/.\0aF2etidsnaphou_ é", max_size=30), st.booleans(), SURFACES)
+def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(
+    path: str, encoded: bool, parse: Parse
+) -> None:
+    with contextlib.suppress(Malformed, StreamNotFound, RouteNotFound):
+        parse(path, encoded)
+        parse_bucket_path(path, encoded=encoded)
