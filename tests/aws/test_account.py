@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +15,13 @@ from botocore.session import get_session
 from tidemark.aws.account import Account, Credentials
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-1"}
-NAMES = [
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_REGION"),
-    *("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_DYNAMODB"),
-    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CREDENTIAL_EXPIRATION"),
-]
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """Only what the test sets; no profile of whoever runs it."""
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -53,14 +49,6 @@ def check_as_botocore() -> None:
         {"AWS_SESSION_TOKEN": ""},
         {"AWS_SESSION_TOKEN": "token", "AWS_CREDENTIAL_EXPIRATION": "2100-01-01T00:00:00Z"},
         {"AWS_PROFILE": "other"},
-    ],
-    ids=[
-        "a key",
-        "a session",
-        "two tokens",
-        "an empty token",
-        "credentials that expire",
-        "a key and a profile",
     ],
 )
 def test_credentials_in_the_environment_are_those_that_botocore_finds(
@@ -125,19 +113,16 @@ def test_an_endpoint_in_the_environment_wins_over_that_of_the_region(environment
     assert Account().s3("http://named:3").endpoint == "http://named:3"
 
 
-@pytest.mark.parametrize("region", ["us-east-1", "us-gov-west-1", "cn-north-1"])
-def test_a_cold_start_in_lambda_does_not_import_botocore(region: str) -> None:
-    """Importing the stores and connecting them: botocore would take longer than everything else."""
+def test_a_cold_start_in_lambda_does_not_import_botocore() -> None:
+    """Importing the stores and connecting them, here in a region with its own domain: botocore would take
+    longer than everything else."""
     code = (
         "import os, sys; from tidemark.service.stores import connect; from tidemark.settings import Settings;"
         "connect(Settings.from_environment(os.environ));"
         "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'botocore', 'boto3'}))"
     )
-    environment = ENVIRONMENT | {
-        "AWS_SESSION_TOKEN": "token",
-        "AWS_REGION": region,
-        "ALLOW_ANONYMOUS": "true",
-    }
+    lambdas = {"AWS_SESSION_TOKEN": "token", "AWS_REGION": "cn-north-1", "ALLOW_ANONYMOUS": "true"}
+    environment = ENVIRONMENT | lambdas
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
     )

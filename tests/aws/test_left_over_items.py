@@ -3,6 +3,7 @@ number of times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -30,53 +31,48 @@ class LeavesOver:
     def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
         self.calls += 1
         assert self.calls <= 100, "it is sent again without end"
+        asked = orjson.loads(body)["RequestItems"]["table"]
         if operation == "BatchGetItem":
-            asked = orjson.loads(body)["RequestItems"]["table"]
-            assert asked.keys() == {
-                "Keys",
+            assert asked.keys() - {"Keys"} == {
                 "ConsistentRead",
                 "ProjectionExpression",
                 "ExpressionAttributeNames",
             }
-            left = {"table": asked | {"Keys": asked["Keys"][self._at_once :]}}
-            answer = {"Responses": {"table": asked["Keys"][: self._at_once]}}
-            return 200, orjson.dumps(
-                answer | {"UnprocessedKeys": left if asked["Keys"][self._at_once :] else {}}
-            )
+            now, later = asked["Keys"][: self._at_once], asked["Keys"][self._at_once :]
+            left = {"table": asked | {"Keys": later}} if later else {}
+            return 200, orjson.dumps({"Responses": {"table": now}, "UnprocessedKeys": left})
         assert operation == "BatchWriteItem"
-        requests = orjson.loads(body)["RequestItems"]["table"]
-        self.deleted += [request["DeleteRequest"]["Key"] for request in requests[: self._at_once]]
-        left = requests[self._at_once :]
+        self.deleted += [request["DeleteRequest"]["Key"] for request in asked[: self._at_once]]
+        left = asked[self._at_once :]
         return 200, orjson.dumps({"UnprocessedItems": {"table": left} if left else {}})
 
 
-def test_unprocessed_items_are_deleted_after_a_pause() -> None:
+def delete(leaves: LeavesOver) -> list[Any]:
+    leaves.table.delete_many(KEYS)
+    return leaves.deleted
+
+
+def read(leaves: LeavesOver) -> list[Any]:
+    return leaves.table.get_many(KEYS, ("pk", "sk"))
+
+
+@pytest.mark.parametrize("use", [delete, read])
+def test_unprocessed_items_are_sent_again_after_a_pause(use: Callable[[LeavesOver], list[Any]]) -> None:
     """Each call sends only the rest, and there is a pause before each."""
     leaves = LeavesOver(at_once=10)
-    leaves.table.delete_many(KEYS)
-    assert leaves.deleted == KEYS
+    assert use(leaves) == KEYS
     assert (leaves.calls, len(leaves.pauses)) == (3, 2)
 
 
+@pytest.mark.parametrize("use", [delete, read])
 @pytest.mark.parametrize("at_once", [0, 1])
-def test_a_table_that_keeps_returning_unprocessed_items_raises_busy(at_once: int) -> None:
-    """It gets six calls with longer and longer pauses; the caller tries again later."""
+def test_a_table_that_keeps_returning_unprocessed_items_raises_busy(
+    at_once: int, use: Callable[[LeavesOver], list[Any]]
+) -> None:
+    """It gets six calls with longer and longer pauses; the caller tries again later. What the calls before
+    have found is not returned as if it were all."""
     leaves = LeavesOver(at_once)
     with pytest.raises(Busy):
-        leaves.table.delete_many(KEYS)
+        use(leaves)
     assert (leaves.calls, len(leaves.pauses)) == (6, 5)
     assert all(0 <= pause <= 0.025 * 2**failed for failed, pause in enumerate(leaves.pauses, start=1))
-
-
-def test_unprocessed_keys_are_asked_for_again_after_a_pause() -> None:
-    leaves = LeavesOver(at_once=10)
-    assert leaves.table.get_many(KEYS, ("pk", "sk")) == KEYS
-    assert (leaves.calls, len(leaves.pauses)) == (3, 2)
-
-
-def test_a_table_that_keeps_returning_unprocessed_keys_raises_busy() -> None:
-    """What the calls before have found is not returned as if it were all."""
-    leaves = LeavesOver(at_once=1)
-    with pytest.raises(Busy):
-        leaves.table.get_many(KEYS, ("pk", "sk"))
-    assert (leaves.calls, len(leaves.pauses)) == (6, 5)
