@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,13 +29,12 @@ def test_each_test_has_an_empty_server(tidemark_url: str, turn: int) -> None:
         assert response.status == 201
 
 
-def test_what_the_guide_prints_passes_in_a_project_of_ones_own(tmp_path: Path) -> None:
-    for number, printed in enumerate(PRINTED):
-        (tmp_path / f"test_{number}.py").write_text(printed)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+@pytest.mark.parametrize("printed", PRINTED, ids=["a server", "a table"])
+def test_what_the_guide_prints_passes(request: pytest.FixtureRequest, printed: str) -> None:
+    names: dict[str, Any] = {}
+    exec(printed, names)
+    [test] = [each for name, each in names.items() if name.startswith("test_")]
+    test(**{name: request.getfixturevalue(name) for name in inspect.signature(test).parameters})
 
 
 def test_answers_do_not_wait_for_the_clients_acknowledgement() -> None:
