@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from benchmarks.contention import STEADY, WEATHER, Contest, Load
-from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant, item_size
+from benchmarks.contention import STEADY, Contest, Load
+from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant
 from tests.simulation.virtual_time import VirtualTime
 from tidemark.log import mailbox
 from tidemark.protocol import mail, turns
@@ -24,30 +24,25 @@ def test_one_writer_makes_one_call_an_append_and_never_reads() -> None:
     assert row.p50_ms == row.p99_ms == 5.0
 
 
-def test_writers_that_combine_share_their_writes_and_nobody_is_refused() -> None:
-    """A mail each, and a share of a batch; racing, eight writers would pay three writes and more."""
-    row = Contest(8, STEADY).run(seconds=0.5)
-    assert row.appends_per_second > 300
-    assert row.p99_ms < 100
-    assert row.write_units < 1.5
-    assert row.refused == 0
-
-
-def test_a_large_append_of_a_crowd_is_sent_once() -> None:
-    """Its bytes go to S3, and pointers race; racing, eight writers would pay its size several times."""
-    row = Contest(8, STEADY, Load(16_384)).run(seconds=0.5)
-    assert row.write_units < 2.5
-    assert row.refused == 0
-    assert Contest(8, WEATHER, Load(16_384)).run(seconds=1).appends_per_second > 95, (
-        "S3 takes most of the time"
-    )
-
-
-def test_producers_of_a_crowd_combine_as_other_writers_do() -> None:
-    """More of them than an idle stream carries: none is pushed out or looked up in the middle of a race."""
-    row = Contest(16, STEADY, Load(50, producers=True)).run(seconds=0.5)
-    assert row.write_units < 1.5
-    assert row.appends_per_second > 300
+@pytest.mark.parametrize(
+    ("writers", "load", "write_units", "appends_per_second"),
+    [
+        # A mail each, and a share of a batch; racing, eight writers would pay three writes and more.
+        pytest.param(8, Load(), 1.5, 300, id="small appends"),
+        # More than an idle stream carries: none is pushed out or looked up in the middle of a race.
+        pytest.param(16, Load(50, producers=True), 1.5, 300, id="producers"),
+        # Its bytes go to S3, and pointers race; racing, eight writers would pay its size several times.
+        pytest.param(8, Load(16_384), 2.5, 95, id="large appends"),
+    ],
+)
+def test_writers_that_combine_share_their_writes_and_nobody_is_refused(
+    writers: int, load: Load, write_units: float, appends_per_second: float
+) -> None:
+    """A row is the same every time: virtual time and seeded latencies leave no noise."""
+    row, again = (Contest(writers, STEADY, load).run(seconds=0.5) for _ in range(2))
+    assert row == again
+    assert row.write_units < write_units
+    assert row.appends_per_second > appends_per_second
     assert row.refused == 0
 
 
@@ -63,11 +58,6 @@ def test_of_more_writers_than_a_stream_takes_some_are_refused_early_and_the_othe
     assert many.refused > 0
     assert many.unknown == 0
     assert many.appends_per_second > few.appends_per_second * 2 / 3
-
-
-def test_a_row_is_the_same_every_time() -> None:
-    """Virtual time and seeded latencies leave no noise."""
-    assert Contest(4, WEATHER).run(seconds=1) == Contest(4, WEATHER).run(seconds=1)
 
 
 def test_a_partition_that_has_spent_its_units_throttles_and_no_other_does() -> None:
@@ -98,16 +88,3 @@ def test_write_units_are_kilobytes_and_a_transaction_costs_twice() -> None:
     time.run(until=1)
     assert table.counts["write_units"] == 2 + 2 * (2 + 2)
     assert time.now == 0.005
-
-
-def test_an_item_is_as_large_as_its_names_and_values() -> None:
-    """The sizes that DynamoDB documents."""
-    assert item_size({"pk": {"S": "ab"}, "n": {"N": "1234"}, "b": {"B": "AAAA"}, "x": {"BOOL": True}}) == 14
-
-
-def test_calls_at_once_take_the_time_of_one_in_virtual_time() -> None:
-    """`pair` is what the use cases save a round trip with."""
-    time = VirtualTime()
-    time.spawn(lambda: time.pair(lambda: time.sleep(1.0), lambda: time.sleep(2.0)))
-    time.run(until=10)
-    assert time.now == 2.0

@@ -13,9 +13,11 @@ from tidemark.delivery.attend import Attendant
 from tidemark.delivery.signing_keys import SigningKeys
 from tidemark.delivery.webhook import WebhookResponse
 from tidemark.log.schema import log_pk
+from tidemark.log.subscriptions import load_links
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.subscription import SubscriptionKind, configure
+from tidemark.protocol.wake_state import WakeState
 from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.service.append import append
 from tidemark.service.load import load_head
@@ -119,6 +121,17 @@ class Scene:
             call=self.receiver, chance=lambda: 0.5,
         )  # fmt: skip
 
+    def begin(self, *paths: str, **asked: Any) -> None:
+        """Streams, `events/a` by default, that are empty, and a subscription to all of `events/`."""
+        for path in (*(paths or ("events/a",)), POOL):
+            self.stream(path)
+        self.subscribe(**asked)
+
+    def news(self, *paths: str) -> None:
+        """An append to each stream, `events/a` by default, and all that follows from their records."""
+        self.tell(*map(self.append, paths or ("events/a",)))
+        self.work_off()
+
     # --- what clients do ---
 
     def stream(self, path: str, *messages: object) -> None:
@@ -191,9 +204,25 @@ class Scene:
                     self.changed(decode_attention(body).subscription_id)
         raise AssertionError("messages without end")
 
-    def version(self, name: str) -> int | None:
+    # --- what came of it ---
+
+    @property
+    def wake(self) -> WakeState:
+        return require_subscription(self.worker.stores, "s").wake
+
+    def links(self) -> dict[str, tuple[bool, int]]:
+        """Of each stream: whether it was named, and up to where it is acked."""
+        record = require_subscription(self.worker.stores, "s")
+        found = load_links(self.worker.stores.table, record.incarnation)
+        return {link.path: (link.explicit, link.acked) for link in found}
+
+    def called(self) -> list[int]:
+        """The generations with which the webhook was called."""
+        return [body["generation"] for body in self.receiver.bodies]
+
+    def version(self) -> int | None:
         try:
-            return require_subscription(self.worker.stores, name).version
+            return require_subscription(self.worker.stores, "s").version
         except Exception:  # noqa: BLE001 - it may be gone
             return None
 

@@ -8,8 +8,7 @@ was appended.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,11 +25,9 @@ from hypothesis.stateful import (
 )
 
 from tests.simulation.memory import MemoryWorld
-from tests.subscriptions.scene import Receiver, Scene
-from tests.support import World, make_world
+from tests.subscriptions.scene import POOL, Receiver, Scene
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.janitor.backstops import remind
-from tidemark.local.engines import LocalServices
 from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.wake_state import DeliveryFailure
@@ -41,6 +38,15 @@ from tidemark.wake.notifier import WakeMessage
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
 LEASE_MS = 10_000
+#: What a webhook answers, or what becomes of the call.
+ANSWERS: dict[str, WebhookResponse | DeliveryFailed] = {
+    "ok": WebhookResponse(200, b""),
+    "done": WebhookResponse(200, b'{"done":true}'),
+    "no": WebhookResponse(500, b""),
+    "cut": DeliveryFailed("cut", DeliveryFailure.DROPPED),
+    "silent": DeliveryFailed("silent", DeliveryFailure.SILENT),
+    "unreached": DeliveryFailed("unreached"),
+}
 
 
 class Crashed(Exception):
@@ -54,15 +60,12 @@ CRASHES = st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 8), st.boolea
 class Subscribed(RuleBasedStateMachine):
     """One subscription to three streams. `records` is what the table's stream still holds."""
 
-    make_world: Callable[[], World]
     webhook: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self.name = uuid.uuid4().hex[:8]
-        self.paths = [f"{self.name}/{letter}" for letter in "abc"]
-        self.pool = f"pool/{self.name}"
-        self.scene = Scene(type(self).make_world())
+        self.paths = [f"events/{letter}" for letter in "abc"]
+        self.scene = Scene(MemoryWorld())
         self.scene.receiver = Receiver(self.answer)
         self.scene.attendant = self.scene.make_attendant(self.scene.worker)
         self.records: list[WakeMessage] = []
@@ -100,19 +103,12 @@ class Subscribed(RuleBasedStateMachine):
         assert generation not in self.working, "called again while the receiver may still be working"
         assert generation not in self.finished
         self.calls.append(body)
-        if self.mood == "no":
-            return WebhookResponse(500, b"")
-        self.working.add(generation)
-        if self.mood == "cut":
-            raise DeliveryFailed("cut", DeliveryFailure.DROPPED)
-        if self.mood == "silent":
-            raise DeliveryFailed("silent", DeliveryFailure.SILENT)
-        if self.mood == "unreached":
-            self.working.discard(generation)
-            raise DeliveryFailed("unreached")
-        if self.mood == "done":
-            return WebhookResponse(200, b'{"done":true}')
-        return WebhookResponse(200, b"")
+        outcome = ANSWERS[self.mood]
+        if self.mood not in {"no", "unreached"}:
+            self.working.add(generation)
+        if isinstance(outcome, DeliveryFailed):
+            raise outcome
+        return outcome
 
     def _arm(self, crash: tuple[int, bool] | None) -> None:
         self.crash, self.count = crash, 0
@@ -128,28 +124,20 @@ class Subscribed(RuleBasedStateMachine):
             pass
         finally:
             self._arm(None)
-            version = self.scene.version(self.name)
+            version = self.scene.version()
             if version != self.seen_version:
                 self.seen_version = version
                 self.changes += 1
 
     @initialize(crash=CRASHES, empty=st.booleans())
     def begin(self, crash: tuple[int, bool] | None, empty: bool) -> None:
-        self.scene.stream(self.pool)
+        self.scene.stream(POOL)
         for path in self.paths[:2]:
             self.scene.stream(path, *([] if empty else ["old"]))
-        asked: dict[str, Any] = {
-            "pattern": f"{self.name}/*",
-            "lease_ttl_ms": LEASE_MS,
-            "webhook": self.webhook,
-        }
-        if not self.webhook:
-            asked["wake_stream"] = self.pool
         writer, self.scene.writer = self.scene.writer, self.scene.worker
-        with self.step(crash):
-            self.scene.subscribe(self.name, **asked)
-        with self.step():
-            self.scene.subscribe(self.name, **asked)
+        for each in (crash, None):
+            with self.step(each):
+                self.scene.subscribe(lease_ttl_ms=LEASE_MS, webhook=self.webhook)
         self.scene.writer = writer
 
     @rule(index=st.integers(0, 2))
@@ -171,15 +159,10 @@ class Subscribed(RuleBasedStateMachine):
     @rule(again=st.booleans())
     def changed(self, again: bool) -> None:
         self.changes -= not again
-        self.scene.changed(self.name)
+        self.scene.changed()
 
     @precondition(lambda self: self.scene.queue.messages)
-    @rule(
-        data=st.data(),
-        crash=CRASHES,
-        again=st.booleans(),
-        mood=st.sampled_from(["ok", "no", "cut", "silent", "done", "unreached"]),
-    )
+    @rule(data=st.data(), crash=CRASHES, again=st.booleans(), mood=st.sampled_from(sorted(ANSWERS)))
     def attend(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
         """Any message, due or not. One whose step has failed comes again."""
         message = data.draw(st.sampled_from(self.scene.queue.messages))
@@ -211,7 +194,7 @@ class Subscribed(RuleBasedStateMachine):
     @rule(crash=CRASHES, worker=st.sampled_from(["w1", "w2"]))
     def claim(self, crash: tuple[int, bool] | None, worker: str) -> None:
         with self.step(crash):
-            claimed = self.scene.claim(worker, self.name)
+            claimed = self.scene.claim(worker)
             generation = claimed.record.wake.generation
             assert generation not in self.claimed, "two workers have claimed one generation"
             self.claimed.add(generation)
@@ -223,7 +206,7 @@ class Subscribed(RuleBasedStateMachine):
         claimed = data.draw(st.sampled_from(self.claims))
         with self.step(crash):
             path = None if everything else claimed.streams[0].link.path
-            self.scene.ack(claimed, path, done=done, name=self.name)
+            self.scene.ack(claimed, path, done=done)
             self.was_done(claimed.record.wake.generation, done=done)
 
     @precondition(lambda self: self.claims)
@@ -231,7 +214,7 @@ class Subscribed(RuleBasedStateMachine):
     def release(self, data: st.DataObject, crash: tuple[int, bool] | None) -> None:
         claimed = data.draw(st.sampled_from(self.claims))
         with self.step(crash):
-            self.scene.release(claimed, self.name)
+            self.scene.release(claimed)
             self.was_done(claimed.record.wake.generation, done=True)
 
     @precondition(lambda self: self.calls)
@@ -239,7 +222,7 @@ class Subscribed(RuleBasedStateMachine):
     def callback(self, data: st.DataObject, crash: tuple[int, bool] | None, done: bool, acks: bool) -> None:
         body = data.draw(st.sampled_from(self.calls))
         with self.step(crash):
-            self.scene.callback(body, done=done, acks=acks, name=self.name)
+            self.scene.callback(body, done=done, acks=acks)
             self.was_done(body["generation"], done=done)
 
     def was_done(self, generation: int, *, done: bool) -> None:
@@ -252,7 +235,7 @@ class Subscribed(RuleBasedStateMachine):
     @invariant()
     def cursors_never_go_back_nor_beyond_the_tail(self) -> None:
         stores = self.scene.writer.stores
-        record = load_subscription(stores.table, self.name)
+        record = load_subscription(stores.table, "s")
         if record is None:
             return
         for link in load_links(stores.table, record.incarnation):
@@ -272,42 +255,37 @@ class Subscribed(RuleBasedStateMachine):
             self.scene.tell(*self.records)
             for _ in range(3):
                 with self.step():
-                    self.scene.changed(self.name)
+                    self.scene.changed()
                     self.scene.work_off()
                     self.work()
             if not self.left():
                 break
             self.scene.clock.advance(70_000)
             remind(self.scene.worker.stores, self.scene.queue.send)
-            self.scene.queue.messages = [
-                each
-                for each in self.scene.queue.messages
-                if decode_attention(each[1]).subscription_id == self.name
-            ]
         assert self.left() == {}, "appended, and nobody was woken"
-        configure.unsubscribe(self.scene.worker.stores, self.name)
-        self.scene.changed(self.name)
+        configure.unsubscribe(self.scene.worker.stores, "s")
+        self.scene.changed()
         self.scene.work_off()
 
     def work(self) -> None:
         """A worker of the pool claims only for an event that it has not read before."""
         if self.webhook:
             return
-        events = self.scene.events(self.pool)
+        events = self.scene.events()
         unread, self.read_events = events[self.read_events :], len(events)
         assert len({event["generation"] for event in events}) == len(events), (
             "a generation was announced twice"
         )
         for _ in unread:
             try:
-                claimed = self.scene.claim("diligent", self.name)
+                claimed = self.scene.claim("diligent")
             except ProtocolError:
                 continue
-            self.scene.ack(claimed, name=self.name)
+            self.scene.ack(claimed)
 
     def left(self) -> dict[str, tuple[int, int]]:
         stores = self.scene.writer.stores
-        record = configure.require_subscription(stores, self.name)
+        record = configure.require_subscription(stores, "s")
         linked = {link.path: link for link in load_links(stores.table, record.incarnation)}
         found = {}
         for path in self.paths:
@@ -320,28 +298,16 @@ class Subscribed(RuleBasedStateMachine):
         return found
 
 
-def play(make_world: Callable[[], World], *, webhook: bool, examples: int, steps: int) -> None:
-    body = {"make_world": staticmethod(make_world), "webhook": webhook}
+@pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
+def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
     run_state_machine_as_test(
-        type("Played", (Subscribed,), body),
+        type("Played", (Subscribed,), {"webhook": webhook}),
         settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
+            max_examples=150,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
             database=None,
         ),
     )
-
-
-@pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
-def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
-    """On the table in memory, which answers as a real engine does (`tests/simulation/test_table.py`)."""
-    play(MemoryWorld, webhook=webhook, examples=150, steps=30)
-
-
-@pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
-def test_no_wake_is_lost_on_a_real_engine(services: LocalServices, webhook: bool) -> None:
-    world = make_world(services)
-    play(lambda: world, webhook=webhook, examples=5, steps=15)

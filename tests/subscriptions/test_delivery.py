@@ -18,7 +18,6 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from tests.ports import free_port
 from tests.subscriptions.scene import Scene
 from tidemark.delivery import webhook
 from tidemark.delivery.signing_keys import PUBLISHED_BEFORE_MS, FolderKeys, SigningKeys, render_jwks
@@ -59,22 +58,10 @@ def receiver(serve: Serve) -> Iterator[tuple[WebhookUrl, list[bytes]]]:
 
 
 def read_request(connection: socket.socket) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(65536)
-        if not more:
-            return data
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    [length] = [
-        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-    ]
-    while len(body) < length:
-        more = connection.recv(65536)
-        if not more:
-            break
-        body += more
-    return head + b"\r\n\r\n" + body
+    with connection.makefile("rb") as lines:
+        head = b"".join(iter(lines.readline, b"\r\n"))
+        [length] = re.findall(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
+        return head + b"\r\n" + lines.read(int(length))
 
 
 def answers(text: bytes) -> Serve:
@@ -140,14 +127,7 @@ def test_a_receiver_that_hangs_up_may_have_got_the_request(text: bytes) -> None:
     assert failed.value.failure is DeliveryFailure.DROPPED
 
 
-def test_a_receiver_that_refuses_the_connection_has_got_nothing() -> None:
-    url = parse_webhook_url(f"http://127.0.0.1:{free_port()}/", allow_local=True)
-    with pytest.raises(DeliveryFailed) as failed:
-        call_webhook(url, b"{}", {}, 20.0)
-    assert failed.value.failure is DeliveryFailure.REFUSED
-
-
-@pytest.mark.parametrize("first", [["::1"], ["127.0.0.2"], ["127.0.0.2", "::1", "127.0.0.3"]], ids=str)
+@pytest.mark.parametrize("first", [["::1"], ["127.0.0.2", "::1", "127.0.0.3"]], ids=str)
 def test_where_one_address_cannot_be_reached_the_next_one_is_called(first: list[str]) -> None:
     """A name may have an address of IPv6, and this machine no way there."""
     with receiver(answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, got):
@@ -181,7 +161,7 @@ def test_a_resolver_that_hangs_is_part_of_the_deadline() -> None:
         return []
 
     with pytest.raises(DeliveryFailed, match="TimeoutError") as failed:
-        call_webhook(PUBLIC, b"{}", {}, 0.1, hangs)
+        call_webhook(PUBLIC, b"{}", {}, 0.01, hangs)
     over.set()
     assert failed.value.failure is DeliveryFailure.REFUSED
 
@@ -265,10 +245,8 @@ def verified(body: bytes, header: str, jwks: Any) -> bool:
 
 
 def test_a_receiver_can_verify_the_signature(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.subscribe(webhook=True)
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    scene.begin(webhook=True)
+    scene.news()
     jwks = orjson.loads(orjson.dumps(render_jwks(scene.keys.published())))
     [header] = [headers["Webhook-Signature"] for headers in scene.receiver.headers]
     raw = orjson.dumps(scene.receiver.bodies[0])
@@ -283,7 +261,7 @@ def test_a_receiver_can_verify_the_signature(scene: Scene) -> None:
 def test_a_new_key_signs_once_receivers_can_know_it(scene: Scene) -> None:
     """Caches hold the set of keys for a while: what the new key signs before would be refused everywhere."""
     old = scene.keys.active(scene.clock())
-    scene.clock.advance(PUBLISHED_BEFORE_MS)
+    scene.clock.advance(1)
     new = scene.keys.rotate(scene.clock())
     other_process = SigningKeys(scene.writer.stores.table, scene.keys._private_keys)
     assert [key.kid for key in other_process.published()] == [old.kid, new.kid]
@@ -316,23 +294,13 @@ def test_a_removed_key_no_longer_signs_and_its_private_half_is_deleted(scene: Sc
         scene.keys._private_keys.load(old.kid)
 
 
-def test_before_the_first_key_can_be_known_the_oldest_one_signs(scene: Scene) -> None:
-    first = scene.keys.active(scene.clock())
-    scene.clock.advance(1)
-    scene.keys.rotate(scene.clock())
-    assert scene.keys.active(scene.clock()) == first
-
-
 def test_a_key_file_is_readable_by_its_owner_only(tmp_path: Any, scene: Scene) -> None:
     keys = SigningKeys(scene.worker.stores.table, FolderKeys(tmp_path / "webhook-keys"))
     kid = keys.active(0).kid
     assert keys.active(5).kid == kid
     [file] = (tmp_path / "webhook-keys").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    assert verified(
-        b"x",
-        SigningKeys(scene.worker.stores.table, FolderKeys(file.parent)).sign(b"x", 0),
-        render_jwks(keys.published()),
-    )
+    by_another_process = SigningKeys(scene.worker.stores.table, FolderKeys(file.parent)).sign(b"x", 0)
+    assert verified(b"x", by_another_process, render_jwks(keys.published()))
     keys.remove(keys.active(0))
     assert list(file.parent.iterdir()) == []
