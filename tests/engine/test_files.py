@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from zlib import crc32
 
@@ -72,3 +73,25 @@ def test_the_key_that_signs_urls_outlives_the_process(blobs: BlobFiles) -> None:
         ("GET", "log/a/one", {"until": "100", "crc": "00000000"}),
     ]
     assert signed not in [again.signature(*each) for each in others]
+
+
+def test_a_blob_is_on_disk_before_it_is_named_and_its_name_afterwards(
+    blobs: BlobFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any other order a power cut leaves an empty file, or none, for an acknowledged blob."""
+    made: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        made.append(f"sync {place.name.partition('.')[0]}")
+        fsync(descriptor)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        made.append(f"name {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    blobs.put("log/a/one", b"0123456789")
+    assert made == ["sync one", "name one", "sync a"]
