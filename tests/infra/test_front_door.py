@@ -93,17 +93,6 @@ def test_every_page_is_in_the_sites_table_of_contents() -> None:
     assert pages_of(MKDOCS["nav"]) == {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
 
 
-def test_every_decision_is_in_the_index_and_has_its_four_parts() -> None:
-    folder = ROOT / "docs" / "internals" / "adr"
-    decisions = sorted(folder.glob("0*.md"))
-    index = (folder / "index.md").read_text()
-    assert re.findall(r"\]\((0\d+-[\w-]+\.md)\)", index) == [page.name for page in decisions]
-    for page in decisions:
-        text = page.read_text()
-        for part in ("**Context.**", "**Decision.**", "**Consequences.**", "**What would change it.**"):
-            assert part in text, (page.name, part)
-
-
 def test_the_targets_that_the_guides_name_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", MAKEFILE, re.MULTILINE))
     for name in ("README.md", "CONTRIBUTING.md"):

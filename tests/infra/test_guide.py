@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.infra.test_template import TEMPLATE
@@ -31,15 +29,6 @@ def test_parameters_and_outputs_are_the_templates() -> None:
     alarms = set(re.findall(r"`(\w+Alarm)`", GUIDE))
     assert alarms
     assert alarms <= TEMPLATE["Resources"].keys()
-
-
-def test_every_shim_of_the_emulator_says_what_it_leaves_unproven() -> None:
-    """What is bridged for the emulator is listed, and nothing is listed that is not there."""
-    shims = {path.stem for path in (ROOT / "tests" / "emulated" / "shims").glob("*.py")}
-    _, *listed = rows(section("Deployed on this machine"))
-    assert all(unproven for _, _, unproven in listed)
-    # `names` replaces a name for the others; `translate` is the half of `sam_transform` that runs elsewhere.
-    assert {name.strip("`") for name, *_ in listed} == shims - {"__init__", "names", "translate"}
 
 
 def test_every_failure_has_its_test() -> None:
@@ -76,11 +65,3 @@ def test_links_are_there() -> None:
             # The site's first page shows a part of the README.
             if anchor and linked != ROOT / "docs" / "guides" / ".." / "index.md":
                 assert anchor in anchors(linked), f"{page}: {target}#{anchor}"
-
-
-def test_the_commands_named_are_there() -> None:
-    for module in re.findall(r"python -m (tidemark[\w.]+)", GUIDE):
-        ran = subprocess.run(
-            [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=False, timeout=60
-        )
-        assert ran.returncode == 0, ran.stderr

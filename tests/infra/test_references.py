@@ -46,18 +46,15 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert {page: names for page, names in broken.items() if names} == {}
 
 
-def test_a_reference_to_a_missing_test_is_found() -> None:
-    text = "`test_every_test_that_a_page_*` `test_of_nothing` `tests/infra` `tests/infra/test_nothing.py`"
-    missing = ["test_of_nothing", "tests/infra/test_nothing.py", "test_nothing.py"]
-    assert broken_references(text + " `test_nothing.py` `test_references.py`") == missing
-
-
 def test_every_module_that_a_page_or_a_docstring_names_exists() -> None:
     sources = [*PAGES, *sorted((ROOT / "shared" / "tidemark").rglob("*.py")), ROOT / "template.yaml"]
     broken = {str(path.relative_to(ROOT)): broken_modules(path.read_text()) for path in sources}
     assert {path: names for path, names in broken.items() if names} == {}
 
 
-def test_a_reference_to_a_missing_module_or_name_is_found() -> None:
+def test_a_reference_to_what_is_missing_is_found() -> None:
+    text = "`test_every_test_that_a_page_*` `test_of_nothing` `tests/infra` `tests/infra/test_nothing.py`"
+    missing = ["test_of_nothing", "tests/infra/test_nothing.py", "test_nothing.py"]
+    assert broken_references(text + " `test_nothing.py` `test_references.py`") == missing
     text = "`log/append.py: check_landed` `log/append.py: check_nothing` `log/nothing.py`"
     assert broken_modules(text) == ["log/append.py: check_nothing", "log/nothing.py"]

@@ -17,20 +17,20 @@ DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE": True}
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("value", ["true", "1", "yes", "on", "TRUE", "Yes", "oN", " true "])
-def test_words_for_true_in_any_case_mean_true(name: str, value: str) -> None:
-    assert READERS[name]({name: value}) is True
-
-
-@pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("value", ["false", "0", "no", "off", "FALSE", "No", "oFf", " false "])
-def test_words_for_false_in_any_case_mean_false(name: str, value: str) -> None:
-    assert READERS[name]({name: value}) is False
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_an_empty_boolean_counts_as_not_set(name: str) -> None:
-    assert READERS[name]({}) is READERS[name]({name: ""}) is DEFAULTS[name]
+@pytest.mark.parametrize(
+    ("values", "meaning"),
+    [
+        (["true", "1", "yes", "on", "TRUE", "Yes", "oN", " true "], True),
+        (["false", "0", "no", "off", "FALSE", "No", "oFf", " false "], False),
+        ([""], None),
+    ],
+)
+def test_words_for_true_and_false_in_any_case_are_known_and_empty_is_the_default(
+    name: str, values: list[str], meaning: bool | None
+) -> None:
+    expected = DEFAULTS[name] if meaning is None else meaning
+    assert READERS[name]({}) is DEFAULTS[name]
+    assert [READERS[name]({name: value}) for value in values] == [expected] * len(values)
 
 
 @pytest.mark.parametrize("name", READERS)

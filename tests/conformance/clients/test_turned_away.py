@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_streams import DurableStream, DurableStreamError, stream
+from durable_streams import DurableStream, stream
 
 from tests.conformance.clients.turnstile import (
     BUSY,
@@ -103,18 +103,6 @@ def test_the_npm_client_comes_again(turnstile: Turnstile, name: str, refusal: Re
 
 
 @needs_npm
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_the_npm_producer_has_to_be_helped(turnstile: Turnstile, name: str, refusal: Refusal) -> None:
-    """By itself it reports the error and gives up; with a patient `fetch` it comes again, and lands once."""
-    turnstile.refuse(refusal, times=1)
-    assert npm(turnstile, name, "producer")["result"] == [refusal.status]
-    assert read_all(turnstile, name) == []
-    turnstile.refuse(refusal)
-    assert npm(turnstile, name, "patient producer") == {"result": []}
-    assert read_all(turnstile, name) == [{"n": 1}]
-
-
-@needs_npm
 def test_the_example_of_a_patient_producer_runs(turnstile: Turnstile) -> None:
     turnstile.refusals = [NO_ENVIRONMENT, LIMIT, FAILED]
     ran = subprocess.run(
@@ -129,28 +117,3 @@ def test_the_example_of_a_patient_producer_runs(turnstile: Turnstile) -> None:
     name = ran.stdout.strip().rpartition("/")[2]
     assert read_all(turnstile, name) == [{"n": n} for n in range(10)]
     assert turnstile.refusals == []
-
-
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_the_pypi_client_says_so(turnstile: Turnstile, name: str, refusal: Refusal) -> None:
-    """It raises, with the status; whoever calls it decides when to come again, for reads by `on_error`.
-    Nothing was done meanwhile."""
-    seen: list[int | None] = []
-
-    def come_again(error: Exception) -> dict[str, Any]:
-        seen.append(getattr(error, "status", None))
-        return {}
-
-    with DurableStream(url_of(turnstile, name), content_type="application/json") as handle:
-        turnstile.refuse(refusal, times=2)
-        attempts: list[Callable[[], object]] = [lambda: handle.append({"n": 1}), handle.head]
-        for attempt in attempts:
-            with pytest.raises(DurableStreamError) as refused:
-                attempt()
-            assert refused.value.status == refusal.status
-        turnstile.refuse(refusal)
-        with stream(url_of(turnstile, name), live=False, on_error=come_again) as response:
-            assert response.read_json() == []
-        assert seen == [refusal.status] * 3
-        handle.append({"n": 1})
-    assert read_all(turnstile, name) == [{"n": 1}]
