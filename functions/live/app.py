@@ -9,7 +9,7 @@ import os
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.http.app import create_app
+    from tidemark.http.app import create_data_path
     from tidemark.http.backend import many_at_once
     from tidemark.observability.report import Reporter, Reporting
     from tidemark.observability.tracing import traced_app
@@ -24,5 +24,5 @@ _settings.authorization.check_not_open()
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.
 _stores = connect(_settings)
-_served = create_app(many_at_once(_stores, _settings), check_format=_stores.check_format)
+_served = create_data_path(many_at_once(_stores, _settings), check_format=_stores.check_format)
 app = traced_app("live", _settings, Reporting(_served, Reporter("live", _settings)))

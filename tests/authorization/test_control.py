@@ -38,8 +38,6 @@ def stream(way: Way) -> None:
         (f"/v1/start?last=1&stream={STREAM}", "write:v1", 404),
         (f"/v1/times?offset={1:016}&stream={STREAM}", "read:v1/control/user-1/run", 200),
         (f"/v1/times?stream={STREAM}", "write:v1", 404),
-        (f"/v1/forks?stream={STREAM}", "read:v1/control/user-1/run", 200),
-        (f"/v1/forks?stream={STREAM}", "write:v1", 404),
         ("/v1/stats", "read:*", 400),
         ("/v1/stats?stream=x", "read:*", 400),
     ],
@@ -62,16 +60,6 @@ def test_times_are_kept_by_the_readers_own_cache_alone(way: Way) -> None:
     assert (answer.status, answer.headers["cache-control"]) == (200, "private, no-cache")
     again = way("GET", path, bearer("read:v1/control/user-1/run") | {"If-None-Match": answer.headers["etag"]})
     assert (again.status, again.body) == (304, b"")
-
-
-def test_a_listing_leaves_out_forks_that_the_token_may_not_read(way: Way) -> None:
-    forked = {"Stream-Forked-From": STREAM}
-    for name in ("user-1/run-fork", "user-2/fork"):
-        made = way("PUT", f"/v1/stream/control/{name}", bearer("read:v1 write:v1") | forked)
-        assert made.status in {200, 201}
-    listed = json.loads(way("GET", f"/v1/forks?stream={STREAM}", bearer("read:v1/control/user-1/*")).body)
-    assert [each["stream"] for each in listed["forks"]] == ["/v1/stream/control/user-1/run-fork"]
-    assert (listed["fork_count"], listed["complete"]) == (2, False)
 
 
 def test_me_returns_the_scopes_of_the_token(way: Way) -> None:

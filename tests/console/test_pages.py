@@ -147,25 +147,6 @@ def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> 
     console.check_accessible()
 
 
-def test_forks_are_shown_as_a_tree(console: Console) -> None:
-    path = make_stream(console.server, [1, 2, 3])
-    for name, source in (("/a", ""), ("/b", ""), ("/a/c", "/a"), ("/a/c/d", "/a/c")):
-        at = f"{2:016}"
-        send(console.server, "PUT", path + name, Stream_Forked_From=path + source, Stream_Fork_Offset=at)
-    page = console.open_stream(f"{path}/a")
-    card = page.locator(".card", has_text="Forks")
-    expect(card).to_contain_text("1 made of it")
-    card.get_by_text("Show the tree").click()
-    expect(card.locator(".tree a")).to_have_text([path, f"{path}/a/c"])
-    expect(card.locator("[aria-current=page]")).to_have_text(f"{path}/a")
-    card.locator(".tree summary").click()
-    expect(card.locator(".tree a")).to_have_text([path, f"{path}/a/c", f"{path}/a/c/d"])
-    console.check_accessible()
-    card.locator(".tree").get_by_role("link", name=path, exact=True).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(path.removeprefix("/v1/stream/"))
-    expect(card).to_contain_text("2 made of it")
-
-
 def test_only_messages_with_a_text_are_shown(console: Console) -> None:
     path = make_stream(console.server, [{"n": number, "even": number % 2 == 0} for number in range(20)])
     page = console.open_stream(path)

@@ -16,7 +16,7 @@ from tests.http.asgi import Answer, Door
 from tests.support import Process
 from tidemark.engine import database, turns
 from tidemark.engine.database import Operation
-from tidemark.http import routes
+from tidemark.http import pages
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
 
@@ -64,7 +64,7 @@ class Scene:
     async def recovers(self, patch: pytest.MonkeyPatch) -> None:
         """From here on no answer has to come soon."""
         patch.setattr(turns, "PATIENCE_SECONDS", 60)
-        patch.setattr(routes, "PROBE_SECONDS", 60)
+        patch.setattr(pages, "PROBE_SECONDS", 60)
         while await self.status("/v1/health") != 200:  # noqa: ASYNC110 - the answer is what is awaited
             await asyncio.sleep(0.01)
 
@@ -79,7 +79,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(routes, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(pages, "PROBE_SECONDS", 0.1)
     with asyncio.Runner() as runner:
         scene = Scene(tmp_path, runner)
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from tests.authorization.ways import Answer
 from tidemark.http.requests import plain_name
 from tidemark.janitor.sweep import SweepPart, sweep
-from tidemark.protocol.bucket import Resource, parse_bucket_path
+from tidemark.protocol.bucket import parse_bucket_stream
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
@@ -115,10 +115,11 @@ def key_of(path: str, *, encoded: bool) -> StreamKey | None:
         name = plain_name(path)
         if name is not None:
             return parse_plain_path(name, encoded=encoded)
-        place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
+        # What hangs below it is the third segment and the rest.
+        place = "/".join(path.split("/")[1:3])
+        return parse_bucket_stream(place, encoded=encoded)
     except ProtocolError:
         return None
-    return place.key if place.stream_id else None
 
 
 def plain_path(key: StreamKey) -> str:
@@ -129,7 +130,7 @@ def plain_path(key: StreamKey) -> str:
 def is_stream(path: str, *, encoded: bool) -> bool:
     if plain_name(path) is not None:
         return True
-    return parse_bucket_path(path.removeprefix("/"), encoded=encoded).resource is Resource.STREAM
+    return parse_bucket_stream(path.removeprefix("/"), encoded=encoded) is not None
 
 
 def check_change(method: str, answer: Answer, before: State | None, after: State | None) -> None:

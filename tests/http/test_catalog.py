@@ -13,7 +13,6 @@ import pytest
 from tests.http.asgi import Door
 from tests.support import Clock
 from tidemark.log.schema import bucket_entry_key
-from tidemark.service import catalog
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -516,50 +515,3 @@ def test_a_console_page_loads_nothing_from_another_host(door: Door, place: str) 
 @pytest.mark.parametrize("name", ["nothing.js", "..", "%2e%2e%2fapp.py", "app.py", "__init__.py", ".js"])
 def test_only_the_consoles_own_files_are_served(door: Door, name: str) -> None:
     assert door.get(f"/v1/console/{name}").status == 404
-
-
-# --- forks --------------------------------------------------------------------------
-
-
-def fork(door: Door, source: str, name: str, offset: str) -> None:
-    headers = {"Stream-Forked-From": source, "Stream-Fork-Offset": offset}
-    assert door.put(name, headers).status == 201
-
-
-def test_the_forks_of_a_stream_are_listed(door: Door, path: str) -> None:
-    door.put(path, JSON, b"[1,2,3]")
-    fork(door, path, f"{path}/b", f"{2:016}")
-    fork(door, path, f"{path}/a", f"{4:016}")
-    fork(door, f"{path}/b", f"{path}/b/again", f"{2:016}")
-    answer = door.get(f"/v1/forks?stream={quote(path)}")
-    assert (answer.status, answer["cache-control"]) == (200, "no-store")
-    listed = answer.json
-    assert [(each["stream"], each["offset"], each["forks"]) for each in listed["forks"]] == [
-        (f"{path}/a", f"{4:016}", 0),
-        (f"{path}/b", f"{2:016}", 1),
-    ]
-    assert (listed["stream"], listed["fork_count"], listed["complete"]) == (path, 2, True)
-    assert door.get(f"/v1/forks?stream={quote(path)}/a").json["forks"] == []
-    absent = door.get(f"/v1/forks?stream={quote(path)}/absent")
-    assert (absent.status, door.get("/v1/forks").status) == (404, 400)
-
-
-def test_a_fork_that_only_its_own_forks_keep_is_listed_as_deleted(door: Door, path: str) -> None:
-    door.put(path, JSON, b"[1]")
-    fork(door, path, f"{path}/b", f"{2:016}")
-    fork(door, f"{path}/b", f"{path}/c", f"{2:016}")
-    door.delete(f"{path}/b")
-    [kept] = door.get(f"/v1/forks?stream={quote(path)}").json["forks"]
-    assert (kept["stream"], kept["deleted"]) == (f"{path}/b", True)
-    [below] = door.get(f"/v1/forks?stream={quote(path)}/b").json["forks"]
-    assert below["stream"] == f"{path}/c", "also of a stream that is gone"
-
-
-def test_a_listing_of_forks_stops_after_a_limit_and_says_that_it_is_incomplete(
-    door: Door, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    door.put(path, JSON, b"[1]")
-    fork(door, path, f"{path}/b", f"{2:016}")
-    monkeypatch.setattr(catalog, "LOOKED_AT", 0)
-    listed = door.get(f"/v1/forks?stream={quote(path)}").json
-    assert (listed["forks"], listed["fork_count"], listed["complete"]) == ([], 1, False)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.http.asgi import Door
 from tidemark import __version__
-from tidemark.http import routes
+from tidemark.http import pages
 
 DOCS = "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md"
 
@@ -78,10 +78,10 @@ def test_health_returns_the_version_and_the_commit_it_was_built_from(
     file = tmp_path / "commit.txt"
     if written is not None:
         file.write_text(written)
-    monkeypatch.setattr(routes, "COMMIT_FILE", file)
-    routes.built_from.cache_clear()
+    monkeypatch.setattr(pages, "COMMIT_FILE", file)
+    pages.built_from.cache_clear()
     try:
         answer = door.get("/v1/health").json
     finally:
-        routes.built_from.cache_clear()
+        pages.built_from.cache_clear()
     assert answer == {"status": "ok", "version": __version__, "commit": commit, "clock_ahead_seconds": 0.0}

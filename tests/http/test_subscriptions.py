@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 from datetime import datetime
@@ -15,8 +14,8 @@ import pytest
 from starlette.requests import Request
 
 from tests.http.asgi import Answer, Door
+from tests.http.published import openapi_document
 from tidemark.http import subscriptions
-from tidemark.http.openapi import document
 from tidemark.http.subscriptions import jwks_url
 from tidemark.protocol.errors import Busy
 from tidemark.service.subscriptions import configure
@@ -367,7 +366,7 @@ def test_a_subscription_with_pending_work_can_be_woken_at_once(door: Door, name:
 
 def check_described(operation_id: str, answer: Answer) -> None:
     """The body is what the OpenAPI document says of this operation and status, and has no member more."""
-    described = copy.deepcopy(document())
+    described = openapi_document()
     for schema in described["components"]["schemas"].values():
         if "properties" in schema:
             schema["additionalProperties"] = False

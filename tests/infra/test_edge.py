@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 import pytest
 import yaml
 
+from tests.http.published import openapi_document
 from tests.infra.custom_resources import answers_of
 from tests.infra.test_template import (
     DISTRIBUTION,
@@ -25,7 +26,6 @@ from tests.infra.test_template import (
     TEMPLATE,
     CloudFormationLoader,
 )
-from tidemark.http.openapi import document
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
 from tidemark.local.gateway import HeadTooLarge, api_path, check_head, header_path, is_live
@@ -270,7 +270,7 @@ def test_what_fits_an_http_api_together(name: str, token_bytes: int, *, fits: bo
 
 def query_parameters() -> set[str]:
     """Of every read that the published document knows."""
-    published = document()
+    published = openapi_document()
     shared = published["components"]["parameters"]
     named = [
         shared[each["$ref"].rpartition("/")[2]] if "$ref" in each else each

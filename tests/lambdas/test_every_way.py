@@ -115,7 +115,6 @@ GETS = (
     "/v1/start?stream={stream}&last=1",
     "/v1/times?stream={stream}",
     "/v1/times?stream={stream}&offset=now",
-    "/v1/forks?stream={stream}",
     "/v1/me",
     "/v1/nothing",
     "/v1/stream/__ds/jwks.json",

@@ -138,9 +138,9 @@ MUTATIONS = (
     ),
     mutation(
         "whoever may write a stream may delete it",
-        "http/operations.py",
-        '"routes:delete_stream", "manage"',
-        '"routes:delete_stream", "write manage"',
+        "http/streams.py",
+        '@operation("DELETE", "manage"',
+        '@operation("DELETE", "write manage"',
         "authorization/test_matrix.py",
     ),
     mutation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -13,12 +14,10 @@ from hypothesis import strategies as st
 from tidemark.protocol.bucket import (
     MAX_KEY_BYTES,
     ListingRequest,
-    Place,
-    Resource,
-    parse_bucket_path,
+    parse_bucket_stream,
     parse_listing,
 )
-from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, StreamNotFound
+from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
 
 
@@ -104,34 +103,31 @@ def test_a_decoded_path_that_may_have_been_another_name_is_refused(path: str) ->
 # --- in buckets -----------------------------------------------------------------------
 
 
+TIDES = partial(StreamKey, "tides")
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("tides", Place(Resource.BUCKET, "tides")),
-        ("x" * 64, Place(Resource.BUCKET, "x" * 64)),
-        ("%74ides", Place(Resource.BUCKET, "tides")),
-        ("tides/streams", Place(Resource.LISTING, "tides")),
-        ("tides/north", Place(Resource.STREAM, "tides", "north")),
-        ("tides/Streams", Place(Resource.STREAM, "tides", "Streams")),
-        ("tides/snapshot", Place(Resource.STREAM, "tides", "snapshot")),
-        ("tides/%E2%82%AC%20%0A", Place(Resource.STREAM, "tides", "€ \n")),
-        ("tides/a.b.", Place(Resource.STREAM, "tides", "a.b.")),
-        ("tides/north/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "north")),
-        ("tides/snapshot/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "snapshot")),
-        ("tides/north/snapshot/12", Place(Resource.SNAPSHOT, "tides", "north", "12")),
-        ("tides/north/snapshot/%31%2F2", Place(Resource.SNAPSHOT, "tides", "north", "1/2")),
-        ("tides/north/snapshot/", Place(Resource.SNAPSHOT, "tides", "north", "")),
-        ("tides/north/snapshot/12/upload", Place(Resource.UPLOAD, "tides", "north", "12")),
-        ("tides/north/bootstrap", Place(Resource.BOOTSTRAP, "tides", "north")),
+        ("tides/north", TIDES("north")),
+        ("%74ides/Streams", TIDES("Streams")),
+        ("tides/snapshot", TIDES("snapshot")),
+        ("tides/%E2%82%AC%20%0A", TIDES("€ \n")),
+        ("tides/a.b.", TIDES("a.b.")),
+        ("x" * 64 + "/a", StreamKey("x" * 64, "a")),
+        ("tides", None),
+        ("tides/streams", None),
+        ("tides/%73treams", None),
+        ("tides/north/snapshot", None),
     ],
 )
-def test_a_path_names_a_bucket_a_listing_a_stream_or_a_resource_of_it(path: str, expected: Place) -> None:
-    assert parse_bucket_path(path, encoded=True) == expected
+def test_a_path_with_one_segment_below_a_bucket_is_a_streams(path: str, expected: StreamKey | None) -> None:
+    assert parse_bucket_stream(path, encoded=True) == expected
 
 
 INVALID_IDS = (
     "", "abc", "v1x", "x" * 65, "Tides", "tides.", "tid%20es", "tïdes", "tides\n", "tides%0A", "__ds",
-    "%5F_ds", "tides/", "tides//snapshot", "tides/..", "tides/a..b", "tides/a%2Fb", "tides/a%00", "tides/%FF",
+    "%5F_ds", "tides/", "tides/..", "tides/a..b", "tides/a%2Fb", "tides/a%00", "tides/%FF",
     "tides/%C3", "abc/north", "tides/x%2e%2e",
 )  # fmt: skip
 
@@ -139,26 +135,12 @@ INVALID_IDS = (
 @pytest.mark.parametrize("path", INVALID_IDS)
 def test_a_path_with_an_invalid_bucket_or_stream_id_is_malformed(path: str) -> None:
     with pytest.raises(Malformed):
-        parse_bucket_path(path, encoded=True)
+        parse_bucket_stream(path, encoded=True)
 
 
-NO_RESOURCE = (
-    "tides/north/", "tides/north/x", "tides/north/Snapshot", "tides/north/bootstrap/",
-    "tides/north/bootstrap/x", "tides/north/snapshot/1/x", "tides/north/snapshot/1/upload/x",
-    "tides/north/snapshot/1/", "tides/streams/x",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("path", NO_RESOURCE)
-def test_a_path_below_a_stream_that_no_resource_has_is_not_found(path: str) -> None:
-    with pytest.raises(RouteNotFound):
-        parse_bucket_path(path, encoded=True)
-
-
-@pytest.mark.parametrize("path", ["tides/__ds", "tides/__d%73/snapshot"])
-def test_the_reserved_segment_is_no_stream(path: str) -> None:
+def test_the_reserved_segment_is_no_stream() -> None:
     with pytest.raises(StreamNotFound, match="__ds"):
-        parse_bucket_path(path, encoded=True)
+        parse_bucket_stream("tides/__d%73", encoded=True)
 
 
 @pytest.mark.parametrize("bucket", ["tides", "x" * 64])
@@ -166,17 +148,15 @@ def test_a_key_of_122_bytes_is_taken_and_one_more_is_refused(bucket: str) -> Non
     """Bucket, slash and stream id count, in bytes of UTF-8."""
     room = MAX_KEY_BYTES - len(bucket) - 1
     longest = "é" * (room // 2) + "x" * (room % 2)
-    assert parse_bucket_path(f"{bucket}/{quote(longest)}", encoded=True).stream_id == longest
+    assert parse_bucket_stream(f"{bucket}/{quote(longest)}", encoded=True) == StreamKey(bucket, longest)
     with pytest.raises(Malformed, match="at most 122 bytes"):
-        parse_bucket_path(f"{bucket}/{quote(longest)}x", encoded=True)
+        parse_bucket_stream(f"{bucket}/{quote(longest)}x", encoded=True)
 
 
 def test_a_path_in_a_bucket_that_the_gateway_decoded_is_taken_as_it_is() -> None:
-    """A slash divides."""
-    assert parse_bucket_path("tides/a b#c", encoded=False).stream_id == "a b#c"
-    assert parse_bucket_path("tides/a/snapshot/1", encoded=False).offset_token == "1"
+    assert parse_bucket_stream("tides/a b#c", encoded=False) == TIDES("a b#c")
     with pytest.raises(Malformed, match="decodes the path"):
-        parse_bucket_path("ti%64es/a", encoded=False)
+        parse_bucket_stream("ti%64es/a", encoded=False)
 
 
 @given(st.integers(-5, 1100).map(str) | st.text(max_size=4) | st.sampled_from(["01", "1e3", "+1", "٣"]))
@@ -200,11 +180,11 @@ def test_a_prefix_or_cursor_that_no_stream_id_can_have_is_malformed(text: str) -
 
 # --- any path -------------------------------------------------------------------------
 
-Parse = Callable[[str, bool], StreamKey | Place]
+Parse = Callable[[str, bool], StreamKey | None]
 SURFACES: st.SearchStrategy[Parse] = st.sampled_from(
     [
         lambda path, encoded: parse_plain_path(path, encoded=encoded),
-        lambda path, encoded: parse_bucket_path(f"tides/{path}", encoded=encoded),
+        lambda path, encoded: parse_bucket_stream(f"tides/{path}", encoded=encoded),
     ]
 )
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -236,6 +216,6 @@ def test_different_segments_are_different_streams(one: list[str], other: list[st
 def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(
     path: str, encoded: bool, parse: Parse
 ) -> None:
-    with contextlib.suppress(Malformed, StreamNotFound, RouteNotFound):
+    with contextlib.suppress(Malformed, StreamNotFound):
         parse(path, encoded)
-        parse_bucket_path(path, encoded=encoded)
+        parse_bucket_stream(path, encoded=encoded)

@@ -1,13 +1,13 @@
-"""The ASGI application: the table of operations behind what every request passes."""
+"""The applications, behind what every request passes: headers, limits, authorization."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,12 +15,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
-from tidemark.http.dispatch import AnyOperation, is_open
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
-from tidemark.http.metrics import CountedTraffic, Traffic
+from tidemark.http.metrics import Traffic
+from tidemark.http.paths import Find, Operations, check_query, is_open
+from tidemark.http.streams import StreamRoute, stream_routes
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
 from tidemark.service.stores import Run
+
+if TYPE_CHECKING:
+    from tidemark.http.api import Api
 
 
 class TokenBucket:
@@ -66,25 +70,40 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 
 def create_app(
     backend: Backend, *, with_metrics: bool = False, check_format: Callable[[], None] | None = None
-) -> ResponseHeaders:
+) -> Api:
     """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`.
     `check_format` is for a function: it is made before the first request."""
+    from tidemark.http.api import Api
 
-    @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        yield
-        await backend.close()
+    api = Api(backend, Traffic() if with_metrics else None)
+    api.around = lambda app: guarded(app, backend, api.operations.find, check_format)
+    return api
 
-    app = Starlette(lifespan=lifespan)
+
+def create_data_path(backend: Backend, *, check_format: Callable[[], None] | None = None) -> ASGIApp:
+    """For the functions that write, read and wait: the operations of a stream, and FastAPI with the first
+    request for anything else. Its import takes as long as all of theirs."""
+
+    @cache
+    def load_api() -> Api:
+        from tidemark.http.api import Api
+
+        return Api(backend)
+
+    operations = Operations(stream_routes(), rest=lambda: load_api().operations)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        check_query(scope["query_string"])
+        operation = operations.operation(scope)
+        served = operation.handle if isinstance(operation, StreamRoute) else load_api()
+        await served(scope, receive, send)
+
+    app = Starlette(lifespan=backend.lifespan)
     app.router.redirect_slashes = False
-    app.router.default = AnyOperation()
+    app.router.default = serve
     app.state.backend = backend
-    app.state.traffic = Traffic() if with_metrics else None
-    if with_metrics:
-        app.add_middleware(CountedTraffic, traffic=app.state.traffic)
     error_handlers.install(app)
-    served = guarded(app, backend)
-    return ResponseHeaders(FormatChecked(served, backend.run, check_format) if check_format else served)
+    return guarded(app, backend, operations.find, check_format)
 
 
 class FormatChecked:
@@ -113,7 +132,9 @@ class FormatChecked:
         await self._app(scope, receive, send)
 
 
-def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
+def guarded(
+    app: ASGIApp, backend: Backend, find: Find, check_format: Callable[[], None] | None
+) -> ResponseHeaders:
     """The application behind the checks that the settings switch on. Without keys everybody may
     use it: a deployed function calls `check_not_open` first.
 
@@ -123,7 +144,8 @@ def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
     if settings.is_on:
         from tidemark.http.security.authorization import Authorization, make_check
 
-        app = Authorization(app, make_check(settings, asyncio.to_thread), settings.public_read_buckets)
+        check = make_check(settings, asyncio.to_thread)
+        app = Authorization(app, find, check, settings.public_read_buckets)
     if settings.has_edge:
         from tidemark.http.security.origin_secret import BehindEdge, origin_secret_loader
 
@@ -131,4 +153,4 @@ def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
         app = BehindEdge(app, load, is_required=settings.edge_only)
     if backend.settings.requests_per_second:
         app = RateLimited(app, TokenBucket(backend.settings.requests_per_second))
-    return app
+    return ResponseHeaders(FormatChecked(app, backend.run, check_format) if check_format else app)

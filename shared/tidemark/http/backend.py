@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -111,8 +112,13 @@ class Backend:
     def hub(self) -> Hub:
         return self.wake.hub
 
+    @asynccontextmanager
+    async def lifespan(self, _app: object) -> AsyncIterator[None]:
+        """Of an application. It ends with the process, where the platform lets it see that."""
+        yield
+        await self.close()
+
     async def close(self) -> None:
-        """At the process's end, where the platform lets it see one."""
         await asyncio.to_thread(self.wake.close)
 
 

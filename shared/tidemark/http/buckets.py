@@ -1,31 +1,35 @@
 """The bucket surface: buckets, snapshots and the bootstrap (extensions §1 and §2).
 
-Imported by the first such request: appends and reads, which are most of what an environment serves, do
-without it. All responses describe this moment, so none is cached.
+All responses describe this moment, so none is cached.
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from fastapi import APIRouter, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
 from tidemark.http.backend import backend_of
+from tidemark.http.openapi import AS_STORED, answers, takes
 from tidemark.http.requests import (
     MAX_BODY_BYTES,
     STREAM_ROOT,
+    bucket_of,
     parse_body_type,
     parse_limits,
-    parse_place,
     read_body,
     single,
     single_header,
+    stream_of,
 )
 from tidemark.http.responses import absolute_url, data_headers, retention_headers
+from tidemark.http.routing import DirectRoute
+from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
 from tidemark.protocol.bucket import ListingRequest, parse_listing
@@ -55,6 +59,15 @@ from tidemark.service.snapshots import (
     read_snapshot,
 )
 
+router: Final = APIRouter(route_class=DirectRoute, tags=["buckets"])
+_STREAM: Final = "/{bucket:bucket}/{stream:stream}"
+_SNAPSHOT_HEADERS: Final = ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Up-To-Date")
+_BUCKET_READ: Final = [Security(BUCKET, scopes=["read"])]
+_BUCKET_MANAGE: Final = [Security(BUCKET, scopes=["manage"])]
+_READ: Final = [Security(BELOW_STREAM, scopes=["read"])]
+#: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
+_MANAGE: Final = [Security(BELOW_STREAM, scopes=["manage"])]
+
 _WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
 
 
@@ -62,8 +75,11 @@ def parse_list(request: Request) -> ListingRequest:
     return parse_listing(single(request, "prefix"), single(request, "after"), single(request, "limit"))
 
 
-async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
-    offset = parse_snapshot_offset(offset_token)
+def snapshot_offset(request: Request) -> int:
+    return parse_snapshot_offset(request.path_params["at"])
+
+
+async def parse_publish(request: Request, offset: int) -> PublishRequest:
     upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
     body_type = parse_body_type(request) or parse_content_type(messages.DEFAULT)
     try:
@@ -217,79 +233,138 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
     return {"Stream-Snapshot-Offset": render_offset(snapshot.offset)}
 
 
+@router.put(
+    "/{bucket:bucket}",
+    dependencies=_BUCKET_MANAGE,
+    responses=answers({201: ("It was made.", "Location"), 409: ("It is there.",)}),
+)
 async def create_bucket(request: Request) -> Response:
     """Create a bucket (extensions §1.2)."""
-    backend, place = backend_of(request), parse_place(request)
-    retention = await parse_bucket_creation(request, place.bucket)
-    made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket, retention))
+    backend, bucket = backend_of(request), bucket_of(request)
+    retention = await parse_bucket_creation(request, bucket)
+    made = await backend.run(lambda: buckets.create_bucket(backend.stores, bucket, retention))
     return render_bucket_made(request, made)
 
 
+@router.get("/{bucket:bucket}", dependencies=_BUCKET_READ)
 async def describe_bucket(request: Request) -> Response:
     """A bucket (extensions §1.3)."""
-    backend, place = backend_of(request), parse_place(request)
-    return render_bucket(await backend.run(lambda: buckets.describe_bucket(backend.stores, place.bucket)))
+    backend, bucket = backend_of(request), bucket_of(request)
+    return render_bucket(await backend.run(lambda: buckets.describe_bucket(backend.stores, bucket)))
 
 
+@router.delete(
+    "/{bucket:bucket}",
+    dependencies=_BUCKET_MANAGE,
+    responses=answers({204: ("It is gone.",), 409: ("It is not empty.",)}),
+)
 async def remove_bucket(request: Request) -> Response:
     """Delete an empty bucket (extensions §1.5)."""
-    backend, place = backend_of(request), parse_place(request)
-    await backend.run(lambda: buckets.delete_bucket(backend.stores, place.bucket))
+    backend, bucket = backend_of(request), bucket_of(request)
+    await backend.run(lambda: buckets.delete_bucket(backend.stores, bucket))
     return render_nothing()
 
 
+@router.get(
+    "/{bucket:bucket}/streams",
+    dependencies=[Security(STREAMS_OF_BUCKET, scopes=["read"])],
+    openapi_extra=takes("prefix", "after", "limit"),
+)
 async def list_bucket(request: Request) -> Response:
     """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
-    backend, place = backend_of(request), parse_place(request)
-    listing_request = parse_list(request)
-    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
-    return render_listing(place.bucket, listing_request, found)
+    backend, bucket, asked = backend_of(request), bucket_of(request), parse_list(request)
+    found = await backend.run(lambda: list_streams(backend.stores, bucket, asked))
+    return render_listing(bucket, asked, found)
 
 
+@router.get(
+    f"{_STREAM}/snapshot",
+    dependencies=_READ,
+    responses=answers({307: ("There.", "Location", "Stream-Snapshot-Offset")}),
+)
 async def redirect_to_latest(request: Request) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
-    backend, place = backend_of(request), parse_place(request)
-    latest = await backend.run(lambda: latest_snapshot(backend.stores, place.key))
-    return render_latest_snapshot(request, latest)
+    backend, key = backend_of(request), stream_of(request)
+    return render_latest_snapshot(request, await backend.run(lambda: latest_snapshot(backend.stores, key)))
 
 
+@router.put(
+    f"{_STREAM}/snapshot/{{at:segment}}",
+    dependencies=_MANAGE,
+    responses=answers(
+        {
+            204: ("It is the latest.", "Stream-Snapshot-Offset"),
+            409: ("Beyond the tail, or the upload is not there.", "Stream-Next-Offset"),
+            413: ("Too large for one request.",),
+        }
+    ),
+    openapi_extra=takes("Snapshot-Upload", body=True),
+)
 async def put_snapshot(request: Request) -> Response:
     """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
-    backend, place = backend_of(request), parse_place(request)
-    publish_request = await parse_publish(request, place.offset_token)
-    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
-    return render_published(published)
+    backend, key = backend_of(request), stream_of(request)
+    publish_request = await parse_publish(request, snapshot_offset(request))
+    return render_published(await backend.run(lambda: publish_snapshot(backend.stores, key, publish_request)))
 
 
+@router.get(
+    f"{_STREAM}/snapshot/{{at:segment}}",
+    dependencies=_READ,
+    responses=answers(
+        {
+            200: ("Its bytes.", *_SNAPSHOT_HEADERS),
+            307: ("Where its bytes are, for a while.", "Location", *_SNAPSHOT_HEADERS),
+        },
+        AS_STORED,
+    ),
+    response_class=Response,
+)
 async def get_snapshot(request: Request) -> Response:
     """A snapshot (extensions §2.3)."""
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    reading = await backend.run(lambda: read_snapshot(backend.stores, place.key, offset))
-    return render_snapshot(reading)
+    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
+    return render_snapshot(await backend.run(lambda: read_snapshot(backend.stores, key, offset)))
 
 
+@router.delete(
+    f"{_STREAM}/snapshot/{{at:segment}}",
+    dependencies=_MANAGE,
+    responses=answers({204: ("It is gone.",), 409: ("It is the latest.",)}),
+)
 async def remove_snapshot(request: Request) -> Response:
     """Delete a superseded snapshot (extensions §2.4)."""
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    await backend.run(lambda: delete_snapshot(backend.stores, place.key, offset))
+    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
+    await backend.run(lambda: delete_snapshot(backend.stores, key, offset))
     return render_nothing()
 
 
+@router.post(
+    f"{_STREAM}/snapshot/{{at:segment}}/upload",
+    dependencies=_MANAGE,
+    responses=answers({201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")}),
+)
 async def prepare_upload(request: Request) -> Response:
     """Where to put a snapshot that is too large for a request."""
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    upload = await backend.run(lambda: begin_upload(backend.stores, place.key, offset))
-    return render_upload_begun(upload)
+    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
+    return render_upload_begun(await backend.run(lambda: begin_upload(backend.stores, key, offset)))
 
 
+@router.get(
+    f"{_STREAM}/bootstrap",
+    dependencies=_READ,
+    responses=answers(
+        {
+            200: ("Them, as parts.", *_SNAPSHOT_HEADERS, "Stream-Closed"),
+            307: ("Where they are, for a while.", "Location", *_SNAPSHOT_HEADERS, "Stream-Closed"),
+        },
+        AS_STORED,
+    ),
+    response_class=Response,
+)
 async def get_bootstrap(request: Request) -> Response:
     """The latest snapshot and the messages since, in one answer (extensions §3)."""
-    backend, place = backend_of(request), parse_place(request)
+    backend, key = backend_of(request), stream_of(request)
     check_bootstrap(request)
-    made = await backend.run(lambda: bootstrap(backend.stores, place.key))
+    made = await backend.run(lambda: bootstrap(backend.stores, key))
     render = partial(render_bootstrap, made)
     # Rendering many parts takes long, so a thread does it.
     return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()

@@ -1,26 +1,29 @@
 """The catalog for people and monitors: listings, stats, start points, and a token's scopes.
 
-The protocol's own rules say what is wrong with a parameter, with the protocol's own errors. The schemas of
-the models are in the OpenAPI document.
+The protocol's own rules say what is wrong with a parameter, with the protocol's own errors.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 import orjson
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Query, Security
+from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemark.http.backend import backend_of
 from tidemark.http.error_handlers import HAS_TOKEN
-from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter, singles
+from tidemark.http.openapi import answers, takes
+from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter
+from tidemark.http.routing import ControlRoute
+from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
 from tidemark.protocol.bucket import ListingRequest, parse_plain_listing
-from tidemark.protocol.caching import NO_STORE, decide_cache_control, etag_matches, render_etag
+from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
@@ -28,23 +31,52 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import BucketListing, list_buckets
 from tidemark.service.catalog import (
     AppendTimes,
-    Forks,
     Listing,
     StreamStats,
-    list_forks,
     list_streams,
     load_stats,
     load_times,
 )
 from tidemark.service.start_point import StartPoint, find_start, parse_start_point
 
+router: Final = APIRouter(route_class=ControlRoute, tags=["catalog"])
+_READ: Final = ["read"]
+_READ_STREAM: Final = [Security(NAMED_STREAM, scopes=_READ)]
+
 Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
 Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
 
 
-class Error(BaseModel):
-    error: str
+class PageQuery(BaseModel):
+    """What page of a listing."""
+
+    prefix: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string"}),
+        Field(description="Only names that begin like this.", examples=["run-"]),
+    ] = None
+    after: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string"}),
+        Field(description="The `next_cursor` of the page before.", examples=["run-7"]),
+    ] = None
+    limit: Annotated[
+        str | None,
+        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 1000}),
+        Field(description="So many at most.", examples=[50]),
+    ] = None
+
+    def listing(self) -> ListingRequest:
+        """Raises Malformed."""
+        return parse_plain_listing(self.prefix, self.after, self.limit)
+
+
+Named = Annotated[
+    str | None,
+    WithJsonSchema({"type": "string"}),
+    Query(alias="stream", description="The stream's path, as in its URL.", examples=["/v1/stream/chat/42"]),
+]
 
 
 class ListedStream(BaseModel):
@@ -173,25 +205,6 @@ class TimesModel(BaseModel):
     ]
 
 
-class ListedFork(BaseModel):
-    stream: Path
-    offset: Annotated[Offset, Field(description="Where it leaves its source.")]
-    deleted: Annotated[bool, Field(description="Only its own forks keep it.")]
-    forks: Annotated[int, Field(description="How many forks were made of it.")]
-    created_at_ms: Milliseconds
-
-
-class ForksModel(BaseModel):
-    stream: Path
-    fork_count: Annotated[int, Field(description="Of all its forks, also those that are not listed.")]
-    forks: Annotated[
-        list[ListedFork], Field(description="In the stream's own bucket, and such as the token may read.")
-    ]
-    complete: Annotated[
-        bool, Field(description="False where the bucket has too many streams, or other buckets have forks.")
-    ]
-
-
 class Me(BaseModel):
     """What this request's token may do."""
 
@@ -292,26 +305,6 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
     return shown
 
 
-def render_forks(found: Forks, access: Access) -> ForksModel:
-    listed = [
-        ListedFork(
-            stream=stream_path(record.key),
-            offset=render_offset(record.base),
-            deleted=record.deleted,
-            forks=record.references,
-            created_at_ms=record.created_ms,
-        )
-        for record in found.found
-        if access.may_read(record.key)
-    ]
-    return ForksModel(
-        stream=stream_path(found.source.key),
-        fork_count=found.source.references,
-        forks=listed,
-        complete=found.complete and len(listed) == len(found.found),
-    )
-
-
 def render_start_point(found: StartPoint) -> StartPointModel:
     return StartPointModel(
         offset=render_offset(found.offset), messages=found.messages, complete=found.complete
@@ -342,56 +335,71 @@ def render_times_headers(found: AppendTimes) -> dict[str, str]:
     }
 
 
-def answer(model: BaseModel) -> Response:
-    """It describes this moment, so no cache keeps it."""
-    body = model.model_dump_json(by_alias=True)
-    return Response(body, media_type="application/json", headers={"Cache-Control": NO_STORE})
-
-
-def parse_page(request: Request) -> ListingRequest:
-    asked = singles(request)
-    return parse_plain_listing(asked.get("prefix"), asked.get("after"), asked.get("limit"))
-
-
-async def plain_streams(request: Request) -> Response:
+@router.get("/v1/streams", dependencies=[Security(PLAIN_STREAMS, scopes=_READ)])
+async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -> StreamListingModel:
     """List the streams of the plain surface."""
-    backend, asked = backend_of(request), parse_page(request)
+    backend, asked = backend_of(request), page.listing()
     found = await backend.run(lambda: list_streams(backend.stores, PLAIN_BUCKET, asked))
-    return answer(render_streams(asked, found))
+    return render_streams(asked, found)
 
 
-async def all_buckets(request: Request) -> Response:
+@router.get("/v1/buckets", dependencies=[Security(ALL_BUCKETS, scopes=_READ)])
+async def all_buckets(request: Request, page: Annotated[PageQuery, Query()]) -> BucketListingModel:
     """List the buckets."""
-    backend, asked = backend_of(request), parse_page(request)
-    return answer(render_buckets(asked, await backend.run(lambda: list_buckets(backend.stores, asked))))
+    backend, asked = backend_of(request), page.listing()
+    return render_buckets(asked, await backend.run(lambda: list_buckets(backend.stores, asked)))
 
 
-async def stream_stats(request: Request) -> Response:
+@router.get("/v1/stats", dependencies=_READ_STREAM)
+async def stream_stats(request: Request, stream: Named = None) -> Stats:
     """What is known of a stream: sizes, times, producers, forks, snapshot."""
-    backend, key = backend_of(request), parse_stream_parameter(singles(request).get("stream"))
+    backend, key = backend_of(request), parse_stream_parameter(stream)
     found = await backend.run(lambda: load_stats(backend.stores, key))
-    return answer(render_stats(found, request.scope.get(ACCESS, EVERYTHING)))
+    return render_stats(found, request.scope.get(ACCESS, EVERYTHING))
 
 
-async def stream_forks(request: Request) -> Response:
-    """The forks that were made of a stream."""
-    backend, key = backend_of(request), parse_stream_parameter(singles(request).get("stream"))
-    found = await backend.run(lambda: list_forks(backend.stores, key))
-    return answer(render_forks(found, request.scope.get(ACCESS, EVERYTHING)))
-
-
-async def start_point(request: Request) -> Response:
+@router.get("/v1/start", dependencies=_READ_STREAM)
+async def start_point(
+    request: Request,
+    stream: Named = None,
+    last: Annotated[
+        str | None,
+        WithJsonSchema({"type": "integer", "minimum": 1}),
+        Query(description="A number of messages.", examples=[100]),
+    ] = None,
+    since: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string"}),
+        Query(
+            alias="from", description="Written from this time on (RFC 3339).", examples=["2026-11-21T10:00Z"]
+        ),
+    ] = None,
+) -> StartPointModel:
     """The offset of the last messages, or of what was written from a time on."""
-    backend, query = backend_of(request), singles(request)
-    key = parse_stream_parameter(query.get("stream"))
-    asked = parse_start_point(query.get("last"), query.get("from"))
-    return answer(render_start_point(await backend.run(lambda: find_start(backend.stores, key, asked))))
+    backend, key = backend_of(request), parse_stream_parameter(stream)
+    asked = parse_start_point(last, since)
+    return render_start_point(await backend.run(lambda: find_start(backend.stores, key, asked)))
 
 
-async def append_times(request: Request) -> Response:
+@router.get(
+    "/v1/times",
+    dependencies=_READ_STREAM,
+    response_model=TimesModel,
+    status_code=200,
+    responses=answers({304: ("As the entity tag in `If-None-Match` says.", "ETag")}),
+    openapi_extra=takes("If-None-Match"),
+)
+async def append_times(
+    request: Request,
+    stream: Named = None,
+    offset: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string", "pattern": "^(-1|[0-9]{16})$"}),
+        Query(description="Of the page, as in its read.", examples=["0000000000000042"]),
+    ] = None,
+) -> Response:
     """When the messages of a page were appended."""
-    backend, query = backend_of(request), singles(request)
-    key, offset = parse_stream_parameter(query.get("stream")), query.get("offset")
+    backend, key = backend_of(request), parse_stream_parameter(stream)
     start = parse_read_from(offset)
     if start is None or start == NOW:
         raise Malformed(
@@ -404,10 +412,10 @@ async def append_times(request: Request) -> Response:
     return Response(render_times(found), headers=headers, media_type="application/json")
 
 
-async def me(request: Request) -> Response:
+@router.get("/v1/me", dependencies=[Security(NOTHING, scopes=_READ)])
+async def me(request: Request) -> Me:
     """What this request's token may do."""
-    singles(request)
     is_on = backend_of(request).settings.authorization.is_on
     # On an open server, every client may do everything.
     access: Access = request.scope.get(ACCESS, EVERYTHING)
-    return answer(Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access)))
+    return Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

@@ -19,9 +19,8 @@ from mangum.types import LambdaConfig, Response
 from starlette.types import ASGIApp, Message
 
 from tidemark.http import error_handlers
-from tidemark.http.app import create_app
+from tidemark.http.app import create_data_path
 from tidemark.http.backend import one_at_a_time
-from tidemark.http.headers import ResponseHeaders
 from tidemark.observability.invocation import Handler
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -106,9 +105,9 @@ async def _respond(app: ASGIApp, request: HttpApi) -> Response:
     return Response(status=start["status"], headers=start.get("headers", []), body=body)
 
 
-def create_function_app(settings: Settings, *, writes: bool = False) -> ResponseHeaders:
+def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
     """Raises InvalidSetting for a function that would serve everybody without a token."""
     settings.authorization.check_not_open()
     stores = connect(settings)
     check = partial(stores.check_format, raises=writes)
-    return create_app(one_at_a_time(stores, settings), check_format=check)
+    return create_data_path(one_at_a_time(stores, settings), check_format=check)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from starlette.requests import Request
 
 from tidemark.protocol import caching, messages, offset
-from tidemark.protocol.bucket import Place, Resource, parse_bucket_path
+from tidemark.protocol.bucket import parse_bucket_id, parse_bucket_stream, stream_of_bucket
 from tidemark.protocol.caching import parse_if_match
 from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
@@ -83,11 +83,24 @@ def single_header(request: Request, name: str) -> str | None:
 
 def parse_stream(request: Request) -> StreamKey:
     """On either surface. The key is left in the scope, for what counts requests by stream."""
-    path, encoded = request_path(request.scope)
-    name = plain_name(path)
-    key = parse_place(request).key if name is None else parse_plain_path(name, encoded=encoded)
+    if "bucket" in request.scope["path_params"]:
+        key = stream_of(request)
+    else:
+        path, encoded = request_path(request.scope)
+        key = parse_plain_path(plain_name(path) or "", encoded=encoded)
     request.scope[STREAM] = key
     return key
+
+
+def stream_of(request: Request) -> StreamKey:
+    """The stream that a path below a bucket names. Raises Malformed, StreamNotFound."""
+    names = request.scope["path_params"]
+    return stream_of_bucket(names["bucket"], names["stream"])
+
+
+def bucket_of(request: Request) -> str:
+    """Raises Malformed."""
+    return parse_bucket_id(request.scope["path_params"]["bucket"])
 
 
 def plain_name(path: str) -> str | None:
@@ -95,22 +108,9 @@ def plain_name(path: str) -> str | None:
     return next((path.removeprefix(root) for root in STREAM_ROOTS if path.startswith(root)), None)
 
 
-def subscriptions_path(path: str, *, encoded: bool) -> str | None:
-    """The path below the root of subscriptions, with its slash and decoded; None for a path elsewhere."""
-    below = next((path[len(root) - 1 :] for root in SUBSCRIPTION_ROOTS if path.startswith(root)), None)
-    return unquote(below) if encoded and below is not None else below
-
-
 def singles(request: Request) -> dict[str, str]:
     """The query's parameters. Raises Malformed if one is given twice, which means nothing."""
     return {name: single(request, name) or "" for name in request.query_params}
-
-
-def parse_place(request: Request) -> Place:
-    """The resource that a request on the bucket surface names. Raises Malformed, StreamNotFound,
-    RouteNotFound."""
-    path, encoded = request_path(request.scope)
-    return parse_bucket_path(path.removeprefix("/"), encoded=encoded)
 
 
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
@@ -208,38 +208,28 @@ def parse_fork(request: Request) -> ForkPoint | None:
         if offset_token is not None or sub_offset is not None:
             raise Malformed("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
         return None
-    return ForkPoint(parse_fork_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
+    key = parse_stream_path("Stream-Forked-From", source)
+    return ForkPoint(key, parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
 
 
-def parse_fork_source(path: str) -> StreamKey:
-    """The path of a stream on this server, as it stands in its URL."""
-    key = parse_stream_path(path)
-    if key is None:
-        raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
-    return key
-
-
-def parse_stream_path(path: str) -> StreamKey | None:
-    """The stream at the path of a URL; None if it is not the path of a stream. Raises Malformed,
-    StreamNotFound, RouteNotFound for impossible names."""
-    name = plain_name(path)
-    if name is not None and "?" not in path and "#" not in path:
-        return parse_plain_path(name, encoded=True)
+def parse_stream_path(name: str, path: str) -> StreamKey:
+    """The stream at the path of a URL on this server, which the header or parameter `name` gives. Raises
+    Malformed, and StreamNotFound for a reserved name."""
+    key = None
     if path.startswith("/") and "?" not in path and "#" not in path:
-        place = parse_bucket_path(path.removeprefix("/"), encoded=True)
-        if place.resource is Resource.STREAM:
-            return place.key
-    return None
+        plain = plain_name(path)
+        if plain is not None:
+            return parse_plain_path(plain, encoded=True)
+        key = parse_bucket_stream(path.removeprefix("/"), encoded=True)
+    if key is None:
+        raise Malformed(f"{name} must be a stream's path such as {STREAM_ROOT}name, got {path[:80]!r}")
+    return key
 
 
 def parse_stream_parameter(path: str | None) -> StreamKey:
-    """A stream that a query names by the path of its URL. Raises Malformed."""
     if path is None:
         raise Malformed(f"stream is missing: give the stream's path, such as stream={STREAM_ROOT}name")
-    key = parse_stream_path(path)
-    if key is None:
-        raise Malformed(f"stream must be a stream's path such as {STREAM_ROOT}name, got {path[:80]!r}")
-    return key
+    return parse_stream_path("stream", path)
 
 
 async def parse_append(request: Request) -> AppendRequest:

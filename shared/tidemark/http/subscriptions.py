@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, TypeVar
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ValidationError
+from fastapi import APIRouter, Depends, Query, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.delivery.connect import signing_keys
-from tidemark.delivery.signing_keys import render_jwks
+from tidemark.delivery.signing_keys import KeySet, render_jwks
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.requests import ACCESS, read_body, singles
+from tidemark.http.catalog import PageQuery
+from tidemark.http.requests import ACCESS
 from tidemark.http.responses import origin
+from tidemark.http.routing import ControlRoute
+from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
 from tidemark.http.subscription_bodies import (
     AnswerWake,
+    ClaimDescription,
     ClaimWake,
     CreateSubscription,
     NameStreams,
     SigningDescription,
+    SubscriptionDescription,
     SubscriptionPage,
+    SubscriptionRefusal,
     WakeAnswered,
+    WakeDescription,
     render_claim,
     render_listed,
     render_subscription,
     render_wake,
 )
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
-from tidemark.protocol.bucket import parse_plain_listing
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
 from tidemark.protocol.stream_key import PLAIN_BUCKET
@@ -44,12 +50,24 @@ from tidemark.service.subscriptions.wakes import WakeRequest, answer_wake, claim
 
 #: Streams that one response lists.
 PAGE: Final = 1_000
-_NO_STORE: Final = {"Cache-Control": NO_STORE}
-_Body = TypeVar("_Body", bound=BaseModel)
+router: Final = APIRouter(
+    prefix="/v1/stream/__ds",
+    route_class=ControlRoute,
+    tags=["subscriptions"],
+    responses={400: {"description": "The request breaks a rule of form.", "model": SubscriptionRefusal}},
+)
+_ONE: Final = "/subscriptions/{id:id}"
+_SEE: Final = [Security(SUBSCRIPTION, scopes=["write", "manage"])]
+_MANAGE: Final = [Security(SUBSCRIPTION, scopes=["manage"])]
+#: Callbacks, acks and releases carry the token of their wake, which the service checks.
+_WAKE_TOKEN: Final = [Security(SUBSCRIPTION)]
 
 
 def subscription_id(request: Request) -> str:
     return check_subscription_id(request.path_params["id"])
+
+
+SubscriptionId = Annotated[str, Depends(subscription_id)]
 
 
 def bearer(request: Request) -> str | None:
@@ -57,41 +75,31 @@ def bearer(request: Request) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
-async def parse_body(request: Request, model: type[_Body]) -> _Body:
-    """Raises InvalidSubscription, which says in one line which member is wrong."""
-    body = await read_body(request)
-    sent = request.headers.get("Content-Type", "")
-    essence = sent.partition(";")[0].strip().lower()
-    if essence != "application/json" and not essence.endswith("+json"):
-        raise InvalidSubscription(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as wrong:
-        first = wrong.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "The body"
-        raise InvalidSubscription(f"{place}: {first['msg']}") from None
-
-
-async def list_subscriptions(request: Request) -> Response:
+@router.get("/subscriptions", dependencies=[Security(ALL_SUBSCRIPTIONS, scopes=["write", "manage"])])
+async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query()]) -> SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
-    backend, query = backend_of(request), singles(request)
-    asked = parse_plain_listing(query.get("prefix"), query.get("after"), query.get("limit"))
+    backend, asked = backend_of(request), page.listing()
     records, next_cursor = await backend.run(
         lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
-    listed: SubscriptionPage = {
+    return {
         "prefix": asked.prefix,
         "subscriptions": [render_listed(record) for record in records],
         "next_cursor": next_cursor,
         "has_more": next_cursor is not None,
     }
-    return JSONResponse(listed, headers=_NO_STORE)
 
 
-async def create_subscription(request: Request) -> Response:
+@router.put(
+    _ONE,
+    dependencies=_MANAGE,
+    response_model=SubscriptionDescription,
+    status_code=201,
+    responses={200: {"description": "There already, the same.", "model": SubscriptionDescription}},
+)
+async def create_subscription(request: Request, name: SubscriptionId, body: CreateSubscription) -> Response:
     """Create a subscription (§6.2)."""
-    backend, name = backend_of(request), subscription_id(request)
-    body = await parse_body(request, CreateSubscription)
+    backend = backend_of(request)
     asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
     is_webhook = asked.kind is SubscriptionKind.WEBHOOK
     keys = signing_keys(backend.settings, backend.stores) if is_webhook else None
@@ -102,18 +110,24 @@ async def create_subscription(request: Request) -> Response:
         # Before anything can be delivered: this function alone may make a key.
         await backend.run(partial(keys.active, backend.stores.clock_ms()))
     made = await backend.run(lambda: configure.subscribe(backend.stores, name, asked))
-    return await _describe(request, backend, name, 201 if made.is_new else 200)
+    return JSONResponse(await _describe(request, backend, name), 201 if made.is_new else 200)
 
 
-async def describe_subscription(request: Request) -> Response:
+@router.get(_ONE, dependencies=_SEE, response_model_exclude_unset=True)
+async def describe_subscription(
+    request: Request,
+    name: SubscriptionId,
+    after: Annotated[str, Query(description="The `streams_after` of the page before.")] = "",
+) -> SubscriptionDescription:
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    after = singles(request).get("after", "")
-    return await _describe(request, backend_of(request), subscription_id(request), 200, after)
+    return await _describe(request, backend_of(request), name, after)
 
 
-async def _describe(request: Request, backend: Backend, name: str, status: int, after: str = "") -> Response:
+async def _describe(
+    request: Request, backend: Backend, name: str, after: str = ""
+) -> SubscriptionDescription:
     stores = backend.stores
     record = await backend.run(lambda: configure.require_subscription(stores, name))
     links, next_after = await backend.run(lambda: configure.list_links(stores, record, after, PAGE))
@@ -123,20 +137,21 @@ async def _describe(request: Request, backend: Backend, name: str, status: int, 
         if keys is not None:
             active = await backend.run(partial(keys.active, stores.clock_ms()))
             signing = {"alg": "ed25519", "kid": active.kid, "jwks_url": jwks_url(request, backend)}
-    return JSONResponse(render_subscription(record, links, next_after, signing), status, _NO_STORE)
+    return render_subscription(record, links, next_after, signing)
 
 
-async def delete_subscription(request: Request) -> Response:
+@router.delete(_ONE, dependencies=_MANAGE, status_code=204)
+async def delete_subscription(request: Request, name: SubscriptionId) -> Response:
     """Delete a subscription (§6.3). Deleting what is not there succeeds."""
-    backend, name = backend_of(request), subscription_id(request)
+    backend = backend_of(request)
     await backend.run(lambda: configure.unsubscribe(backend.stores, name))
     return _nothing()
 
 
-async def name_streams(request: Request) -> Response:
+@router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
+async def name_streams(request: Request, name: SubscriptionId, body: NameStreams) -> Response:
     """Follow streams by name (§6.4)."""
-    backend, name = backend_of(request), subscription_id(request)
-    body = await parse_body(request, NameStreams)
+    backend = backend_of(request)
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
         _check(request, RequiredScope(Target(PLAIN_BUCKET, path), frozenset({Right.READ})))
@@ -144,50 +159,52 @@ async def name_streams(request: Request) -> Response:
     return _nothing()
 
 
-async def unname_stream(request: Request) -> Response:
+@router.delete(f"{_ONE}/streams/{{path:segments}}", dependencies=_MANAGE, status_code=204)
+async def unname_stream(request: Request, name: SubscriptionId) -> Response:
     """Follow a stream by its name no more (§6.4)."""
-    backend, name = backend_of(request), subscription_id(request)
-    path = stream_path(request.path_params["path"])
+    backend, path = backend_of(request), stream_path(request.path_params["path"])
     await backend.run(lambda: configure.remove_stream(backend.stores, name, path))
     return _nothing()
 
 
-async def wake_subscription(request: Request) -> Response:
+@router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
+async def wake_subscription(request: Request, name: SubscriptionId) -> WakeDescription:
     """Deliver now (an extension).
 
     The pending wake is delivered now, and not at the time of the next attempt."""
-    backend, name = backend_of(request), subscription_id(request)
-    record = await backend.run(lambda: wake_now(backend.stores, name))
-    return JSONResponse(render_wake(record.wake), 202, _NO_STORE)
+    backend = backend_of(request)
+    return render_wake((await backend.run(lambda: wake_now(backend.stores, name))).wake)
 
 
-async def callback(request: Request) -> Response:
+@router.post(f"{_ONE}/callback", dependencies=_WAKE_TOKEN)
+async def callback(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
     """A webhook's later answer (§7.1)."""
-    return await _answer(request, SubscriptionKind.WEBHOOK)
+    return await _answer(request, name, SubscriptionKind.WEBHOOK, body)
 
 
-async def claim_wake(request: Request) -> Response:
+@router.post(f"{_ONE}/claim", dependencies=_SEE)
+async def claim_wake(request: Request, name: SubscriptionId, body: ClaimWake) -> ClaimDescription:
     """A worker takes a wake (§7.2)."""
-    backend, name = backend_of(request), subscription_id(request)
-    body = await parse_body(request, ClaimWake)
-    claimed = await backend.run(lambda: claim(backend.stores, name, body.worker))
-    return JSONResponse(render_claim(claimed), headers=_NO_STORE)
+    backend = backend_of(request)
+    return render_claim(await backend.run(lambda: claim(backend.stores, name, body.worker)))
 
 
-async def ack_wake(request: Request) -> Response:
+@router.post(f"{_ONE}/ack", dependencies=_WAKE_TOKEN)
+async def ack_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
     """A worker acknowledges (§7.2)."""
-    return await _answer(request, SubscriptionKind.PULL_WAKE)
+    return await _answer(request, name, SubscriptionKind.PULL_WAKE, body)
 
 
-async def release_wake(request: Request) -> Response:
+@router.post(f"{_ONE}/release", dependencies=_WAKE_TOKEN, status_code=204)
+async def release_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> Response:
     """A worker gives a wake back (§7.2)."""
-    backend, name = backend_of(request), subscription_id(request)
-    body = await parse_body(request, AnswerWake)
+    backend = backend_of(request)
     asked = WakeRequest(bearer(request), body.generation, body.wake_id)
     await backend.run(lambda: release(backend.stores, name, asked))
     return _nothing()
 
 
+@router.get("/jwks.json", dependencies=_WAKE_TOKEN, response_model=KeySet)
 async def webhook_keys(request: Request) -> Response:
     """The keys that sign webhooks (§6.5)."""
     backend = backend_of(request)
@@ -198,13 +215,13 @@ async def webhook_keys(request: Request) -> Response:
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
-async def _answer(request: Request, kind: SubscriptionKind) -> Response:
-    backend, name = backend_of(request), subscription_id(request)
-    body = await parse_body(request, AnswerWake)
+async def _answer(request: Request, name: str, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
+    backend = backend_of(request)
     asked = WakeRequest(bearer(request), body.generation, body.wake_id, body.as_acks(), body.done)
-    follows = await backend.run(lambda: answer_wake(backend.stores, name, kind, asked))
-    answered: WakeAnswered = {"ok": True, "next_wake": follows}
-    return JSONResponse(answered, headers=_NO_STORE)
+    return {
+        "ok": True,
+        "next_wake": await backend.run(lambda: answer_wake(backend.stores, name, kind, asked)),
+    }
 
 
 def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:
@@ -233,4 +250,4 @@ def jwks_url(request: Request, backend: Backend) -> str:
 
 def _nothing() -> Response:
     """A 204 without a type leaves an HTTP API as application/json."""
-    return Response(status_code=204, headers=_NO_STORE | {"Content-Type": "application/json"})
+    return Response(status_code=204, headers={"Content-Type": "application/json"})

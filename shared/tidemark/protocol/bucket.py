@@ -1,18 +1,16 @@
-"""Buckets (extensions §1): their names, their listings (§1.4), and the resources under `/{bucket}`.
+"""Buckets (extensions §1): their names, the names of their streams, and their listings (§1.4).
 
-A stream id has no slash here, so what follows it can only be a resource of the stream's own:
+A stream id has no slash here, so what follows it in a path can only be a resource of the stream's own:
 `snapshot` and `bootstrap` stay legal names of streams.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
+from tidemark.protocol.errors import Malformed, StreamNotFound
 from tidemark.protocol.stream_key import (
     MAX_STREAM_ID_BYTES,
     RESERVED_SEGMENT,
@@ -27,50 +25,28 @@ MAX_KEY_BYTES: Final = 122
 LAST_CHARACTER: Final = "\U0010ffff"
 
 _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
-_LISTING: Final = "streams"
+#: `/{bucket}/streams` lists the bucket's streams, so no stream has this name.
+LISTING: Final = "streams"
 
 
-class Resource(Enum):
-    BUCKET = "bucket"
-    LISTING = "listing"
-    STREAM = "stream"
-    LATEST_SNAPSHOT = "latest snapshot"
-    SNAPSHOT = "snapshot"
-    UPLOAD = "upload"
-    BOOTSTRAP = "bootstrap"
+def parse_bucket_stream(path: str, *, encoded: bool) -> StreamKey | None:
+    """The stream at `path`, the part after the root's slash; None if it is not the path of a stream.
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The resource that a path under the root names. `offset_token` is as it was sent, decoded."""
-
-    resource: Resource
-    bucket: str
-    stream_id: str = ""
-    offset_token: str = ""
-
-    @property
-    def key(self) -> StreamKey:
-        return StreamKey(self.bucket, self.stream_id)
-
-
-def parse_bucket_path(path: str, *, encoded: bool) -> Place:
-    """The place at `path`, the part after the root's slash.
-
-    `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id,
-    StreamNotFound for the reserved name, RouteNotFound for a path that no resource has.
+    `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id and StreamNotFound
+    for the reserved name.
     """
     segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     bucket = parse_bucket_id(segments[0])
-    if len(segments) == 1:
-        return Place(Resource.BUCKET, bucket)
-    stream_id = segments[1]
-    if stream_id == _LISTING:
-        if len(segments) > 2:
-            raise RouteNotFound
-        return Place(Resource.LISTING, bucket)
+    if len(segments) != 2 or segments[1] == LISTING:
+        return None
+    return stream_of_bucket(bucket, segments[1])
+
+
+def stream_of_bucket(bucket: str, stream_id: str) -> StreamKey:
+    """Raises Malformed for an invalid id and StreamNotFound for the reserved name."""
+    parse_bucket_id(bucket)
     check_stream_id(bucket, stream_id)
-    return _place_of_stream(bucket, stream_id, segments[2:])
+    return StreamKey(bucket, stream_id)
 
 
 def parse_bucket_id(text: str) -> str:
@@ -99,22 +75,6 @@ def check_id_text(name: str, text: str) -> None:
         raise Malformed(f"{name} must not contain '/', NUL or '..'")
     if len(text.encode()) > MAX_KEY_BYTES:
         raise Malformed(f"{name} must be at most {MAX_KEY_BYTES} bytes in UTF-8")
-
-
-def _place_of_stream(bucket: str, stream_id: str, rest: Sequence[str]) -> Place:
-    match rest:
-        case []:
-            return Place(Resource.STREAM, bucket, stream_id)
-        case ["bootstrap"]:
-            return Place(Resource.BOOTSTRAP, bucket, stream_id)
-        case ["snapshot"]:
-            return Place(Resource.LATEST_SNAPSHOT, bucket, stream_id)
-        case ["snapshot", token]:
-            return Place(Resource.SNAPSHOT, bucket, stream_id, token)
-        case ["snapshot", token, "upload"]:
-            return Place(Resource.UPLOAD, bucket, stream_id, token)
-        case _:
-            raise RouteNotFound
 
 
 MAX_LIMIT: Final = 1000

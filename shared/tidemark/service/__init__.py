@@ -30,7 +30,6 @@ also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for storage
     list_buckets          buckets: nothing
     list_streams          catalog: BucketNotFound
     load_stats            catalog: StreamNotFound, StreamGone
-    list_forks            catalog: StreamNotFound, StreamGone
     load_times            catalog: as read
     parse_start_point     start_point: Malformed
     find_start            start_point: StreamNotFound, StreamGone

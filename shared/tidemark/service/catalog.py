@@ -13,13 +13,11 @@ from itertools import accumulate, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
-from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import Page, load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.bucket import ListingRequest
-from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -87,35 +85,6 @@ def _exists(stores: Stores, record: StreamRecord) -> bool:
     if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
         return True
     return record.expiry.ttl_seconds is not None and bool(_load_live(stores, [record]))
-
-
-#: Streams whose items one request looks at: some megabytes.
-LOOKED_AT: Final = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class Forks:
-    """`complete` is false where more streams are in the bucket than are looked at, or forks are in others."""
-
-    source: StreamRecord
-    found: list[StreamRecord]
-    complete: bool
-
-
-def list_forks(stores: Stores, key: StreamKey) -> Forks:
-    """The forks in the stream's own bucket, in the order of their ids. It takes a query for each 200 streams
-    of the bucket, and ends when as many are found as the stream counts. Raises StreamNotFound."""
-    source = load_stream(stores.table, key)
-    if source is None:
-        raise StreamNotFound
-    found: list[StreamRecord] = []
-    looked_at, after, more = 0, "", source.references > 0
-    while more and looked_at < LOOKED_AT and len(found) < source.references:
-        records, more = list_records(stores.table, key.bucket, "", after, AT_ONCE)
-        found += [each for each in records if each.fork and each.fork.incarnation == source.incarnation]
-        looked_at += len(records)
-        after = records[-1].key.stream_id if records else after
-    return Forks(source, found, len(found) >= source.references)
 
 
 #: Messages are counted in this many of the latest batches, and estimated from them where there are more.

@@ -10,11 +10,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
+from tidemark.http.openapi import AS_STORED
+from tidemark.http.routing import DirectRoute
 from tidemark.protocol.caching import REVALIDATED
 from tidemark.protocol.errors import RouteNotFound
+
+router: Final = APIRouter(route_class=DirectRoute, tags=["console"])
 
 #: Scripts and requests of this server alone are allowed, and no page may frame it. No page that it opens, or
 #: that opens it, has a handle on its window (Cross-Origin-Opener-Policy).
@@ -60,16 +65,19 @@ def _respond(request: Request, name: str) -> Response:
     return Response(body, headers=headers | {"Content-Type": kind})
 
 
+@router.get("/v1/console", response_class=HTMLResponse)
 async def console(request: Request) -> Response:
     """The console: a page for people."""
     return _respond(request, "console.html")
 
 
+@router.get("/v1/docs", response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
     """The OpenAPI document as a page."""
     return _respond(request, "docs.html")
 
 
+@router.get("/v1/console/{file:segment}", response_class=Response, responses={200: {"content": AS_STORED}})
 async def console_file(request: Request) -> Response:
     """A part of the console."""
     return _respond(request, request.path_params["file"])

@@ -1,6 +1,6 @@
 """Authorization, around the whole application: the same for the server and the functions.
 
-A request is checked before anything is looked up, and a path that `required_scopes` does not name is
+A request is checked before anything is looked up, and a path that the application does not have is
 not served. So no response reveals whether a stream exists that the token may not read.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -19,11 +19,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.dispatch import find_endpoint, is_for_everybody, required_scopes
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
+from tidemark.http.paths import Find
 from tidemark.http.requests import ACCESS, header, url_path
 from tidemark.http.security.keys import Keys, keys_of
-from tidemark.protocol.authorization import Access, grants_of_public, parse_scopes
+from tidemark.protocol.authorization import Access, RequiredScope, Right, grants_of_public, parse_scopes
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.settings import AuthorizationSettings
@@ -162,16 +162,20 @@ class Credential:
 
 
 class Authorization:
-    """ASGI middleware. `check` says what a token grants; it raises Unauthorized."""
+    """ASGI middleware. `find` says what a request means; `check` what a token grants, and raises
+    Unauthorized."""
 
-    def __init__(self, app: ASGIApp, check: Check, public_buckets: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, app: ASGIApp, find: Find, check: Check, public_buckets: frozenset[str] = frozenset()
+    ) -> None:
         self._app = app
+        self._find = find
         self._check = check
         self._public_buckets = public_buckets
         self._public = Access(grants_of_public(public_buckets))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_for_everybody(scope):
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self.is_for_everybody(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
@@ -188,11 +192,11 @@ class Authorization:
             await error_response(request, error)(scope, receive, _private(send, in_query=False))
         else:
             send = send if is_public else _private(send, in_query=in_query)
-            await self._app(scope, receive, _audited(request, send) if is_audited(request) else send)
+            await self._app(scope, receive, _audited(request, send) if self.is_audited(request) else send)
 
     async def admit(self, request: Request, credential: Credential) -> bool:
         """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
-        demands = required_scopes(request)
+        demands = self.required_scopes(request)
         if credential.token is None:
             request.scope[ACCESS] = self._public
             try:
@@ -210,16 +214,33 @@ class Authorization:
             buckets.add(demand.target.bucket)
         return not credential.in_query and buckets <= self._public_buckets
 
+    def is_for_everybody(self, scope: Scope) -> bool:
+        """Whether a request needs no token, or has one that its handler checks."""
+        try:
+            operation = self._find(scope).by_method.get(scope["method"])
+        except ProtocolError:
+            return False
+        return operation is not None and not operation.rights
 
-def is_audited(request: Request) -> bool:
-    """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends alone
-    are not told."""
-    if request.method != "POST":
-        return request.method in {"PUT", "DELETE"}
-    if (header(request, "Stream-Closed") or "").lower() == "true":
-        return True
-    operation = find_endpoint(request.scope).by_method.get("POST")
-    return operation is not None and operation.rights == "manage"
+    def required_scopes(self, request: Request) -> Iterator[RequiredScope]:
+        """The scopes that must all be granted, checked in this order. An unknown operation requires the right
+        to manage. Raises as `Operations.find`, and Malformed for an invalid name."""
+        by_method = self._find(request.scope).by_method
+        operation = by_method.get(request.method)
+        rights = operation.rights if operation else frozenset({Right.MANAGE})
+        demand = (operation or next(iter(by_method.values()))).demand
+        if demand is not None:
+            yield from demand(request, rights)
+
+    def is_audited(self, request: Request) -> bool:
+        """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends
+        alone are not told."""
+        if request.method != "POST":
+            return request.method in {"PUT", "DELETE"}
+        if (header(request, "Stream-Closed") or "").lower() == "true":
+            return True
+        operation = self._find(request.scope).by_method.get("POST")
+        return operation is not None and operation.rights == {Right.MANAGE}
 
 
 def audit(request: Request, status: int) -> None:

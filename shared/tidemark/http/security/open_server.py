@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
+from tidemark.http.paths import is_open
 from tidemark.protocol.errors import ForeignOrigin, ProtocolError, UnknownHost
 from tidemark.settings import Settings
 

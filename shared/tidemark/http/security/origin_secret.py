@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
+from tidemark.http.paths import is_open
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import WITH_SSM, CannotFetch, RefreshingCache
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path

@@ -4,7 +4,6 @@ import { getJson, missing, placeOf, recorded, token } from "./api.js"
 import { Rate, Sparkline } from "./chart.js"
 import { ActionDialog, Code, Copy, Dialog } from "./dialogs.js"
 import { ago, bytes, counted, duration, number, time } from "./format.js"
-import { Forks } from "./forks.js"
 import { html } from "./html.js"
 import { JsonTree } from "./json-tree.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
@@ -68,7 +67,7 @@ function Facts({ stats, path }) {
     ${stats.snapshot &&
     html`<${Card} title="Snapshot"><p>at <code>${stats.snapshot.offset}</code></p><p class="hint">${bytes(stats.snapshot.bytes)}, ${ago(stats.snapshot.published_at_ms)}</p><${Snapshot} key=${stats.snapshot.offset} path=${`${path}/snapshot/${stats.snapshot.offset}`} /><//>`}
     ${(stats.forked_from || stats.forks > 0) &&
-    html`<${Card} title="Forks"><${Forks} stats=${stats} /><//>`}
+    html`<${Card} title="Forks">${stats.forked_from && html`<p>of <a href=${linkTo(stats.forked_from.stream)}>${stats.forked_from.stream}</a><br />at <code>${stats.forked_from.offset}</code></p>`}<p class="hint">${stats.forks} made of it</p><//>`}
     ${stats.producers.length > 0 &&
     html`<${Card} title="Producers">
       <table class="small"><thead><tr><th scope="col">id</th><th scope="col">epoch</th><th scope="col">seq</th></tr></thead>

@@ -1,87 +1,126 @@
-"""The plain surface: `/v1/stream/{path}`, one function for each operation of §5."""
+"""The operations of a stream (§5): one function for each, with what it takes and answers.
+
+The FastAPI application (`api.py`) takes them as its routes, and so do the functions that write and read.
+Those import FastAPI with the first request for anything else: its import takes as long as all of theirs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from functools import cache, partial
-from html import escape
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from tidemark import __version__
-from tidemark.aws.clock import CLOCK
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
+from tidemark.http.paths import CalledDirectly, Handler
 from tidemark.http.requests import (
     ACCESS,
+    STREAM_ROOTS,
     Live,
     ReadRequest,
-    header,
     parse_append,
     parse_create,
+    parse_fork,
     parse_read,
     parse_stream,
 )
 from tidemark.observability.metrics import PROCESS
-from tidemark.protocol.authorization import EVERYTHING
-from tidemark.protocol.caching import DOCUMENT, NO_STORE
-from tidemark.protocol.errors import PreconditionFailed, ProtocolError, StorageSilent
+from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
+from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 
-FACTS: Final = {
-    "service": "Tidemark",
-    "version": __version__,
-    "what": "Durable Streams: append-only streams over HTTP",
-    "streams": "/v1/stream/{path}",
-    "console": "/v1/console",
-    "openapi": "/v1/openapi.json",
-    "api": "/v1/docs",
-    "health": "/v1/health",
-    "docs": "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md",
+Answers = Mapping[int, tuple[str, ...]]
+"""A meaning, and the names of headers, for each status of an operation's own."""
+
+#: The same operations are at each of these. The names tell them apart in the OpenAPI document.
+PATHS: Final = {
+    "": STREAM_ROOTS[0] + "{path:segments}",
+    "ByAlias": STREAM_ROOTS[1] + "{path:segments}",
+    "InBucket": "/{bucket:bucket}/{stream:stream}",
 }
-#: Storage that takes longer for nothing does not answer.
-PROBE_SECONDS: Final = 3.0
-_LINKS: Final = ("console", "api", "openapi", "health", "docs")
 
 
-def _front_page_html() -> str:
-    """The same facts for a person who opens the server's address in a browser."""
-    links = "".join(f'<li><a href="{escape(FACTS[name])}">{name}</a></li>' for name in _LINKS)
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Tidemark</title>"
-        '<body style="font-family:sans-serif;max-width:40em;margin:3em auto">'
-        f"<h1>Tidemark {escape(__version__)}</h1><p>{escape(FACTS['what'])}.</p>"
-        f"<p>Streams live under <code>{escape(FACTS['streams'])}</code>:</p>"
-        "<pre>URL=<i>the address of this page</i>\n"
-        "curl -X PUT -H 'Content-Type: text/plain' -d hello \"${URL%/}/v1/stream/first\"\n"
-        'curl "${URL%/}/v1/stream/first?offset=-1"</pre>'
-        f"<ul>{links}</ul></html>"
-    )
+@dataclass(frozen=True, slots=True)
+class StreamOperation:
+    """A token needs any of `rights`. `takes` names parameters of the OpenAPI document; `body` and `data` are
+    whether the request has a body, and the answer data."""
+
+    method: str
+    handler: Handler
+    rights: str
+    answers: Answers
+    takes: tuple[str, ...] = ()
+    body: bool = False
+    data: bool = False
 
 
-#: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
-COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
+OPERATIONS: Final[list[StreamOperation]] = []
 
 
-@cache
-def built_from() -> str | None:
-    """The last commit that changed the package or its lock, with `-dirty` where files were not committed.
-    None in a checkout, which runs whatever its files say."""
+def operation(
+    method: str, rights: str, answers: Answers, takes: tuple[str, ...] = (), **more: bool
+) -> Callable[[Handler], Handler]:
+    def declare(handler: Handler) -> Handler:
+        OPERATIONS.append(StreamOperation(method, handler, rights, answers, takes, **more))
+        return handler
+
+    return declare
+
+
+def required_scopes(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
+    """A fork reads its source and keeps its name in use; for that a right to read is not enough. The
+    creation reports errors in the headers."""
+    key = parse_stream(request)
+    yield RequiredScope(Target(key.bucket, key.stream_id), rights)
+    if request.method != "PUT":
+        return
     try:
-        return COMMIT_FILE.read_text().strip() or None
-    except OSError:
-        return None
+        fork = parse_fork(request)
+    except ProtocolError:
+        return
+    if fork is not None:
+        source = Target(fork.source.bucket, fork.source.stream_id)
+        yield RequiredScope(source, frozenset({Right.READ}), absent=SourceNotFound().message)
+        yield RequiredScope(source, frozenset({Right.FORK, Right.WRITE, Right.MANAGE}))
 
+
+class StreamRoute(CalledDirectly):
+    """A route of the functions that write and read."""
+
+    def __init__(self, path: str, declared: StreamOperation) -> None:
+        super().__init__(path, declared.handler, methods=[declared.method])
+        self.rights = frozenset(map(Right, declared.rights.split()))
+        self.demand = required_scopes
+
+
+def stream_routes() -> list[StreamRoute]:
+    return [StreamRoute(path, each) for path in PATHS.values() for each in OPERATIONS]
+
+
+_TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
+_READ: Final = (
+    *_TAIL,
+    "ETag",
+    "Stream-Up-To-Date",
+    "Stream-Cursor",
+    "Stream-SSE-Data-Encoding",
+    "Stream-Retained-Offset",
+)
+_APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
+_LIMITS: Final = ("Stream-TTL", "Stream-Expires-At", "Stream-Retain-Seconds", "Stream-Retain-Bytes")
+_FORK: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
+_PRODUCER: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 
 _T = TypeVar("_T")
 
@@ -110,52 +149,20 @@ async def hang_up(receive: Receive) -> None:
         pass
 
 
-async def front_page(request: Request) -> Response:
-    """What this is and where to read on, as a page for browsers and as JSON for programs."""
-    # CloudFront's cache does not tell requests apart by Accept.
-    headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
-    is_browser = "text/html" in (header(request, "Accept") or "")
-    response = HTMLResponse(_front_page_html()) if is_browser else JSONResponse(FACTS)
-    response.headers.update(headers)
-    return response
-
-
-async def favicon(_: Request) -> Response:
-    """There is no icon. Browsers ask for it by themselves."""
-    return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
-
-
-async def health(request: Request) -> Response:
-    """Whether the server is up, and its own storage answers."""
-    await _check_storage(backend_of(request))
-    ahead = round(CLOCK.ahead_seconds, 1) if CLOCK.is_off else 0.0
-    body = {
-        "status": "ok",
-        "version": __version__,
-        "commit": built_from(),
-        "clock_ahead_seconds": ahead,
-    }
-    return JSONResponse(body, headers={"Cache-Control": NO_STORE})
-
-
-async def _check_storage(backend: Backend) -> None:
-    """Raises StorageSilent. Storage of AWS is not asked: without it a process is as healthy as any other."""
-    if backend.probe is not None:
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                await backend.poll("health", backend.probe)
-        except (ProtocolError, TimeoutError) as failure:
-            raise StorageSilent from failure
-
-
-async def openapi_document(_: Request) -> Response:
-    """This document."""
-    from tidemark.http.openapi import rendered
-
-    headers = {"Cache-Control": DOCUMENT}
-    return Response(rendered(), media_type="application/json", headers=headers)
-
-
+#: PUT changes no existing stream, so the right to write is enough to create one, as agents do that own a
+#: prefix. The right to manage is enough too: managers set up streams for other writers.
+@operation(
+    "PUT",
+    "write manage",
+    {
+        201: ("It was made.", "Location", *_TAIL),
+        200: ("It was there already, the same.", *_TAIL, "ETag"),
+        409: ("A different stream is there, or the source cannot be forked.",),
+        413: ("The body is too large.",),
+    },
+    (*_LIMITS, "Stream-Closed", *_FORK),
+    body=True,
+)
 async def create_stream(request: Request) -> Response:
     """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
     backend, key = backend_of(request), parse_stream(request)
@@ -164,6 +171,25 @@ async def create_stream(request: Request) -> Response:
     return responses.created(request, made)
 
 
+@operation(
+    "POST",
+    "write",
+    {
+        200: ("A producer's append was accepted.", *_APPENDED),
+        204: ("Accepted, or a producer's repetition of what was.", *_APPENDED),
+        403: ("The producer's epoch is stale, or the token does not grant this.", "Producer-Epoch"),
+        409: (
+            "Closed, of another type, or out of sequence.",
+            *_TAIL,
+            "Producer-Expected-Seq",
+            "Producer-Received-Seq",
+        ),
+        412: ("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
+        413: ("The body is too large.",),
+    },
+    ("Stream-Closed", "Stream-Seq", *_PRODUCER, "If-Match"),
+    body=True,
+)
 async def append_to_stream(request: Request) -> Response:
     """Append, close, or both (§5.2, §5.3)."""
     backend, key = backend_of(request), parse_stream(request)
@@ -178,6 +204,7 @@ async def append_to_stream(request: Request) -> Response:
     return responses.appended(append_request, outcome)
 
 
+@operation("DELETE", "manage", {204: ("It is gone.",)})
 async def delete_stream(request: Request) -> Response:
     """Delete a stream (§5.4)."""
     backend, key = backend_of(request), parse_stream(request)
@@ -186,12 +213,24 @@ async def delete_stream(request: Request) -> Response:
     return responses.deleted()
 
 
+@operation("HEAD", "read", {200: ("It is there.", *_TAIL, "ETag", *_LIMITS, "Stream-Retained-Offset")})
 async def stream_metadata(request: Request) -> Response:
     """What kind of stream it is, and where its tail is (§5.5)."""
     backend, key = backend_of(request), parse_stream(request)
     return responses.metadata(await backend.run(lambda: load_head(backend.stores, key)))
 
 
+@operation(
+    "GET",
+    "read",
+    {
+        200: ("Data, events, or nothing yet.", *_READ),
+        204: ("Nothing came while waiting.", *_READ),
+        304: ("The client has it already.", *_READ),
+    },
+    ("offset", "live", "cursor", "access_token", "If-None-Match"),
+    data=True,
+)
 async def read_stream(request: Request) -> Response:
     """Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)."""
     backend, key = backend_of(request), parse_stream(request)

@@ -1,0 +1,97 @@
+"""The FastAPI application: the routes of every area, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Security
+from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from tidemark import __version__
+from tidemark.http import buckets, catalog, console, error_handlers, openapi, pages, streams, subscriptions
+from tidemark.http.backend import Backend
+from tidemark.http.metrics import CountedTraffic, Traffic
+from tidemark.http.paths import Operation
+from tidemark.http.routing import DirectRoute, Dispatch, camel
+from tidemark.http.scopes import STREAM
+from tidemark.protocol.errors import InvalidSubscription
+
+
+def stream_router() -> APIRouter:
+    """The operations of a stream, at each of its paths."""
+    router = APIRouter(route_class=DirectRoute, default_response_class=Response)
+    for suffix, path in streams.PATHS.items():
+        for each in streams.OPERATIONS:
+            router.add_api_route(
+                path,
+                each.handler,
+                methods=[each.method],
+                tags=["buckets" if suffix == "InBucket" else "streams"],
+                operation_id=camel(each.handler.__name__) + suffix,
+                dependencies=[Security(STREAM, scopes=each.rights.split())],
+                responses=openapi.answers(each.answers, openapi.AS_STORED if each.data else None),
+                openapi_extra=openapi.takes(*each.takes, body=each.body),
+            )
+    return router
+
+
+#: In the order in which their paths are compared.
+_ROUTERS: Final = (
+    stream_router(),
+    subscriptions.router,
+    catalog.router,
+    console.router,
+    pages.router,
+    buckets.router,
+)
+
+
+class Api(FastAPI):
+    """`around` is what each request passes before it comes here: headers, limits, authorization."""
+
+    def __init__(self, backend: Backend, traffic: Traffic | None = None) -> None:
+        super().__init__(
+            title="Tidemark",
+            version=__version__,
+            description="Durable Streams. § names sections of the protocol's specification.",
+            servers=[{"url": "/", "description": "The server that this document comes from."}],
+            openapi_tags=[{"name": name, "description": text} for name, text in openapi.TAGS.items()],
+            openapi_url=None,  # `pages.py` serves it, and `console` shows it.
+        )
+        routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, Operation)]
+        self.router = Dispatch(routes, lifespan=backend.lifespan)
+        self.operations = self.router.operations
+        self.around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+        self.state.backend = backend
+        self.state.traffic = traffic
+        if traffic is not None:
+            self.add_middleware(CountedTraffic, traffic=traffic)
+        error_handlers.install(self)
+        self.add_exception_handler(RequestValidationError, on_invalid_body)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Starlette's. FastAPI's has telemetry, body limits and an exit stack as well: a tenth of an append's
+        CPU, and no use to it."""
+        return self.around(Starlette.build_middleware_stack(self))
+
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            self.openapi_schema = openapi.complete(super().openapi())
+        return self.openapi_schema
+
+
+async def on_invalid_body(request: Request, error: Exception) -> Response:
+    """Queries are texts, so only the body of a subscription's request can be wrong by its model: the answer
+    says in one line which member it is."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        message = f"The body: Invalid JSON: {first['ctx']['error']}"
+    else:
+        message = f"{'.'.join(map(str, first['loc'][1:])) or 'The body'}: {first['msg']}"
+    return error_handlers.error_response(request, InvalidSubscription(message))

@@ -1,0 +1,75 @@
+"""Which operation a path means, as it was sent, and which paths mean none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.http.published import application
+from tidemark.protocol.errors import Malformed, RouteNotFound, SubscriptionNotFound
+
+
+def find(path: str) -> tuple[str, dict[str, str]]:
+    """The path of the endpoint, and the names in it."""
+    scope: dict[str, Any] = {"type": "http", "path": path, "raw_path": path.encode()}
+    return application().operations.find(scope).path, scope["path_params"]
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "names"),
+    [
+        ("/", "/", []),
+        ("/v1/stream/a%2Fb", "/v1/stream/{path}", []),
+        ("/v1/streams", "/v1/streams", []),
+        ("/v1/streams/a", "/v1/streams/{path}", []),
+        ("/v1/console/a.js", "/v1/console/{file}", ["a.js"]),
+        ("/tides", "/{bucket}", ["tides"]),
+        ("/%74ides", "/{bucket}", ["tides"]),
+        ("/tides/streams", "/{bucket}/streams", ["tides"]),
+        ("/tides/%73treams", "/{bucket}/streams", ["tides"]),
+        ("/tides/Streams", "/{bucket}/{stream}", ["tides", "Streams"]),
+        ("/tides/snapshot", "/{bucket}/{stream}", ["tides", "snapshot"]),
+        ("/tides/v1", "/{bucket}/{stream}", ["tides", "v1"]),
+        ("/tides/%E2%82%AC%20%0A%2525", "/{bucket}/{stream}", ["tides", "€ \n%25"]),
+        ("/tides/a%2Fb", "/{bucket}/{stream}", ["tides", "a/b"]),
+        ("/tides/snapshot/snapshot", "/{bucket}/{stream}/snapshot", ["tides", "snapshot"]),
+        ("/tides/north/snapshot/%31%2F2", "/{bucket}/{stream}/snapshot/{at}", ["tides", "north", "1/2"]),
+        ("/tides/north/snapshot/", "/{bucket}/{stream}/snapshot/{at}", ["tides", "north", ""]),
+        ("/tides/a/snapshot/1/upload", "/{bucket}/{stream}/snapshot/{at}/upload", ["tides", "a", "1"]),
+        ("/tides/bootstrap/bootstrap", "/{bucket}/{stream}/bootstrap", ["tides", "bootstrap"]),
+        ("/v1/stream/__ds/subscriptions/a%2Fb/ack", "/v1/stream/__ds/subscriptions/{id}/ack", ["a/b"]),
+        (
+            "/v1/streams/__ds/subscriptions/a/streams/b/c",
+            "/v1/stream/__ds/subscriptions/{id}/streams/{path}",
+            ["a", "b/c"],
+        ),
+    ],
+)
+def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -> None:
+    found, named = find(path)
+    assert (found, list(named.values())) == (endpoint, names)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/v1", RouteNotFound),
+        ("/v1/nothing", RouteNotFound),
+        ("/v1%2Fstream%2Fa", RouteNotFound),
+        ("/tides/north/", RouteNotFound),
+        ("/tides/north/x", RouteNotFound),
+        ("/tides/north/Snapshot", RouteNotFound),
+        ("/tides/north/bootstrap/x", RouteNotFound),
+        ("/tides/north/snapshot/1/", RouteNotFound),
+        ("/tides/streams/snapshot", RouteNotFound),
+        ("/v1/stream/__ds/nothing", SubscriptionNotFound),
+        ("/v1/stream/__ds/subscriptions/", SubscriptionNotFound),
+        ("/abc/a/b/c", Malformed),
+        ("/tides/%FF", Malformed),
+        ("/tides/%", Malformed),
+    ],
+)
+def test_a_path_that_no_resource_has_is_refused(path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        find(path)
