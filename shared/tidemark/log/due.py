@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tidemark.log.records import Due, DueKind
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     DUE_SHARDS,
     KIND,
@@ -19,7 +19,8 @@ from tidemark.log.schema import (
     encode_due,
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write, equals
-from tidemark.protocol.errors import Damaged
+from tidemark.protocol.errors import Damaged, ProtocolError
+from tidemark.protocol.pack import Packing
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919
@@ -60,6 +61,17 @@ def schedule(table: Table, due: Due) -> None:
     """Put an entry into the queue. It may be put there again at any time: the janitor checks
     whether there is anything to do."""
     table.put(encode_due(due))
+
+
+def schedule_packing(table: Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int) -> None:
+    """After a batch was written, which stands whatever comes of this. An entry that is lost is made good by
+    the next one: the janitor packs all that is old enough."""
+    if not packing.is_due(batch.start, batch.after):
+        return
+    mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)
+    due_ms = now_ms + packing.after_ms
+    with suppress(ProtocolError):
+        schedule(table, Due(DueKind.PACK, record.key, record.incarnation, due_ms, mark, batch.end))
 
 
 def schedule_once(table: Table, due: Due) -> None:

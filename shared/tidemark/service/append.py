@@ -62,6 +62,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
@@ -84,10 +85,8 @@ from tidemark.service.crowd import (
 )
 from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
-from tidemark.service.packing import schedule_packing
-from tidemark.service.parse import ON_THE_SPOT_BYTES, parse_body
 from tidemark.service.read import renew
-from tidemark.service.stores import Stores
+from tidemark.service.stores import ON_THE_SPOT_BYTES, Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
 INLINE_BYTES: Final = 64 * 1024
@@ -265,7 +264,7 @@ class _Attempt:
         put_batch(stores.table, record, stored, plan.pushed_out.values())
         stores.recent.keep(record.incarnation, batch)
         stores.tails.learn(head_from(record, batch, batch.time_ms))
-        schedule_packing(stores, record, batch)
+        schedule_packing(stores.table, record, batch, stores.packing, stores.clock_ms())
 
     def adopt(self, head: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
         """The head to decide on next, and whether it was read just now: that of the batch that won, or,
@@ -340,7 +339,7 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
                 raise Malformed("Content-Type is missing")
             if request.content_type.essence != content_type.essence:
                 raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
-            messages = parse_body(stores, content_type, request.body)
+            messages = stores.parse(content_type, request.body)
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:

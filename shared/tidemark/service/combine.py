@@ -38,6 +38,7 @@ from typing import Final
 
 from tidemark.blobs import joined_key
 from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.due import schedule_packing
 from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.tails import StreamHead
@@ -69,7 +70,6 @@ from tidemark.protocol.turns import (
 from tidemark.service.crowd import THROTTLED_MS, back_later
 from tidemark.service.decide import NONE_KNOWN, decide
 from tidemark.service.load import head_from, load_head, reload_tail
-from tidemark.service.packing import schedule_packing
 from tidemark.service.stores import Stores
 
 _log = logging.getLogger("tidemark")
@@ -330,7 +330,8 @@ class _Combining:
             # A writer that finds no receipt looks for the batch.
             with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
                 put_receipt(self._stores.table, self._record, batch)
-        schedule_packing(self._stores, self._record, batch)
+        stores = self._stores
+        schedule_packing(stores.table, self._record, batch, stores.packing, stores.clock_ms())
         return self._advance(batch)
 
     def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:

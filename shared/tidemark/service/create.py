@@ -44,7 +44,6 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import end, release_writes, remove_unreferenced, try_release
 from tidemark.service.load import head_from, load_head
-from tidemark.service.parse import parse_body
 from tidemark.service.stores import Stores
 
 
@@ -203,7 +202,7 @@ class _Creation:
             retained=origin.retained,
             retention=self._retention,
         )
-        messages = parse_body(stores, record.content_type, request.body)
+        messages = stores.parse(record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)  # Without content of its own, an open stream has an empty log.
         return self.with_first_batch(record, messages)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
@@ -26,10 +27,13 @@ from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.messages import StoredBody
+from tidemark.protocol.messages import ContentType, Messages, StoredBody, parse_messages
 from tidemark.protocol.pack import Packing
 from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
+
+#: The worst JSON text of this size takes a few milliseconds.
+ON_THE_SPOT_BYTES: Final = 4 * 1024
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -150,6 +154,12 @@ class Stores:
     def fill(self, batches: Sequence[Batch]) -> list[Batch]:
         """The batches with the bytes of those that are blocks of a pack. Raises as `fill_blocks`."""
         return fill_blocks(batches, self.blobs.get_range, self.concurrency.each)
+
+    def parse(self, content_type: ContentType, body: bytes) -> Messages:
+        """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""
+        if not content_type.is_json or len(body) <= ON_THE_SPOT_BYTES:
+            return parse_messages(content_type, body)
+        return self.concurrency.compute(partial(parse_messages, content_type, body))
 
     def pause(self, tries: int) -> None:
         """Step aside for the other writers of a crowded stream, longer each time."""
