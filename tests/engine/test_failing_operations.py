@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.http.asgi import Answer, Door
-from tests.support import Process
+from tests.engine.serving import serving
+from tests.http.asgi import Answer
 from tidemark.engine.database import Operation
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
@@ -89,15 +87,7 @@ def _broken(operation: Operation[Any]) -> Operation[Any]:
 def outcome(folder: Path, case: tuple[Request, ...], failing: int) -> tuple[Answer, list[object], bool, bool]:
     """The answer, what the world looks like then, whether that is as before, and whether anything failed."""
     scene = Scene(folder)
-
-    async def begin() -> None:
-        stack.enter_context(scene.system.database.serving())
-
-    with ExitStack() as stack, asyncio.Runner() as runner:
-        runner.run(begin())
-        door = Door(
-            cast(Process, scene.system), lambda *_: scene.system.backend, runner, scene.system.settings
-        )
+    with serving(scene.system) as door:
         for each in case[:-1]:
             assert door(*each).status < 300
         before = scene.rows()

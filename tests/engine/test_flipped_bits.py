@@ -13,7 +13,7 @@ import os
 import random
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.authorization.ways import Answer, Asgi
+from tests.engine.serving import serving
 from tidemark.blobs import PUT_HEADERS
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
@@ -42,14 +43,7 @@ TEXT = {"Content-Type": "text/plain"}
 STREAMS = [*(f"s{number}" for number in range(6)), "closed", "fork", "gone", "large", "packed", "tasks/a"]
 DOCUMENTS = ["small", "upload", "huge"]
 REFUSED = 503
-COMPARED = (
-    "content-type",
-    "etag",
-    "stream-next-offset",
-    "stream-up-to-date",
-    "stream-closed",
-    "producer-seq",
-)
+SEEN = ("content-type", "etag", "stream-next-offset", "stream-up-to-date", "stream-closed", "producer-seq")
 
 
 @contextmanager
@@ -58,16 +52,8 @@ def served(folder: Path) -> Iterator[tuple[EmbeddedSystem, Asgi]]:
     settings = replace(
         Settings(), webhook_keys=str(folder / "webhook-keys"), public_url="http://streams.example"
     )
-    system = EmbeddedSystem(settings, folder, folder / "blobs")
-    with ExitStack() as stack:
-        stack.callback(system.close)
-        runner = stack.enter_context(asyncio.Runner())
-
-        async def serving() -> None:
-            stack.enter_context(system.database.serving())
-
-        runner.run(serving())
-        yield system, Asgi(BlobUrls(create_app(system.backend), system.blobs), runner)
+    with closing(EmbeddedSystem(settings, folder, folder / "blobs")) as system, serving(system) as door:
+        yield system, Asgi(BlobUrls(create_app(system.backend), system.blobs), door.runner)
 
 
 def claim(seq: int) -> dict[str, str]:
@@ -152,7 +138,7 @@ def answered(ask: Asgi, method: str, target: str, headers: dict[str, str], body:
             return REFUSED  # The connection ends before the answer does.
     if answer.status == REFUSED:
         return REFUSED
-    return answer.status, [answer.headers.get(name) for name in COMPARED], answer.body
+    return answer.status, [answer.headers.get(name) for name in SEEN], answer.body
 
 
 def answers(folder: Path) -> list[Any] | str:

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.engine.serving import serving
 from tests.http.asgi import Answer, Door
-from tests.support import Process
 from tidemark.engine import database, turns
 from tidemark.engine.database import Operation
 from tidemark.http import pages
@@ -28,12 +28,8 @@ LONG_POLL = f"{STREAM}?offset={1:016}&live=long-poll"
 class Scene:
     """A server on disk, of whose work some hangs while `goes_on` is not set."""
 
-    def __init__(self, folder: Path, runner: asyncio.Runner) -> None:
-        self.folder = folder
-        self.system = EmbeddedSystem(Settings(long_poll_seconds=0.1), folder, folder / "blobs")
-        self.door = Door(
-            cast(Process, self.system), lambda *_: self.system.backend, runner, self.system.settings
-        )
+    def __init__(self, folder: Path, system: EmbeddedSystem, door: Door) -> None:
+        self.folder, self.system, self.door = folder, system, door
         self.goes_on = threading.Event()
         self.goes_on.set()
 
@@ -80,23 +76,13 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(pages, "PROBE_SECONDS", 0.1)
-    with asyncio.Runner() as runner:
-        scene = Scene(tmp_path, runner)
-
-        async def begin() -> Any:
-            serving = scene.system.database.serving()
-            serving.__enter__()
-            return serving
-
-        async def end(serving: Any) -> None:
-            serving.__exit__(None, None, None)
-
-        serving = runner.run(begin())
-        assert scene.door.put(STREAM, TEXT, b"x").status == 201
+    system = EmbeddedSystem(Settings(long_poll_seconds=0.1), tmp_path, tmp_path / "blobs")
+    with serving(system) as door:
+        scene = Scene(tmp_path, system, door)
+        assert door.put(STREAM, TEXT, b"x").status == 201
         yield scene
         scene.goes_on.set()
-        runner.run(end(serving))
-        scene.system.close()
+    system.close()
 
 
 @pytest.mark.parametrize("hang", [Scene.hang_commits, Scene.hang_reads], ids=["syncs", "reads"])
