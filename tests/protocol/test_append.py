@@ -307,6 +307,14 @@ def test_only_a_producer_that_may_have_been_pushed_out_is_looked_up() -> None:
     assert answer_of(plan.results[0]) == (Kind.DUPLICATE, 6, False, 1, 4)
 
 
+def test_a_producer_that_comes_back_is_carried_beside_the_others_and_a_new_one_in_the_place_of_one() -> None:
+    crowd = tuple(ProducerState(f"p{n}", 0, 0, 9) for n in range(RECENT_PRODUCERS))
+    for state, carried in ((ProducerState("q", 1, 4, 6), RECENT_PRODUCERS + 1), (None, RECENT_PRODUCERS)):
+        append = Append(BODY, claim=Claim("q", 1, 5 if state else 0))
+        plan = plan_appends(Tail(9, overflowed=True, producers=crowd), [append], {"q": state})
+        assert len(plan.after.producers) == carried
+
+
 def test_a_producer_pushed_out_and_back_within_a_group_keeps_its_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
