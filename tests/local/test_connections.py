@@ -373,7 +373,6 @@ def test_the_time_for_headers_begins_with_each_request_and_not_before_it() -> No
 
 
 def test_a_body_that_goes_on_arriving_has_no_time_limit() -> None:
-    """The limit is for the pause between two pieces."""
 
     async def scenario(port: int, application: Application) -> list[bytes]:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)

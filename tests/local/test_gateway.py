@@ -175,7 +175,6 @@ def test_a_function_that_fails_gets_500(
 
 
 def test_requests_run_concurrently(make_gateway: Gateways) -> None:
-    """Sixty requests, each of which ends only when all sixty are running."""
     gateway = make_gateway(
         """
 import threading

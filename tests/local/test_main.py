@@ -248,7 +248,6 @@ def test_on_an_ipv6_address_with_authorization_each_change_is_an_audit_line(star
 
 
 def test_streams_survive_kill_9_of_everything(start: Start, via: str) -> None:
-    """A small body and one in S3; the system starts again on its data."""
     first, bodies = System(start(VIA=via)), {"small": b"high", "large": b"tide" * 100_000}
     for name, body in bodies.items():
         assert first.request("PUT", f"/v1/stream/{name}", body)[0] == 201

@@ -220,7 +220,6 @@ def histories(draw: st.DrawFn) -> list[Append]:
 @settings(max_examples=3 * settings().max_examples // 2)
 @given(histories())
 def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(history: list[Append]) -> None:
-    """A batch carries few producers, but the results are as if it carried all."""
     model, stream = Model(), Stream()
     for append in history:
         before = stream.tail

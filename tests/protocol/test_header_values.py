@@ -34,7 +34,6 @@ def test_an_integer_that_javascript_cannot_hold_exactly_is_malformed(value: str)
 
 @given(st.text(max_size=20) | st.integers(0, 2**53 - 1).map(str))
 def test_text_is_accepted_only_as_an_integer_is_written(value: str) -> None:
-    """One integer, one spelling: whatever is accepted is written back the same."""
     try:
         parsed = parse_integer("x", value)
     except Malformed:

@@ -318,7 +318,6 @@ def test_deep_json_takes_few_steps_of_the_interpreter(nest: Callable[[int], byte
 @pytest.mark.parametrize("size", [1_999, 2_000, 2_001, 50_000])
 @pytest.mark.parametrize("part", [b"\\n", b"\\u00e9", b"a\\\\"])
 def test_a_string_may_have_any_number_of_escapes(size: int, part: bytes) -> None:
-    """Strings of very many escapes are scanned in steps."""
     text = b'"' + part * size + b'"'
     assert split(b"[1," + text + b',{"a":' + text + b"}]") == [b"1", text, b'{"a":' + text + b"}"]
     with pytest.raises(Malformed, match="Invalid JSON"):
@@ -350,7 +349,6 @@ def test_an_append_takes_250000_messages_and_refuses_one_more() -> None:
 
 @given(st.binary(min_size=1), st.sampled_from(OTHERS))
 def test_a_body_of_any_other_type_is_one_message_unchanged(body: bytes, content_type: Any) -> None:
-    """One append, one message, and a read gives back the very bytes: NDJSON too."""
     messages = parse_messages(content_type, body)
     assert messages == Messages(body, (len(body),))
     assert render_body(content_type, messages.data) == body

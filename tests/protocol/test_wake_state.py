@@ -89,7 +89,6 @@ def test_a_claim_is_refused_while_the_lease_lasts_and_names_the_holder() -> None
 
 
 def test_every_wake_and_every_claim_of_one_whose_lease_is_over_has_a_higher_generation() -> None:
-    """A claim of a wake that was announced takes it."""
     again = begin_wake(end_wake(LEASED), WEBHOOK, "w2", NOW, LEASE)
     assert (IN_FLIGHT.generation, again.generation, again.wake_id) == (1, 2, "w2")
     assert (CLAIMED.generation, CLAIMED.wake_id) == (1, "w1")
