@@ -1,58 +1,18 @@
-"""The engines keep what they acknowledge, end with their parent, and leave nothing behind."""
+"""The engines end with their parent, and leave nothing behind."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 from tests.available import require_engine
 from tests.local.polling import is_running
 from tidemark.local.engines import LocalServices
 from tidemark.local.process import EngineFailed
-from tidemark.server.lock import DataDirectoryInUse
-
-NAME = "tidemark-test"
-ITEM = {"pk": {"S": "log"}, "sk": {"S": f"{7:016d}"}, "b": {"B": b"tide" * 50}}
-KEY = {name: ITEM[name] for name in ("pk", "sk")}
-
-
-def client(services: LocalServices, name: str) -> Any:
-    return boto3.client(
-        name,
-        endpoint_url=services.environment[f"AWS_ENDPOINT_URL_{name.upper()}"],
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
-
-
-def test_data_survives_a_stop_and_is_used_by_one_system_at_a_time(tmp_path: Path) -> None:
-    for is_first in (True, False):
-        with (
-            LocalServices(tmp_path / "data") as services,
-            closing(client(services, "dynamodb")) as tables,
-            closing(client(services, "s3")) as objects,
-        ):
-            # What a first start makes is found again.
-            services.create_table(NAME)
-            services.create_bucket(NAME)
-            if is_first:
-                tables.put_item(TableName=NAME, Item=ITEM)
-                objects.put_object(Bucket=NAME, Key="x/y", Body=b"blob" * 30_000)
-            found = tables.get_item(TableName=NAME, Key=KEY, ConsistentRead=True)
-            assert found["Item"] == ITEM
-            assert objects.get_object(Bucket=NAME, Key="x/y")["Body"].read() == b"blob" * 30_000
-            with pytest.raises(DataDirectoryInUse, match=f"in use by process {os.getpid()}"):
-                LocalServices(tmp_path / "data", only=["s3"]).start()
-
 
 #: Starts the engines on a directory, says their process ids, and waits to be killed.
 PARENT = """

@@ -405,11 +405,11 @@ def test_a_data_directory_that_cannot_be_used_is_one_line(
     assert re.fullmatch(rf"tidemark: {directory}.*{reason}\n", err), err
 
 
-def test_a_data_directory_in_use_is_one_line(start: Start) -> None:
-    first = System(start())
-    code, out, err = outcome(start())
+def test_a_data_directory_in_use_is_one_line(start: Start, via: str) -> None:
+    first = System(start(VIA=via))
+    code, out, err = outcome(start(VIA=via))
     assert (code, out) == (1, "")
-    said = rf"tidemark: \.data is in use by process {first.process.pid}: stop it, .*DATA_DIR\n"
+    said = rf"tidemark: \S*\.data\S* is in use by process {first.process.pid}: stop it, .*DATA_DIR\n"
     assert re.fullmatch(said, err)
     assert first.request("GET", "/v1/health")[0] == 200
 

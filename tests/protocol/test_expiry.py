@@ -61,6 +61,7 @@ def test_ttl_and_instant_together_are_malformed(ttl: str, at: str) -> None:
         ("2030-01-15T12:00:00.5Z", NOON_2030_MS + 500),
         ("2030-01-15T12:00:00.1234567890Z", NOON_2030_MS + 123),
         ("2030-01-15T12:00:00.0009999999999999999999999999999Z", NOON_2030_MS),
+        ("2030-01-15T12:00:00." + "0" * 43 + "Z", NOON_2030_MS),  # 64 characters
         ("2028-02-29T00:00:00Z", 1_835_395_200_000),
         ("9999-12-31T23:59:59Z", 253_402_300_799_000),
         # Leap seconds (RFC 3339 §5.7) are the second after them, as in POSIX time.

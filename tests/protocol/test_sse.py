@@ -130,6 +130,7 @@ def test_text_end_is_before_a_character_that_is_cut(text: str, no_text: bytes) -
         assert cut == end or cut < len(data)
         assert not data[end:cut].decode(errors="ignore")
     assert 0 <= len(no_text) - text_end(no_text) <= 3
+    assert text_end(data + b"\r") == len(data), "half of a CRLF, perhaps"
 
 
 @given(without_cr, st.data())
