@@ -7,7 +7,8 @@ import asyncio
 import base64
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -44,39 +45,28 @@ async def ask_all(
         return await asyncio.gather(*(client.request(method, path, **options) for _ in range(count)))
 
 
-class Gateways:
-    """Makes gateways in front of a handler's code, and closes them."""
-
-    def __init__(self, project: Path) -> None:
-        self._project = project
-        self._made: list[Gateway] = []
-
-    def __call__(
-        self, code: str, *, function_seconds: float = 60, integration_seconds: float = 30
-    ) -> Gateway:
-        write_function(self._project, "probe", code)
-        template = load_template(self._project / "template.yaml")
-        probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
-        template = replace(template, functions={**template.functions, "Probe": probe})
-        self._made.append(Gateway(template, integration_seconds))
-        return self._made[-1]
-
-    def close(self) -> None:
-        for gateway in self._made:
-            gateway.close()
+MakeGateway = Callable[..., Gateway]
 
 
 @pytest.fixture
-def make_gateway(project: Path) -> Iterator[Gateways]:
-    gateways = Gateways(project)
-    yield gateways
-    gateways.close()
+def make_gateway(project: Path) -> Iterator[MakeGateway]:
+    """Makes gateways in front of a handler's code."""
+    with ExitStack() as stack:
+
+        def make(code: str, *, function_seconds: float = 60, integration_seconds: float = 30) -> Gateway:
+            write_function(project, "probe", code)
+            template = load_template(project / "template.yaml")
+            probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
+            template = replace(template, functions={**template.functions, "Probe": probe})
+            return stack.enter_context(closing(Gateway(template, integration_seconds)))
+
+        yield make
 
 
 # --- a call of the function ----------------------------------------------------------------
 
 
-def test_a_request_becomes_an_event_and_the_functions_answer_a_response(make_gateway: Gateways) -> None:
+def test_a_request_becomes_an_event_and_the_functions_answer_a_response(make_gateway: MakeGateway) -> None:
     """A handler that changes or keeps its event affects nothing else, so each event is new."""
     gateway = make_gateway(
         """
@@ -130,7 +120,7 @@ def handler(event, context):
 
 
 def test_a_handler_has_lambdas_context_its_variables_while_it_loads_and_one_event_loop(
-    make_gateway: Gateways, project: Path, monkeypatch: pytest.MonkeyPatch
+    make_gateway: MakeGateway, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The template's plain values and Lambda's own variables; the process's environment overrides them. The
     loop is set and does not run."""
@@ -162,7 +152,7 @@ def test_a_handler_has_lambdas_context_its_variables_while_it_loads_and_one_even
     ids=["raises", "exits", "bytes", "status", "surrogate", "over six megabytes"],
 )
 def test_a_function_that_fails_gets_500(
-    make_gateway: Gateways, body: str, capfd: pytest.CaptureFixture[str]
+    make_gateway: MakeGateway, body: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The environment is used again: the next request is served as well."""
     gateway = make_gateway(f"def handler(event, context):\n    {body}\n")
@@ -174,7 +164,7 @@ def test_a_function_that_fails_gets_500(
         assert "RuntimeError: the tide is out" in capfd.readouterr().err
 
 
-def test_requests_run_concurrently(make_gateway: Gateways) -> None:
+def test_requests_run_concurrently(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(
         """
 import threading
@@ -227,7 +217,7 @@ TEXT, BINARY = {"content-type": "text/plain"}, {"content-type": "application/oct
     ids=["head", "large head", "large", "chunked", "text", "large text", "binary", "large binary"],
 )
 def test_a_request_over_the_platforms_limits_never_reaches_the_function(
-    make_gateway: Gateways, content: Any, headers: dict[str, str], status: int
+    make_gateway: MakeGateway, content: Any, headers: dict[str, str], status: int
 ) -> None:
     gateway = make_gateway(COUNT)
     sent = content() if callable(content) else content
@@ -238,7 +228,7 @@ def test_a_request_over_the_platforms_limits_never_reaches_the_function(
     assert ask(gateway).text == ("2" if status == 200 else "1")
 
 
-def test_a_response_of_six_megabytes_is_passed_on(make_gateway: Gateways) -> None:
+def test_a_response_of_six_megabytes_is_passed_on(make_gateway: MakeGateway) -> None:
     answer = f"{{'statusCode': 200, 'body': 'x' * {6 * MEGABYTE - 4096}}}"
     assert ask(make_gateway(f"def handler(event, context):\n    return {answer}\n")).status_code == 200
 
@@ -263,7 +253,7 @@ def handler(event, context):
     ids=["gateway", "function"],
 )
 def test_a_slow_function_gets_503_from_the_gateway_or_500_from_lambda(
-    make_gateway: Gateways, function_seconds: float, integration_seconds: float, status: int, message: str
+    make_gateway: MakeGateway, function_seconds: float, integration_seconds: float, status: int, message: str
 ) -> None:
     """The function waits until the test releases it."""
     gateway = make_gateway(
@@ -292,13 +282,13 @@ def test_without_a_route_a_request_gets_404(project: Path) -> None:
     ],
 )
 def test_a_function_that_does_not_load_is_reported_at_once_by_name(
-    make_gateway: Gateways, code: str, complaint: str
+    make_gateway: MakeGateway, code: str, complaint: str
 ) -> None:
     with pytest.raises(FunctionNotLoaded, match=complaint):
         make_gateway(code)
 
 
-def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: Gateways) -> None:
+def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(COUNT)
     sent: list[Any] = []
 
@@ -314,7 +304,7 @@ def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: Gateways) ->
     assert ask(gateway).text == "1"
 
 
-def test_closing_does_not_wait_for_running_requests(make_gateway: Gateways) -> None:
+def test_closing_does_not_wait_for_running_requests(make_gateway: MakeGateway) -> None:
     """A waiting request must not delay the end of the process; its environment ends with its request."""
     gateway = make_gateway(WAITING, integration_seconds=0.1)
     assert ask(gateway, path="/wait").status_code == 503
@@ -408,29 +398,23 @@ def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:
 # --- the edge in front ----------------------------------------------------------------------
 
 
-class Origin:
-    """Keeps the requests that reach it."""
-
-    def __init__(self) -> None:
-        self.seen: list[Scope] = []
-
-    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        self.seen.append(scope)
-
-
 def ask_edge(target: bytes, *headers: tuple[bytes, bytes], secret: str = "word") -> tuple[str, Scope]:
     """The origin's name, and the request that reached it."""
-    api, live = Origin(), Origin()
+    seen: list[tuple[str, Scope]] = []
+
+    async def api(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(("api", scope))
+
+    async def live(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(("live", scope))
+
     raw_path, _, query = target.partition(b"?")
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "GET",
-        "raw_path": raw_path,
-        "query_string": query,
-        "headers": [(b"host", b"127.0.0.1:4437"), *headers],
-    }
-    asyncio.run(Edge(cast("Gateway", api), live, secret)(scope, cast("Receive", None), cast("Send", None)))
-    return ("live", live.seen[0]) if live.seen else ("api", api.seen[0])
+    scope = {"type": "http", "method": "GET", "raw_path": raw_path, "query_string": query}
+    scope["headers"] = [(b"host", b"127.0.0.1:4437"), *headers]
+    edge = Edge(cast("Gateway", api), live, secret)
+    asyncio.run(edge(scope, cast("Receive", None), cast("Send", None)))
+    [reached] = seen
+    return reached
 
 
 def said(scope: Scope, name: bytes) -> list[bytes]:
