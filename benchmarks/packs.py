@@ -75,7 +75,7 @@ def whole_life(messages: int, folder: Path) -> None:
     with step("pack", stream):
         sweep(stream.process())
     assert stream.batches_left == 0
-    print(f"objects: {len([*stream.bucket])}, {stream.bucket.size() / 1e6:,.0f} MB", flush=True)
+    print(f"objects: {len(stream.objects)}, {stream.objects.size() / 1e6:,.0f} MB", flush=True)
     with step("read all", stream):
         read_all(stream)
     with step("10,000 random reads", stream):
@@ -98,12 +98,12 @@ def whole_life(messages: int, folder: Path) -> None:
         publish_snapshot(stream.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
         stream.now_ms += 2 * HOUR_MS
         sweep(stream.process())
-    print(f"objects: {len([*stream.bucket])}", flush=True)
+    print(f"objects: {len(stream.objects)}", flush=True)
     with step("delete, and what is left goes", stream):
         delete(stream.process(), KEY)
         stream.now_ms += 2 * HOUR_MS
         sweep(stream.process())
-    assert [*stream.bucket] == []
+    assert len(stream.objects) == 0
 
 
 def read_all(stream: LongStream) -> None:
@@ -120,7 +120,7 @@ def numbers(folder: Path) -> None:
     stream = LongStream(COLD_MESSAGES, folder)
     [plain] = catch_up(stream, [""])
     sweep(stream.process())
-    stored = stream.bucket.size()
+    stored = stream.objects.size()
     by_zlib, packed = catch_up(stream, ["zlib", "isal"])
     megabytes = stream.end / 1e6
     factor = 1e9 / stream.end

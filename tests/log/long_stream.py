@@ -7,14 +7,14 @@ import random
 import sqlite3
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tests.simulation.memory import InOrder
-from tests.simulation.objects import SimulatedBlobs
+from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
 from tests.support import JSON, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
@@ -89,46 +89,36 @@ def _without_syncs(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = OFF")
 
 
-class DiskBucket:
-    """Objects as files; `send` is the seam of `tidemark.aws.s3.Objects`."""
+class Files(MutableMapping[str, bytes]):
+    """Objects by their names."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir()
 
-    @property
-    def objects(self) -> DiskBucket:
-        return self
-
     def _path(self, key: str) -> Path:
         return self._folder / key.replace("/", "~")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter([path.name.replace("~", "/") for path in self._folder.iterdir()])
+    def __getitem__(self, key: str) -> bytes:
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(key) from None
 
-    def pop(self, key: str, _default: None) -> None:
-        self._path(key).unlink(missing_ok=True)
+    def __setitem__(self, key: str, data: bytes) -> None:
+        self._path(key).write_bytes(data)
 
     def __delitem__(self, key: str) -> None:
         self._path(key).unlink()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter([path.name.replace("~", "/") for path in self._folder.iterdir()])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._folder.iterdir())
+
     def size(self) -> int:
         return sum(path.stat().st_size for path in self._folder.iterdir())
-
-    def send(self, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
-        path = self._path(key)
-        if operation == "PutObject":
-            path.write_bytes(body)
-            return 200, b""
-        if not path.exists():
-            return 404, b"<Error><Code>NoSuchKey</Code></Error>"
-        if operation == "GetObject":
-            return 200, path.read_bytes()
-        assert operation == "GetRange", operation
-        first, last = map(int, body.removeprefix(b"bytes=").split(b"-"))
-        with path.open("rb") as file:
-            file.seek(first)
-            return 206, file.read(last + 1 - first)
 
 
 @dataclass
@@ -145,7 +135,8 @@ class LongStream:
         self.table = SimulatedTable(lambda: self.now_ms, self.folder / "table.db")
         # What a power cut takes is not asked here.
         self.table.table.database.operate(_without_syncs, writes=False)
-        self.bucket = DiskBucket(self.folder / "objects")
+        self.bucket, self.objects = SimulatedBucket(), Files(self.folder / "objects")
+        self.bucket.objects = self.objects  # type: ignore[assignment]
         self.marks = 0
         stores = self.process()
         create(stores, KEY, create_request(JSON))
@@ -174,10 +165,9 @@ class LongStream:
         """One that knows nothing yet."""
         dynamodb = DynamoDB(partial(self._counted, self.table.send))
         objects = Objects(partial(self._counted, self.bucket.send))
-        blobs: Any = SimulatedBlobs(self.bucket, objects, lambda: None)  # type: ignore[arg-type]
         return Stores(
             DynamoDBTable(dynamodb, "long"),
-            blobs,
+            SimulatedBlobs(self.bucket, objects, lambda: None),
             recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,
             new_id=self._new_id,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 import zlib
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.costs.page import json_event, random_bytes
-from tests.support import JSON, Process, World, a_key
+from tests.support import JSON, World, a_key
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
 from tidemark.log.schema.batches import deflate, inflate
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -30,22 +28,18 @@ def test_a_deflated_body_inflates_to_the_same_bytes(piece: bytes, times: int) ->
         assert inflate(deflated, len(data)) == data
 
 
+@pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
+def test_json_is_deflated_to_half_its_size_and_random_bytes_are_not(size: int) -> None:
+    deflated = deflate(json_event(size))
+    assert deflated is not None
+    assert len(deflated) <= size * 0.6
+    assert deflate(random_bytes(size)) is None
+
+
 @pytest.mark.parametrize("size", [0, 1, 300, 767])
 def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
     """It would save nothing: a reader gets it as it was sent, and a writer spends no time."""
     assert deflate(b"x" * size) is None
-
-
-@pytest.mark.parametrize("size", [768, 1024, 4096, 4097, INLINE_BYTES])
-def test_random_bytes_are_not_deflated(size: int) -> None:
-    assert deflate(random_bytes(size)) is None
-
-
-@pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
-def test_deflated_json_takes_at_most_half_its_size(size: int) -> None:
-    deflated = deflate(json_event(size))
-    assert deflated is not None
-    assert len(deflated) <= size * 0.6
 
 
 def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
@@ -63,41 +57,28 @@ def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
     assert tried == [2048]
 
 
-def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
-    record = load_head(process.stores, key).record
-    return process.stores.table.query(log_pk(key, record.incarnation))[0]
-
-
-def test_a_page_counts_inflated_bytes(world: World) -> None:
+def test_a_page_counts_inflated_bytes_and_inflates_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One query's megabyte could hold hundreds of deflated megabytes; a function has 512."""
-    process, key = world.process(), a_key()
+    process, key, inflated = world.process(), a_key(), list[int]()
     process.create(key)
     for _ in range(100):
         process.append(key, bytes(INLINE_BYTES))
-    reader, start, pages = world.process(), 0, []
-    while start < 100 * INLINE_BYTES:
-        page = read_page(reader.stores.table, load_head(reader.stores, key).record, start)
-        assert page.data == bytes(page.end - start)
-        pages.append(page)
-        start = page.end
-    assert [page.end - page.start for page in pages] == [PAGE_BYTES, 100 * INLINE_BYTES - PAGE_BYTES]
-    assert [page.up_to_date for page in pages] == [False, True]
-
-
-def test_a_read_inflates_no_more_than_a_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, key = world.process(), a_key()
-    process.create(key)
-    for _ in range(100):
-        process.append(key, bytes(INLINE_BYTES))
-    inflated: list[int] = []
 
     def counted(deflated: bytes, size: int) -> bytes:
         inflated.append(size)
         return inflate(deflated, size)
 
     monkeypatch.setattr("tidemark.log.schema.batches.inflate", counted)
-    read_page(process.stores.table, load_head(process.stores, key).record, 0)
-    assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
+    reader = world.process()
+    record, start, rest = load_head(reader.stores, key).record, 0, 100 * INLINE_BYTES - PAGE_BYTES
+    for size, at_tail in ((PAGE_BYTES, False), (rest, True)):
+        page = read_page(reader.stores.table, record, start)
+        assert (page.data, page.end, page.up_to_date) == (bytes(size), start + size, at_tail)
+        assert size <= sum(inflated) <= size + INLINE_BYTES
+        start = page.end
+        inflated.clear()
 
 
 def test_a_stream_of_plain_and_deflated_batches_is_read_as_it_was_written(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,10 +35,10 @@ from tidemark.protocol.errors import (
 )
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import INLINE_BYTES, append
+from tidemark.service.append import append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.read import read, read_on
+from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import PublishRequest, publish_snapshot, read_snapshot
 
@@ -139,15 +138,6 @@ def test_a_json_stream_is_forked_at_message_ends_and_a_sub_offset_counts_message
             read(world.process().stores, fork, len(expected) + 1)
 
 
-def test_bodies_in_s3_are_inherited_too(world: World) -> None:
-    body = bytes(index % 251 for index in range(INLINE_BYTES + 10))
-    process, source = source_of(world, b"<", body)
-    fork = a_key()
-    process.fork(fork, source, 1, sub=INLINE_BYTES)
-    process.append(fork, b">")
-    assert world.process().read_all(fork) == b"<" + body[:INLINE_BYTES] + b">"
-
-
 def test_a_fork_of_a_closed_stream_is_open_and_has_no_producers(world: World) -> None:
     process, source = source_of(world, b"a")
     process.append(source, b"b", close=True, seq="9", claim=("p", 3, 0))
@@ -159,16 +149,6 @@ def test_a_fork_of_a_closed_stream_is_open_and_has_no_producers(world: World) ->
             process.append(fork, b"c", claim=("p", 3, 1))
         process.append(fork, b"c", claim=("p", 0, 0), seq="1")
         assert process.read_all(fork) == b"ab"[:offset] + b"c"
-
-
-def test_readers_of_a_fork_do_not_see_what_its_source_does_later(world: World) -> None:
-    process, source = source_of(world, b"a")
-    process.fork(fork := a_key(), source)
-    at_tail = read(process.stores, fork, "now")
-    process.append(source, b"b", close=True)
-    assert not read_on(process.stores, at_tail).page.has_data
-    process.append(fork, b"c")
-    assert read_on(process.stores, at_tail).data == b"c"
 
 
 @pytest.mark.parametrize("asked", [None, Expiry(ttl_seconds=5)])
@@ -235,28 +215,6 @@ def test_a_fork_beyond_the_last_generation_is_refused(world: World) -> None:
 
 
 # --- how it ends ----------------------------------------------------------------------
-
-
-def test_only_forks_can_read_a_deleted_source(world: World) -> None:
-    process, source = source_of(world, b"abc")
-    process.fork(fork := a_key(), source)
-    delete(process.stores, source)
-    other = world.process()
-    direct: list[tuple[type[ProtocolError], Callable[[], object]]] = [
-        (StreamGone, lambda: load_head(other.stores, source)),
-        (StreamGone, lambda: read(other.stores, source, 0)),
-        (StreamGone, lambda: other.append(source, b"x")),
-        (StreamGone, lambda: delete(other.stores, source)),
-        (StreamGone, lambda: process.append(source, b"x")),
-        (Conflict, lambda: other.create(source)),
-        (Conflict, lambda: other.fork(a_key(), source)),
-    ]
-    for error, use in direct:
-        with pytest.raises(error):
-            use()
-    world.clock.advance(24 * HOUR_MS)
-    sweep(other.stores)
-    assert other.read_all(fork) == b"abc"
 
 
 @pytest.mark.parametrize("as_fork", [False, True])

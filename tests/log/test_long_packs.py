@@ -85,11 +85,9 @@ def test_a_read_anywhere_takes_one_query_and_one_range(packed: LongStream) -> No
     assert 300 <= packed.calls["GetRange"] <= 400
 
 
-def test_a_fork_inside_a_pack_is_trimmed_and_deleted_with_calls_for_packs_alone(tmp_path: Path) -> None:
-    """None of them depends on how many messages there are."""
-    stream = LongStream(MESSAGES, tmp_path)
-    sweep(stream.process())
-    packs = len([*stream.bucket])
+def test_a_fork_inside_a_pack_is_trimmed_and_deleted_with_calls_for_packs_alone(packed: LongStream) -> None:
+    """None of them depends on how many messages there are. The last test: nothing is left."""
+    stream, packs = packed, len(packed.objects)
     stream.calls.clear()
     inside = MESSAGES // 2 * MESSAGE_BYTES
     stores = stream.process()
@@ -106,7 +104,7 @@ def test_a_fork_inside_a_pack_is_trimmed_and_deleted_with_calls_for_packs_alone(
     stream.now_ms += 2 * HOUR_MS
     sweep(stream.process())
     # Of the packs below it nothing is left, and the snapshot is an object.
-    assert len([*stream.bucket]) == packs - inside // (PACK_MESSAGES * MESSAGE_BYTES) + 1
+    assert len(stream.objects) == packs - inside // (PACK_MESSAGES * MESSAGE_BYTES) + 1
     assert read(stream.process(), KEY, inside, small=True).data.startswith(
         data_between(inside, inside + 5000)
     )
@@ -117,6 +115,6 @@ def test_a_fork_inside_a_pack_is_trimmed_and_deleted_with_calls_for_packs_alone(
     for wait_ms in (2 * HOUR_MS, KEEP_REPLACED_MS):
         stream.now_ms += wait_ms
         sweep(stream.process())
-    assert [*stream.bucket] == []
+    assert len(stream.objects) == 0
     assert stream.batches_left == 0
     assert stream.calls.total() <= 150

@@ -12,7 +12,6 @@ import pytest
 
 from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
 from tests.simulation.scheduler import Turns
-from tests.simulation.world import combining
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.packs import block_batches
@@ -118,6 +117,8 @@ def answers_of_plain_batches(content_type: ContentType) -> dict[str, list[object
     for place, told, read_back in zip(places(scene), answers["times"], answers["reads"][::2], strict=True):
         if place in scene.ends:
             assert (told, read_back) == (by_byte[place:], scene.data[place:])
+    published = zip(places(scene), answers["snapshots"], strict=True)
+    assert [place for place, answer in published if answer == KEY] == scene.ends
     return answers
 
 
@@ -216,15 +217,6 @@ def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
     scene.sweep_after()
     found = [(batch.size, bool(batch.index)) for batch in scene.batches()]
     assert found == [(2, True), (70_000, False), (4, True), (1, False)]
-
-
-def test_batches_of_combined_appends_are_packed_too() -> None:
-    scene = Scene()
-    with combining(forced=True):
-        for _ in range(60):
-            scene.write(b"some words")
-    assert scene.sweep_after().packed
-    scene.check(1)
 
 
 def test_a_stream_of_a_small_pack_a_day_has_few_packs_after_a_year() -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.log.scene import (
@@ -42,7 +41,7 @@ from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.service.stores import Stores
 
 
@@ -193,27 +192,6 @@ def _die() -> None:
     raise Crashed
 
 
-def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() -> None:
-    """A batch that is left lies inside the pack, and says nothing of what lies behind it."""
-    scene = of_batches()
-    packer, refused = scene.process(), set[int]()
-
-    def remove_every_second(_operation: str) -> None:
-        inside = [item for item in scene.items()[1:-1] if "px" not in item]
-        if "px" in scene.items()[0]:
-            for item in inside[::2]:
-                scene.world.table.drop(item)
-        for end in scene.ends:
-            try:
-                check_snapshot_offset(scene.process(), KEY, end)
-            except ProtocolError:
-                refused.add(end)
-
-    each_call(packer, after=remove_every_second)
-    assert sweep(packer).packed == 1
-    assert refused == set()
-
-
 # --- each rule, and what goes wrong without it ------------------------------------------------------
 #
 # Each scene returns whether all messages are there and can be read.
@@ -232,27 +210,11 @@ def games_are_won(kind: str) -> bool:
 
 
 def a_fork_of_a_half_removed_stretch_is_read() -> bool:
-    """One call removes every second of its batches, then the janitor dies."""
-    scene = of_batches(batches=60)
+    scene = a_scene_at("half removed", 60)
     base = scene.ends[40]
     scene.fork(base)
-    packer = scene.process()
-    send = table_of(packer).dynamodb.send
-
-    def half(operation: str, body: bytes) -> Any:
-        if operation == "BatchWriteItem":
-            [(table, requests)] = orjson.loads(body)["RequestItems"].items()
-            send(operation, orjson.dumps({"RequestItems": {table: requests[::2]}}))
-            raise Crashed
-        return send(operation, body)
-
-    table_of(packer).dynamodb.send = half
-    with pytest.raises(Crashed):
-        sweep(packer)
     with suppress(ProtocolError):
-        return all(
-            read(scene.process(), FORK, start).data == scene.data[start:base] for start in scene.ends[:40]
-        )
+        return all(scene.read_from(start, key=FORK) == scene.data[start:base] for start in scene.ends[:40])
     return False
 
 

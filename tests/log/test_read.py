@@ -1,4 +1,4 @@
-"""Pages: no gap, no repetition, cut at batch ends, from any valid offset."""
+"""Pages: no gap, no repetition, cut at batch ends. `properties/test_streams.py` reads from any offset."""
 
 from __future__ import annotations
 
@@ -26,25 +26,6 @@ def filled(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[
     for body in bodies:
         process.append(key, body, content_type=content_type)
     return process, key
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_read_may_begin_at_any_byte(world: World, warm: bool) -> None:
-    process, key = filled(world, b"abcd", b"ef", b"ghijkl")
-    for start in range(13):
-        reading = read((process if warm else world.process()).stores, key, start)
-        assert reading.data == b"abcdefghijkl"[start:]
-        assert (reading.page.start, reading.page.end) == (start, 12)
-        assert reading.page.up_to_date
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_an_offset_beyond_the_tail_is_refused(world: World, warm: bool) -> None:
-    """The server has never returned it, or it belongs to an earlier stream of that name: a reader would wait
-    there for ever, or go on in the middle of other bytes."""
-    process, key = filled(world, b"abcd")
-    with pytest.raises(HistoryGone, match="beyond the end"):
-        read((process if warm else world.process()).stores, key, 5)
 
 
 def test_a_page_of_another_history_has_another_entity_tag(world: World) -> None:
@@ -93,34 +74,12 @@ def test_each_page_begins_where_the_last_one_ended(world: World, limit: int) -> 
         assert data == b"abcdefghijkl"[start:]
 
 
-def test_a_page_stops_before_four_megabytes(world: World) -> None:
-    body = bytes(3 * 1024 * 1024)
-    process, key = filled(world, body, body)
-    first = read(process.stores, key, 0)
-    assert (first.page.end, first.page.up_to_date) == (len(body), False)
-    second = read(process.stores, key, first.page.end)
-    assert (len(second.data), second.page.up_to_date) == (len(body), True)
-
-
 @pytest.mark.parametrize("size", [INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 1_000_000])
 def test_a_body_is_read_back_however_it_is_stored(world: World, size: int) -> None:
     body = bytes(index * 7 % 256 for index in range(size))
     process, key = filled(world, b"<", body, b">")
     assert process.read_all(key) == b"<" + body + b">"
     assert read(world.process().stores, key, 1 + size // 2).data == body[size // 2 :] + b">"
-
-
-@pytest.mark.parametrize("last", [b"", b"end"], ids=["mark of closing", "append and close"])
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_read_from_any_offset_reports_the_end_of_a_closed_stream(
-    world: World, last: bytes, warm: bool
-) -> None:
-    process, key = filled(world, b"abc")
-    process.append(key, last, close=True)
-    tail = 3 + len(last)
-    for start in range(tail + 1):
-        reading = read((process if warm else world.process()).stores, key, start)
-        assert (reading.page.end, reading.page.closed) == (tail, True)
 
 
 def test_a_waiting_reader_gets_an_append_a_close_and_a_deletion(world: World) -> None:

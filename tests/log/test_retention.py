@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted
+from tests.log.scene import BREAKS, KEY, Scene, before_the_next, break_call, counted
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -59,16 +59,6 @@ def test_below_the_offset_reads_are_410_and_the_batches_go_an_hour_later() -> No
     for again in (6, 3, 0):
         assert not trim_below(scene.process(), KEY, again)
     assert [*scene.world.table.items()] == before
-
-
-def test_a_stream_may_let_go_of_everything_and_goes_on() -> None:
-    """The last batch stays, because the state of the tail is in it."""
-    scene = a_scene(b"one", b"two")
-    assert trim_below(scene.process(), KEY, 6)
-    scene.sweep_after()
-    assert scene.starts() == [3]
-    scene.write(b"three")
-    assert scene.read_from(6) == b"three"
 
 
 def test_only_the_end_of_a_message_that_is_there_is_taken() -> None:
@@ -149,18 +139,6 @@ def test_a_stream_that_ends_meanwhile_or_is_another_by_now_is_not_trimmed(again:
     if again:
         assert scene.record().retained == 0
         assert scene.read_from(0) == b"new"
-
-
-def test_a_fork_keeps_what_its_source_lets_go_of() -> None:
-    scene = a_scene(b"one", b"two", b"three")
-    scene.fork(6)
-    trim_below(scene.process(), KEY, 6)
-    scene.sweep_after()
-    assert scene.read_from(0, key=FORK) == b"onetwo"
-    delete(scene.process(), FORK)
-    for _ in range(2):
-        scene.sweep_after()
-    assert scene.starts() == [6]
 
 
 # --- what is gone is in the lake -----------------------------------------------------------------

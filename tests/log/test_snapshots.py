@@ -1,13 +1,13 @@
 """Snapshots: one write moves the pointer and what is retained, the highest offset wins, appends go on; what
 lies below is not read from then on, and is removed later, but never too early and never the tail's batch.
 
-`tests/properties/test_bootstrap.py` plays them in any order."""
+`tests/properties/test_bootstrap.py` plays them in any order, and publishes at any offset; `test_packs.py`
+asks where one may be published."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 
 import pytest
 
@@ -20,16 +20,14 @@ from tests.buckets import (
     publish,
     record_of,
     snapshot_objects,
-    verdict,
 )
-from tests.support import BYTES, HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, append_request, before
+from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
 from tidemark.blobs import snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.log import retention
 from tidemark.log.records import StreamRecord
 from tidemark.log.table import Write
 from tidemark.protocol.errors import (
-    HistoryGone,
     ProtocolError,
     RetentionGone,
     SnapshotNeeded,
@@ -61,35 +59,6 @@ def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tup
 def sweep_after(world: World, process: Process, ms: int = 2 * HOUR_MS) -> int:
     world.clock.advance(ms)
     return sweep(process.stores).trimmed
-
-
-# --- where --------------------------------------------------------------------------------------
-
-
-def test_a_snapshot_is_published_at_the_end_of_any_message_that_is_retained(world: World) -> None:
-    """Of the creation's body, a group, a JSON array, an array in S3, and a close; before and after a trim. A
-    refused publish stores nothing."""
-    process, large = world.process(), b"x" * INLINE_BYTES
-    key = key_in_new_bucket(process)
-    process.create(key, content_type=JSON, body=b'[1, "ab"]')
-    append(process.stores, key, [append_request(b"[10,200]", content_type=JSON) for _ in range(3)])
-    process.append(key, b'["' + large + b'","' + large + b'"]', content_type=JSON)
-    process.append(key, content_type=JSON, close=True)
-    ends = list(accumulate([2, 5, *[3, 4] * 3, *[len(large) + 3] * 2], initial=0))
-    tried = sorted({end + beside for end in ends for beside in (-1, 0, 1) if end + beside >= 0})
-    for offset in (0, ends[3], ends[4], ends[-1]):
-        publish(process, key, offset)
-        for by in (process, world.process()):
-            taken = [place for place in tried if verdict(by, key, place) is None]
-            assert taken == [end for end in ends if end >= offset]
-        assert {verdict(process, key, end) for end in ends if end < offset} <= {RetentionGone}
-        sweep_after(world, process)
-        assert verdict(world.process(), key, offset) is None, "trimming forgets no boundary"
-    count = len(snapshot_objects(process, world, key))
-    for offset in (ends[-1] - 1, ends[-1] + 1):
-        with pytest.raises(ProtocolError):
-            publish(process, key, offset)
-    assert len(snapshot_objects(process, world, key)) == count
 
 
 @pytest.mark.parametrize("end", ["never", "deleted", "expired"])
@@ -216,16 +185,6 @@ def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world:
     assert rival.read_all(key) == b"other"
 
 
-def test_appends_land_while_a_snapshot_is_uploaded(world: World) -> None:
-    writer, key = stream_of(world, b"0")
-    publisher, body = world.process(), bytes(10 * 1024 * 1024)
-    before(publisher.objects, lambda _: [writer.append(key, b"x") for _ in range(10)])
-    publish(publisher, key, 1, body)
-    assert read(writer.stores, key, 1).data == b"x" * 10
-    snapshot = latest_snapshot(writer.stores, key)
-    assert (snapshot.offset, snapshot.size) == (1, len(body))
-
-
 def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: World) -> None:
     """It has read the stream's item; two snapshots follow before it loads the blob."""
     rival, key = stream_of(world, b"1", b"x", b"x", b"x")
@@ -247,27 +206,6 @@ def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: 
 
 
 # --- what lies below it ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_every_offset_below_the_snapshot_is_gone(world: World, warm: bool) -> None:
-    """Also for a process that has all of it in memory, before and after a trim."""
-    process, key = stream_of(world, b"11", b"22", b"33")
-    rival = world.process()
-    assert process.read_all(key)
-    publish(rival, key, 4)
-    for _ in range(2):
-        reader = process if warm else world.process()
-        for offset in range(4):
-            with pytest.raises(RetentionGone) as gone:
-                read(reader.stores, key, offset)
-            assert gone.value.headers == {"Stream-Next-Offset": f"{4:016d}"}
-        assert read(reader.stores, key, 4).data == b"33"
-        assert read(reader.stores, key, 6).page.up_to_date
-        with pytest.raises(HistoryGone):
-            read(reader.stores, key, 7)
-        sweep_after(world, rival)
-    assert batch_starts(process, key) == [4]
 
 
 def test_a_fork_begins_with_its_sources_snapshot(world: World) -> None:

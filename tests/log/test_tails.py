@@ -1,4 +1,4 @@
-"""The tails that a process remembers: how many, and which ones a full cache drops."""
+"""What a process remembers of logs: tails and recent batches, how many of each, and which ones go first."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import gc
 import random
 import tracemalloc
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
-from tests.support import TEXT
-from tidemark.log.records import Segment, Snapshot, StreamRecord
-from tidemark.log.tails import CAPACITY_BYTES, MAX_AGE_MS, StreamHead, TailCache, held_bytes
+from tests.support import TEXT, World, a_key
+from tidemark.log.records import Batch, Segment, Snapshot, StreamRecord
+from tidemark.log.tails import (
+    CAPACITY_BYTES,
+    MAX_AGE_MS,
+    RecentBatches,
+    StreamHead,
+    TailCache,
+    held_bytes,
+)
+from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.pack import PackWriter, decode_index
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
+from tidemark.service.delete import delete
+from tidemark.service.read import read
 
 NOW_MS = 1_767_225_600_000
 
@@ -38,14 +50,11 @@ def share_of_hits(cache: TailCache, streams: Sequence[StreamHead], rounds: int) 
     return hits / (rounds * len(streams))
 
 
-FITTING = 1000
-
-
 @pytest.mark.parametrize(("streams", "least"), [(900, 0.89), (1100, 0.7), (1500, 0.35), (2000, 0.15)])
 def test_a_working_set_larger_than_the_cache_still_hits_in_part(streams: int, least: float) -> None:
     """Least-recently-used would find 100 % of 900 in turn, and none of 1,100. With random eviction,
-    exp(-streams/fitting * (1 - hits)) are found: 82 %, 42 % and 20 % here."""
-    cache = TailCache(FITTING * held_bytes(a_head(0)), random.Random(1))
+    exp(-streams/1000 * (1 - hits)) are found: 82 %, 42 % and 20 % here."""
+    cache = TailCache(1000 * held_bytes(a_head(0)), random.Random(1))
     assert share_of_hits(cache, [a_head(number) for number in range(streams)], rounds=10) > least
 
 
@@ -73,31 +82,23 @@ def test_a_full_cache_stays_within_its_bytes() -> None:
         assert all(cache._keys[place] == key for key, place in cache._places.items())
 
 
-def test_a_later_tail_of_the_same_log_is_kept() -> None:
-    """Two appends may return in another order than they were written."""
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        # Two appends may return in another order than they were written.
+        (a_head(1, offset=9), a_head(1, offset=5), "first"),
+        # A close adds no bytes, so the offset alone does not say which is later.
+        (a_head(1, closed=True), a_head(1), "first"),
+        (a_head(1), a_head(1, closed=True), "second"),
+        # Offsets of different incarnations cannot be compared.
+        (a_head(1, offset=9), a_head(1, offset=0, incarnation="B"), "second"),
+    ],
+)
+def test_the_latest_tail_is_kept(first: StreamHead, second: StreamHead, kept: str) -> None:
     cache = TailCache()
-    later = a_head(1, offset=9)
-    cache.learn(later)
-    cache.learn(a_head(1, offset=5))
-    assert cache.get(later.record.key, NOW_MS) == later
-
-
-def test_a_closed_tail_replaces_the_open_one_at_the_same_offset() -> None:
-    """A close adds no bytes, so the offset alone does not say which is later."""
-    cache = TailCache()
-    closed = a_head(1, closed=True)
-    cache.learn(closed)
-    cache.learn(a_head(1))
-    assert cache.get(closed.record.key, NOW_MS) == closed
-
-
-def test_a_recreated_stream_replaces_the_tail_of_the_old_one() -> None:
-    """Offsets of different incarnations cannot be compared."""
-    cache = TailCache()
-    cache.learn(a_head(1, offset=9))
-    recreated = a_head(1, offset=0, incarnation="B")
-    cache.learn(recreated)
-    assert cache.get(recreated.record.key, NOW_MS) == recreated
+    cache.learn(first)
+    cache.learn(second)
+    assert cache.get(first.record.key, NOW_MS) == {"first": first, "second": second}[kept]
 
 
 @pytest.mark.parametrize("age_ms", [-1, MAX_AGE_MS])
@@ -146,3 +147,81 @@ def _measured(number: int, kind: str) -> StreamHead:
     states = [ProducerState(f"producer-{at + i}", 1, at + i, at + i) for i in range(8)]
     tail = Tail(at + 2, producers=tuple(states) if kind == "producers" else ())
     return StreamHead(record, tail, at + 3, at + 4)
+
+
+# --- recent batches ------------------------------------------------------------------------------
+
+
+def a_batch(start: int, size: int) -> Batch:
+    return Batch(start, Tail(start + size), "id", 0, bytes(size), lengths=(size,))
+
+
+def test_a_chain_of_recent_batches_ends_at_the_first_gap_or_one_batch_over_the_limit() -> None:
+    """So its reader can tell a full page from the end of what is in memory."""
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", a_batch(0, 3), a_batch(3, 4), a_batch(8, 1))
+    assert [batch.start for batch in recent.chain("one", 0, 100)] == [0, 3]
+    assert [batch.start for batch in recent.chain("one", 0, 2)] == [0]
+    assert [batch.start for batch in recent.chain("one", 0, 3)] == [0, 3]
+    assert recent.chain("one", 1, 100) == []
+    assert recent.chain("two", 0, 100) == []
+
+
+def a_pack(start: int, *ends: int) -> Batch:
+    writer = PackWriter(start, block_bytes=1)
+    for one, other in pairwise((start, *ends)):
+        writer.add(bytes(other - one), (other - one,), (), 0)
+    return Batch(start, Tail(ends[-1]), "id", 0, None, "blob", index=decode_index(writer.finish()[1]))
+
+
+def test_a_pack_is_part_of_a_chain_only_for_a_reader_that_can_load_its_bytes() -> None:
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", a_batch(0, 3), a_batch(9, 2))
+    recent.keep_pack("one", a_pack(3, 5, 9))
+    assert [batch.start for batch in recent.chain("one", 0, 100, with_pack=True)] == [0, 3, 9]
+    assert [batch.start for batch in recent.chain("one", 5, 100, with_pack=True)] == [3, 9]
+    assert [batch.start for batch in recent.chain("one", 0, 100)] == [0]
+    assert recent.chain("two", 3, 100, with_pack=True) == []
+
+
+def test_a_block_of_a_pack_is_not_confused_with_the_batch_at_its_offset() -> None:
+    recent = RecentBatches(1_000_000)
+    small, block = a_batch(0, 3), a_batch(0, 9)
+    recent.keep("one", small)
+    assert recent.keep("one", a_batch(0, 3)) == (small,)
+    assert recent.keep("one", block) == (block,)
+
+
+def test_the_number_of_remembered_packs_is_bounded() -> None:
+    recent = RecentBatches(1_000_000)
+    for number in range(100):
+        recent.keep_pack(str(number), a_pack(0, 5))
+    known = [recent.chain(str(number), 0, 1, with_pack=True) != [] for number in range(100)]
+    assert known == [False] * 36 + [True] * 64
+
+
+def test_memory_is_bounded_and_the_least_recently_used_batch_is_dropped_first() -> None:
+    recent = RecentBatches(capacity_bytes=10_000)
+    for start in range(0, 20_000, 1000):
+        recent.keep("one", a_batch(start, 1000))
+        assert recent.chain("one", 0, 1) or start > 6000
+    assert recent._held_bytes <= 10_000
+    assert recent.chain("one", 19_000, 1)
+
+
+def test_a_batch_without_its_bytes_is_not_kept() -> None:
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", Batch(0, Tail(5), "id", 0, None, blob="somewhere", lengths=(5,)))
+    recent.keep("one", Batch(0, Tail(0, closed=True), "id", 0))
+    assert recent.chain("one", 0, 100) == []
+
+
+def test_a_deleted_stream_is_not_served_from_memory(world: World) -> None:
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key)
+    process.append(key, b"x")
+    delete(rival.stores, key)
+    with pytest.raises(StreamNotFound):
+        read(process.stores, key, 0)
+    rival.create(key, body=b"new")
+    assert read(process.stores, key, 0).data == b"new"
