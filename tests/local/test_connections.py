@@ -367,7 +367,7 @@ def test_the_time_for_headers_begins_with_each_request_and_not_before_it() -> No
         writer.close()
         return second, third
 
-    second, third = play(scenario, header_seconds=60, body_seconds=60)
+    second, third = play(scenario, header_seconds=60, body_seconds=60, keep_alive_seconds=2 * LONG)
     assert second.startswith(b"HTTP/1.1 200")
     assert parsed(third)[0] == 408
 

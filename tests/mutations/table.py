@@ -186,6 +186,13 @@ MUTATIONS = (
         "http/test_sse.py",
     ),
     mutation(
+        "half of a CRLF is shown as a line end",
+        "protocol/sse.py",
+        'if data.endswith(b"\\r"):',
+        "if False:",
+        "protocol/test_sse.py",
+    ),
+    mutation(
         "an array of JSON is one message",
         "protocol/messages.py",
         'if body.lstrip(_WHITESPACE).startswith(b"["):',
