@@ -38,7 +38,6 @@ VARIABLES = FUNCTIONS["LiveFunction"]["Environment"]["Variables"]
 PYTHON = """#!/bin/sh
 exec {python} -S -s -B "$@"
 """
-SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @dataclass
@@ -51,22 +50,22 @@ class Function:
     output: IO[bytes]
 
     @contextmanager
-    def invoke(self, target: str, request_id: str = "", **headers: str) -> Iterator[http.client.HTTPResponse]:
-        """One invocation: a connection that is kept by nobody, and the two headers of the adapter."""
+    def invoke(self, target: str) -> Iterator[http.client.HTTPResponse]:
+        """One invocation: a connection that is kept by nobody, and the headers of the adapter."""
         context = {
-            "request_id": request_id,
+            "request_id": "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7",
             "deadline": 4_102_444_800_000,
             "invoked_function_arn": "arn:aws:lambda:us-east-1:123456789012:function:live",
             "env_config": {"function_name": "live", "memory": 512, "version": "$LATEST"},
         }
-        added = {
+        headers = {
             "x-amzn-lambda-context": json.dumps(context),
             "x-amzn-request-context": json.dumps({"http": {"method": "GET", "path": target}}),
             "x-amzn-trace-id": "Root=1-5759e988-bd862e3fe1be46a994272793",
         }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         with closing(connection):
-            connection.request("GET", target, headers=added | headers)
+            connection.request("GET", target, headers=headers)
             with connection.getresponse() as response:
                 yield response
 
@@ -187,38 +186,6 @@ def test_an_environment_that_was_frozen_goes_on(start: Any, world: World) -> Non
         assert response.read().endswith(b"\n\n")
 
 
-def test_a_log_line_has_the_invocations_request_id(start: Any, world: World) -> None:
-    """As the adapter hands it on; the readiness check, which is no invocation, has none."""
-    function = start(LOG_LEVEL="INFO", SSE_SECONDS="1")
-    _, key, target = make_stream(world)
-    with function.invoke(target, "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7") as response:
-        response.read()
-    # The line is written once the response has ended, which its reader may know earlier.
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    lines: list[str] = []
-    while not lines and time.monotonic() < deadline:
-        time.sleep(0.05)
-        told = [line for line in function.log().splitlines() if line.startswith("{")]
-        lines = [line for line in told if key.stream_id in json.dumps(json.loads(line))]
-    [line] = lines
-    assert "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7" in json.dumps(json.loads(line))
-    assert "live=sse" not in function.log(), "queries hold tokens"
-
-
-def test_the_token_is_taken_from_the_header_that_the_signature_leaves(start: Any, world: World) -> None:
-    """CloudFront signs the request for the function's address, and that takes `Authorization`."""
-    jwt = pytest.importorskip("jwt")
-    function = start(ALLOW_ANONYMOUS="", AUTH_SECRET=SECRET, EDGE_SECRET="word of the edge", SSE_SECONDS="1")
-    _, _, target = make_stream(world)
-    claims = {"exp": int(time.time()) + 3600, "scope": "read:v1"}
-    edge = {"authorization": "AWS4-HMAC-SHA256 Credential=AKIA", "x-tidemark-edge": "word of the edge"}
-    token = {"x-tidemark-authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
-    for headers, status in ((edge | token, 200), (edge, 401), (token, 403)):
-        with function.invoke(target, **headers) as response:
-            assert response.status == status
-            response.read()
-
-
 def test_it_ends_by_itself_when_it_is_told_to(start: Any, world: World) -> None:
     """With an extension Lambda sends SIGTERM: the queue that a reader waited at is gone afterwards."""
     function = start(SSE_SECONDS="1")
@@ -229,11 +196,6 @@ def test_it_ends_by_itself_when_it_is_told_to(start: Any, world: World) -> None:
     function.process.send_signal(signal.SIGTERM)
     assert function.process.wait(PATIENCE_SECONDS) in {0, -signal.SIGTERM}
     assert list(function.queues.all()) == []
-
-
-def test_it_does_not_start_open_to_everybody(start: Any) -> None:
-    with pytest.raises(AssertionError, match="would be open to everybody"):
-        start(ALLOW_ANONYMOUS="")
 
 
 def test_the_start_script_finds_the_layer_where_lambda_puts_it() -> None:

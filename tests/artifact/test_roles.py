@@ -70,9 +70,11 @@ def policies_of(*parameters: str) -> dict[str, set[str]]:
 
 
 def test_of_awss_own_policies_a_function_has_what_it_cannot_do_without() -> None:
-    """And may write no traces where nobody asked for them."""
+    """And may write no traces where nobody asked for them. Then Lambda is told nothing."""
     policies = policies_of()
-    assert set(policies) == set(FUNCTIONS)
+    functions = of_kind("AWS::Lambda::Function")
+    assert set(policies) == set(functions) == set(FUNCTIONS)
+    assert not any("TracingConfig" in each for each in functions.values())
     assert policies.pop("NotifierFunction") == {LOGS, STREAM}
     assert policies.pop("SubscriptionsFunction") == {LOGS, QUEUE}
     assert list(policies.values()) == [{LOGS}] * len(policies)
@@ -87,13 +89,6 @@ def test_traces_bring_the_right_to_write_them() -> None:
     assert [each["TracingConfig"]["Mode"] for each in functions.values()] == [{"Ref": "Tracing"}] * len(
         FUNCTIONS
     )
-
-
-def test_without_them_lambda_is_told_nothing() -> None:
-    """`Disabled` is a word of SAM's, for which there is none of Lambda's."""
-    functions = of_kind("AWS::Lambda::Function")
-    assert set(functions) == set(FUNCTIONS)
-    assert not any("TracingConfig" in each for each in functions.values())
 
 
 CFN_LINT = Path(sys.executable).with_name("cfn-lint")

@@ -51,7 +51,6 @@ FILES: Final[Mapping[str, Path]] = {
     "/client.html": PAGES / "client.html",
     "/client.js": CLIENT,
     "/cross-origin.html": PAGES / "cross-origin.html",
-    "/producer.html": PAGES / "producer.html",
     "/quickstart.html": PAGES / "quickstart.html",
     "/tail.html": ROOT / "docs" / "examples" / "tail.html",
     "/watch.html": PAGES / "watch.html",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.authorization.tokens import SECRET, token
-from tests.browser.chromium import CLIENT, NEEDS_CHROMIUM, opened
-from tests.browser.cutting import cutting
+from tests.browser.chromium import NEEDS_CHROMIUM, opened
 from tests.browser.writing import Written
 from tests.conformance.servers import Server, running, tidemark_server
-
-SEED = 20_261_120
 
 pytestmark = NEEDS_CHROMIUM
 
@@ -72,22 +68,6 @@ def test_bodies_and_errors_can_be_read(outcomes: dict[str, Any]) -> None:
     assert "streamClosed" in outcomes["events"]["body"]
     assert json.loads(outcomes["what is gone"]["body"])["error"]
     assert json.loads(outcomes["append with a gap"]["body"])["error"]
-
-
-@pytest.mark.skipif(not CLIENT.exists(), reason="npm packages are not installed (`make` installs them)")
-def test_a_page_that_writes_over_a_bad_network(server: Server) -> None:
-    """The official client's idempotent producer, cut off over and over: each message once, in order."""
-    stream = Written(server.port, "json", 0)
-    stream.create()
-    count = 200
-    with cutting(server.port, SEED) as proxy:
-        task = {"url": proxy.base_url + stream.path, "count": count}
-        with opened("producer.html", task) as page:
-            reported = page.report()
-    assert reported["errors"] == []
-    assert reported["failed"] > 0, "no request was cut off"
-    with urllib.request.urlopen(server.base_url + stream.path) as answer:
-        assert json.load(answer) == [{"n": n} for n in range(count)]
 
 
 def test_private_streams(tmp_path_factory: pytest.TempPathFactory) -> None:

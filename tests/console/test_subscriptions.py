@@ -166,8 +166,3 @@ def test_subscriptions_are_searched_and_paged(console: Console) -> None:
     page.get_by_label("Ids that begin with").fill("none-has-this")
     expect(page.get_by_text("No subscription has an id")).to_be_visible()
     console.check_accessible()
-
-
-def test_a_subscription_that_is_not_there_is_said_so(console: Console) -> None:
-    page = console.open("#/subscriptions?id=absent")
-    expect(page.get_by_role("alert")).to_contain_text("Subscription does not exist")
