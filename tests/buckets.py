@@ -10,13 +10,11 @@ from tidemark.blobs import snapshot_prefix
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
-from tidemark.service.load import load_head
-from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 
 
 def new_bucket(process: Process) -> str:
@@ -43,21 +41,6 @@ def record_of(process: Process, key: StreamKey) -> StreamRecord:
     record = load_stream(process.stores.table, key)
     assert record is not None
     return record
-
-
-def accepted(process: Process, key: StreamKey, beyond: int = 3) -> list[int]:
-    """Every offset at which a snapshot may be published now."""
-    tail = load_head(process.stores, key).tail.offset
-    return [offset for offset in range(tail + beyond) if verdict(process, key, offset) is None]
-
-
-def verdict(process: Process, key: StreamKey, offset: int) -> type[ProtocolError] | None:
-    """What refuses a snapshot at this offset now, or None."""
-    try:
-        check_snapshot_offset(process.stores, key, offset)
-    except ProtocolError as refusal:
-        return type(refusal)
-    return None
 
 
 def batch_starts(process: Process, key: StreamKey) -> list[int]:

@@ -82,13 +82,6 @@ def test_an_append_of_a_kilobyte_is_cheap_and_every_page_says_the_same_price(app
         assert f"${append.direct:.2f}" in text
 
 
-def test_an_append_is_one_write(costs: dict[str, Cost]) -> None:
-    """Of one billed kilobyte; a kilobyte of JSON is less than that once it is deflated."""
-    titles = "Append, 300 bytes", "Append, 300 bytes, by a producer", "Append, 800 bytes", KILOBYTE_OF_JSON
-    for bill in (costs[title].bill for title in titles):
-        assert (dict(bill.calls), bill.write_units) == ({"PutItem": 1}, 1)
-
-
 def test_in_the_container_a_waiting_reader_costs_a_tenth_from_twenty_readers_on() -> None:
     assert container_hour(20) / 20 < function_hour(1) / 10
     assert container_hour(1000) / 1000 < function_hour(1) / 100

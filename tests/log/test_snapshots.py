@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 
 from tests.buckets import (
-    accepted,
     batch_starts,
     insert_before_commit,
     key_in_new_bucket,
@@ -219,7 +218,7 @@ def test_a_fork_begins_with_its_sources_snapshot(world: World) -> None:
     publish(process, source, 4, b"four")
     sweep_after(world, process)
     assert [part.body for part in bootstrap(world.process().stores, fork).parts] == [b"two", b"3", b"f"]
-    assert accepted(process, fork) == [2, 3, 4]
+    assert record_of(process, fork).retained == 2
     with pytest.raises(RetentionGone):
         read(process.stores, fork, 1)
     publish(process, fork, 3, b"of the fork")
