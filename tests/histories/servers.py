@@ -22,10 +22,9 @@ from tests.histories.exactly_once import check_exactly_once
 from tests.histories.history import CountStreams, Create, Head, Operation, Read, Recorder, Request
 from tests.histories.perform import NotCarriedOut, perform
 from tests.histories.workload import RETENTION, Workload
-from tests.simulation.faults import Line, Shares
+from tests.simulation.faults import Line, Send, Shares, carry
 from tests.simulation.world import combining, small_limits
-from tests.support import Process, World, conflict, make_world, refusal
-from tidemark.aws.retry import NoAnswer
+from tests.support import Process, World, make_world, refusal
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
@@ -38,7 +37,6 @@ KINDS_TO_ASK_FOR: Final = (*KINDS, RETENTION)
 SERVERS: Final = 2
 #: A table of its own for so many histories.
 _ROUND: Final = 500
-_Send = Callable[[str, bytes], tuple[int, bytes]]
 
 
 @dataclass(slots=True)
@@ -117,32 +115,20 @@ class Servers:
 
     # --- the line ---
 
-    def _send(self, number: int, send: _Send, operation: str, body: bytes) -> tuple[int, bytes]:
+    def _send(self, number: int, send: Send, operation: str, body: bytes) -> tuple[int, bytes]:
         with self._lock:
             self._calls += 1
             fault = self._lines[number].fault() if self._lines else None
             if fault is not None:
                 self.faults[fault] += 1
         self._land(lambda call: call <= self._calls)
-        if fault == "throttled":
-            return refusal("ProvisionedThroughputExceededException")
-        if fault == "conflicted":
-            reads = operation in {"GetItem", "Query", "BatchWriteItem"}
-            return refusal("ThrottlingException") if reads else conflict(operation)
-        if fault in {"dropped", "delayed"}:
-            self._send_later(fault, send, operation, body)
-            raise NoAnswer(fault)
-        answer = send(operation, body)
         if fault == "failed":
+            send(operation, body)
             return 500, refusal("InternalServerError")[1]
-        if fault == "lost":
-            raise NoAnswer(fault)
-        if answer[0] == 200:
-            self._send_later(fault, send, operation, body)
-        return answer
+        return carry(fault, send, (operation, body), lambda: self._send_later(send, operation, body))
 
-    def _send_later(self, fault: str | None, send: _Send, operation: str, body: bytes) -> None:
-        if fault in {"delayed", "repeated"} and operation not in {"GetItem", "Query"}:
+    def _send_later(self, send: Send, operation: str, body: bytes) -> None:
+        if operation not in {"GetItem", "Query"}:
             with self._lock:
                 calls = random.randrange(1, random.choice((8, 50, 400)))
                 self._late.append((self._calls + calls, lambda: send(operation, body)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from tests.support import conflict, refusal
+from tidemark.aws.retry import NoAnswer
 
 #: `lost`: carried out, and the reply is lost. `dropped`: never arrives. `delayed`: no reply, and it arrives
 #: later. `repeated`: carried out and answered, and a copy of it arrives later; nobody repeats what he was
@@ -27,6 +30,9 @@ FAULTS: Final = (
 _SHARES: Final = (0.0, 0.01, 0.04, 0.1)
 #: Calls without a reply, one after the other: six in a row are an unknown outcome.
 _SILENT_CALLS: Final = 7
+_SLOW_DOWN: Final = (503, b"<Error><Code>SlowDown</Code></Error>")
+
+Send = Callable[..., tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +76,26 @@ class Line:
     def _silence(self) -> str | None:
         self._silent_left = self._chance.randint(1, _SILENT_CALLS)
         return self.fault()
+
+
+def carry(
+    fault: str | None, send: Send, request: tuple[Any, ...], copy_later: Callable[[], None]
+) -> tuple[int, bytes]:
+    """What a call comes to if its process lives. A request to the table has two parts, one to S3 three."""
+    operation, is_s3 = request[0], len(request) == 3
+    if fault == "throttled" or (fault == "conflicted" and is_s3):
+        return _SLOW_DOWN if is_s3 else refusal("ProvisionedThroughputExceededException")
+    if fault == "conflicted" and operation in {"GetItem", "Query", "BatchWriteItem"}:
+        return refusal("ThrottlingException")
+    if fault == "conflicted":
+        return conflict(operation)
+    if fault == "delayed":
+        copy_later()
+    if fault in {"dropped", "delayed"}:
+        raise NoAnswer(fault)
+    answer = send(*request)
+    if fault == "repeated" and answer[0] == 200:
+        copy_later()
+    if fault == "lost":
+        raise NoAnswer(fault)
+    return answer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import random
+from typing import Any
 
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
+from tests.simulation.scheduler import Scheduler, Turns
 from tests.simulation.table import SimulatedTable
 from tests.support import Calls, Clock, Process, World
 from tidemark.aws.dynamodb import DynamoDB
@@ -14,25 +15,12 @@ from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
-_T = TypeVar("_T")
-_A = TypeVar("_A")
-_B = TypeVar("_B")
 
+class InOrder(Turns):
+    """One thing after the other: outside of tasks nobody else is there to take a turn."""
 
-class InOrder:
-    """One thing after the other."""
-
-    def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        return one(), other()
-
-    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        return [call(item) for item in items]
-
-    def compute(self, call: Callable[[], _T]) -> _T:
-        return call()
-
-    def sleep(self, seconds: float) -> None:
-        """Nobody else is waited for."""
+    def __init__(self) -> None:
+        super().__init__(Scheduler(random.Random(0)))
 
 
 class MemoryWorld(World):

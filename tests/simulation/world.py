@@ -12,13 +12,12 @@ from unittest.mock import patch
 
 import orjson
 
-from tests.simulation.faults import Line, Shares
+from tests.simulation.faults import Line, Send, Shares, carry
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.scheduler import Crashed, Scheduler, Turns
 from tests.simulation.table import SimulatedTable
-from tests.support import conflict, refusal
+from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB
-from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.tails import RecentBatches
@@ -28,11 +27,8 @@ from tidemark.protocol.pack import Packing
 from tidemark.service import append, combine, create
 from tidemark.service.stores import MEGABYTE, Stores
 
-Send = Callable[..., tuple[int, bytes]]
-
 #: AWS refuses a request whose signature is older: no copy arrives later than that.
 LATEST_ARRIVAL_MS: Final = 5 * 60 * 1000
-_SLOW_DOWN: Final = (503, b"<Error><Code>SlowDown</Code></Error>")
 
 
 @contextmanager
@@ -154,28 +150,11 @@ class SimulatedWorld:
     def _carry(
         self, number: int, fault: str | None, send: Send, request: tuple[Any, ...]
     ) -> tuple[int, bytes]:
-        operation = request[0]
-        is_s3 = len(request) == 3
-        if fault == "throttled" or (fault == "conflicted" and is_s3):
-            return _SLOW_DOWN if is_s3 else refusal("ProvisionedThroughputExceededException")
-        if fault == "conflicted" and operation in {"GetItem", "Query", "BatchWriteItem"}:
-            return refusal("ThrottlingException")
-        if fault == "conflicted":
-            return conflict(operation)
-        if fault == "partly" and operation == "BatchWriteItem":
+        if fault == "partly" and request[0] == "BatchWriteItem":
             return self._batch_partly(send, request[1])
         if fault in {"crash", "failed"}:
-            return self._crash_or_fail(number, fault, send, request, is_s3=is_s3)
-        if fault == "delayed":
-            self._copy_later(send, request)
-        if fault in {"dropped", "delayed"}:
-            raise NoAnswer(fault)
-        answer = send(*request)
-        if fault == "repeated" and answer[0] == 200:
-            self._copy_later(send, request)
-        if fault == "lost":
-            raise NoAnswer(fault)
-        return answer
+            return self._crash_or_fail(number, fault, send, request, is_s3=len(request) == 3)
+        return carry(fault, send, request, lambda: self._copy_later(send, request))
 
     def _crash_or_fail(
         self, number: int, fault: str, send: Send, request: tuple[Any, ...], *, is_s3: bool

@@ -22,6 +22,7 @@ from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.service.subscriptions.configure import Subscribed, require_subscription, subscribe
+from tidemark.service.subscriptions.pending import acked_in, find_head
 from tidemark.service.subscriptions.wakes import Ack, WakeRequest, answer_wake, claim, release
 from tidemark.wake.attention import (
     Changed,
@@ -215,6 +216,19 @@ class Scene:
         record = require_subscription(self.worker.stores, "s")
         found = load_links(self.worker.stores.table, record.incarnation)
         return {link.path: (link.explicit, link.acked) for link in found}
+
+    def left(self, *paths: str) -> dict[str, tuple[int, int]]:
+        """Of these streams that have more than what is acked: up to where it is, and the tail."""
+        stores, found = self.writer.stores, dict[str, tuple[int, int]]()
+        record = require_subscription(stores, "s")
+        linked = {link.path: link for link in load_links(stores.table, record.incarnation)}
+        for path in paths:
+            head = find_head(stores, path)
+            if head is not None:
+                acked = acked_in(linked[path], head) if path in linked else 0
+                if acked < head.tail.offset:
+                    found[path] = (acked, head.tail.offset)
+        return found
 
     def called(self) -> list[int]:
         """The generations with which the webhook was called."""

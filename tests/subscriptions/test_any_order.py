@@ -258,11 +258,11 @@ class Subscribed(RuleBasedStateMachine):
                     self.scene.changed()
                     self.scene.work_off()
                     self.work()
-            if not self.left():
+            if not self.scene.left(*self.paths):
                 break
             self.scene.clock.advance(70_000)
             remind(self.scene.worker.stores, self.scene.queue.send)
-        assert self.left() == {}, "appended, and nobody was woken"
+        assert self.scene.left(*self.paths) == {}, "appended, and nobody was woken"
         configure.unsubscribe(self.scene.worker.stores, "s")
         self.scene.changed()
         self.scene.work_off()
@@ -283,27 +283,13 @@ class Subscribed(RuleBasedStateMachine):
                 continue
             self.scene.ack(claimed)
 
-    def left(self) -> dict[str, tuple[int, int]]:
-        stores = self.scene.writer.stores
-        record = configure.require_subscription(stores, "s")
-        linked = {link.path: link for link in load_links(stores.table, record.incarnation)}
-        found = {}
-        for path in self.paths:
-            head = find_head(stores, path)
-            if head is None:
-                continue
-            acked = acked_in(linked[path], head) if path in linked else 0
-            if acked < head.tail.offset:
-                found[path] = (acked, head.tail.offset)
-        return found
-
 
 @pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
 def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
     run_state_machine_as_test(
         type("Played", (Subscribed,), {"webhook": webhook}),
         settings=settings(
-            max_examples=150,
+            max_examples=100,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -13,7 +13,7 @@ import pytest
 from tests.subscriptions.scene import POOL, Receiver, Scene
 from tests.support import items_left
 from tidemark.delivery import attend
-from tidemark.delivery.attend import SLOTS_OF_A_HOST, SLOW_SLOTS
+from tidemark.delivery.attend import SLOTS_OF_A_HOST
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.log.subscriptions import free_slow_slot, load_marks, load_roster, take_slow_slot
 from tidemark.protocol.errors import (
@@ -516,32 +516,6 @@ def test_webhooks_that_hang_leave_room_for_the_others(
             over.set()
     states = [require_subscription(scene.worker.stores, name).wake for name in names]
     assert all(state.slow and wakes_at(state) is not None for state in states)
-
-
-def test_a_wake_is_put_off_with_one_write_where_its_process_has_the_hosts_places(scene: Scene) -> None:
-    """It does not try to take them."""
-    scene.begin(webhook=True)
-    scene.receiver.answer = fails(DeliveryFailure.SILENT)
-    scene.news()
-    scene.clock.advance(100_000)
-    scene.queue.messages.clear()
-    calls_before = scene.called()
-    writes = list[int]()
-    for held in ((), range(SLOW_SLOTS)):
-        scene.attendant.held.update(held)
-        table = scene.worker.stores.table
-        for slot in range(SLOW_SLOTS):
-            take_slow_slot(table, [slot], "other", scene.clock(), scene.clock() + 600_000)
-        scene.tell(scene.append("events/a"))
-        [message] = map(decode_attention, scene.queue.due())
-        scene.worker.calls.taken()
-        scene.attendant.attend(message)
-        calls = scene.worker.calls.taken()
-        writes.append(calls.get("PutItem", 0) + calls.get("UpdateItem", 0))
-        scene.queue.messages.clear()
-        scene.clock.advance(100_000)
-    assert scene.called() == calls_before
-    assert writes[0] - writes[1] == SLOTS_OF_A_HOST, writes
 
 
 def test_a_place_among_the_slow_is_free_again_when_its_holder_has_died(scene: Scene) -> None:

@@ -83,12 +83,10 @@ def pumping(
 
 
 @asynccontextmanager
-async def request(
-    app: Any, target: str, method: str = "GET", body: bytes = b"", content_type: str = "text/plain"
-) -> AsyncIterator[Exchange]:
+async def request(app: Any, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Exchange]:
     """A request under way; the client hangs up at the end."""
     exchange = Exchange([body])
-    scope = make_scope(method, target, {"Content-Type": content_type} if body else {})
+    scope = make_scope(method, target, {"Content-Type": "text/plain"} if body else {})
     task = asyncio.ensure_future(app(scope, exchange.receive, exchange.send))
     try:
         yield exchange

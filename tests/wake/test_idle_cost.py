@@ -1,122 +1,61 @@
-"""What a reader costs while it waits and nothing happens: calls to the table and to the queue, counted.
+"""What a reader costs while it waits and nothing happens: calls to the table, counted. Registrations are
+counted by `test_registry.py`, and how long a receive lasts by `test_receiver.py`.
 
-Almost everything runs five times as fast as it is deployed, clock included, so a minute takes twelve seconds.
-A slow machine makes fewer calls in that time, never more: the numbers are upper bounds, and they are those of
-`docs/live.md`, which puts prices to them.
+The minutes of `docs/live.md` are made of these. An empty receive ends after 20 s or with its reader, a
+long-poll after 25 s, an event stream after 55 s, and one by the HTTP API alone after one second.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.http.asgi import Exchange, make_scope
-from tests.support import World
-from tests.wake.scene import Scene, whole
-from tests.wake.support import request
-from tidemark.aws.sqs import MAX_RECEIVE_SECONDS
-from tidemark.http.backend import many_at_once
-from tidemark.service.stores import wall_clock_ms
+from tests.wake.scene import Scene, SilentQueues
+from tests.wake.support import on_a_loop
 from tidemark.settings import Settings
 
-FASTER = 5
-MINUTES = 2
-SETTINGS = Settings(long_poll_seconds=25 / FASTER, sse_seconds=55 / FASTER)
-RECEIVE_SECONDS = 20 // FASTER
+MakeScene = Callable[..., Scene]
+BEGINNING = {"GetItem": 1, "Query": 2}
+#: As its last wait ends a long-poll looks once more.
+LAST_LOOK = {"GetItem": 1, "Query": 3}
 
 
-BEGAN_MS = wall_clock_ms()
-
-
-def fast_clock_ms() -> int:
-    return BEGAN_MS + FASTER * (wall_clock_ms() - BEGAN_MS)
-
-
-#: Calls in a minute. Receives count whether they bring something or not.
-Bill = dict[str, float]
-CALLS = ("GetItem", "Query", "PutItem", "ReceiveMessage")
-
-#: What `docs/live.md` says. Of a hundred readers that come at once most share their looks; how many
-#: do is up to chance, so here none does.
-EXPECTED: dict[str, tuple[float, ...]] = {
-    "long-poll, one reader": (2.4, 12, 2, 4.8),
-    "SSE, one reader": (1.1, 6, 2, 4.1),
-    "SSE over the HTTP API alone, one reader": (60, 240, 2, 60),
-    "SSE, 100 readers of one process": (110, 224, 2, 4.1),
-}
-
-Reader = Callable[[Scene, float], Coroutine[Any, Any, None]]
-
-
-def scene(world: World, make: Any) -> Scene:
-    return Scene(world, make, RECEIVE_SECONDS, settings=SETTINGS, clock=fast_clock_ms)
-
-
-def unhurried(world: World) -> Scene:
-    return Scene(world, many_at_once, MAX_RECEIVE_SECONDS, settings=Settings(), clock=wall_clock_ms)
-
-
-async def long_poller(scene: Scene, until: float) -> None:
-    while time.monotonic() < until:
-        async with request(scene.app, scene.target + "long-poll") as exchange:
-            assert (await whole(exchange)).status == 204
-
-
-async def listener(scene: Scene, until: float) -> None:
-    while time.monotonic() < until:
-        async with request(scene.app, scene.target + "sse") as exchange:
-            await whole(exchange)
-
-
-async def listener_at_the_api(scene: Scene, until: float) -> None:
-    """At the HTTP API, which passes a response on only once it is complete: each takes a second."""
-    api = {"aws.event": {"rawPath": scene.path, "requestContext": {"domainName": "api.example"}}}
-    while time.monotonic() < until:
-        exchange = Exchange([b""])
-        await scene.app(make_scope("GET", scene.target + "sse", {}) | api, exchange.receive, exchange.send)
-        assert exchange.status == 200
-
-
-async def counted(scene: Scene, reader: Reader, readers: int = 1, faster: int = FASTER) -> Bill:
-    """A minute's calls, averaged over some minutes, once the queue is past its first second."""
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(request(scene.app, scene.target + "sse"))
-        await scene.waiting()
+@pytest.mark.parametrize("kind", ["long-poll", "sse"])
+@on_a_loop
+async def test_a_reader_makes_three_calls_in_the_beginning_and_one_for_each_empty_receive(
+    make_scene: MakeScene, kind: str
+) -> None:
+    """Its process is registered already."""
+    scene = make_scene(make_queues=SilentQueues)
+    async with scene.reading(kind):
+        pass
     scene.reader.calls.taken()
-    scene.queues.begun = 0
-    began = time.monotonic()
-    until = began + MINUTES * 60 / FASTER
-    await asyncio.gather(*(reader(scene, until) for _ in range(readers)))
-    minutes = (time.monotonic() - began) * faster / 60
-    calls = scene.reader.calls.taken() | {"ReceiveMessage": scene.queues.begun}
-    await asyncio.to_thread(scene.close)
-    return {kind: calls.get(kind, 0) / minutes for kind in CALLS}
+    async with scene.reading(kind):
+        assert scene.reader.calls.taken() == BEGINNING
+        for _ in range(3):
+            scene.wake.hub.wake_all()
+            await scene.waiting()
+            assert scene.reader.calls.taken() == {"Query": 1}
 
 
-@pytest.fixture(scope="module")
-def bills(world: World) -> dict[str, Bill]:
-    """All are counted at once, because they mostly wait."""
-
-    async def count() -> dict[str, Bill]:
-        counts = [
-            counted(scene(world, many_at_once), long_poller),
-            counted(scene(world, many_at_once), listener),
-            # A receive takes a second at least, so these cannot be faster.
-            counted(unhurried(world), listener_at_the_api, faster=1),
-            counted(scene(world, many_at_once), listener, 100),
-        ]
-        return dict(zip(EXPECTED, await asyncio.gather(*counts), strict=True))
-
-    return asyncio.run(count())
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_waiting_minute_costs_no_more_than_the_documents_say(bills: dict[str, Bill], name: str) -> None:
-    print(f"\n{name}: {bills[name]}")
-    for call, expected in zip(CALLS, EXPECTED[name], strict=True):
-        assert bills[name][call] <= expected * 1.15 + 0.6, call
+@on_a_loop
+async def test_a_reader_whose_wait_is_over_has_made_four_calls(make_scene: MakeScene) -> None:
+    scene = make_scene(
+        make_queues=SilentQueues, settings=Settings(long_poll_seconds=0.1, sse_buffered_seconds=0.1)
+    )
+    async with scene.reading("sse"):
+        pass
+    scene.reader.calls.taken()
+    assert (await scene.get("offset=-1&live=long-poll")).status == 204
+    assert scene.reader.calls.taken() == LAST_LOOK
+    at_the_api: dict[str, Any] = {
+        "aws.event": {"rawPath": scene.path, "requestContext": {"domainName": "api.example"}}
+    }
+    exchange = Exchange([b""])
+    scope = make_scope("GET", scene.target + "sse", {}) | at_the_api
+    await scene.app(scope, exchange.receive, exchange.send)
+    assert exchange.status == 200
+    assert scene.reader.calls.taken() == LAST_LOOK

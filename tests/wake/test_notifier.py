@@ -98,12 +98,6 @@ def test_an_append_or_a_tombstone_sends_a_message_to_a_waiting_process(notified:
     assert notified.received(url) == [WakeMessage(f"log/v1/a#one{sk[16:]}", 5)]
 
 
-def test_an_append_without_waiting_readers_sends_no_message(notified: Notified) -> None:
-    """Most appends are such: the notifier makes one query."""
-    assert notified(record("nobody")) == []
-    assert notified.calls == ["Query"]
-
-
 def test_many_records_of_a_stream_cost_one_query_and_one_message(notified: Notified) -> None:
     """The newest record is enough: a reader that has not read it has not read what follows the others.
     Records come out of order, and twice."""
@@ -127,12 +121,16 @@ def test_records_that_are_not_new_batches_send_no_message(notified: Notified) ->
     assert notified.received(url) == []
 
 
-def test_a_lapsed_waiter_gets_no_message(notified: Notified) -> None:
+def test_every_process_that_waits_gets_a_message_and_none_that_has_lapsed(notified: Notified) -> None:
+    """An append for which none waits, as most are, is one query."""
     lapsed = notified.wait("late", until_ms=wall_clock_ms() - 1)
-    current = notified.wait("late")
     assert notified(record("late")) == []
+    assert notified.calls == ["Query"]
+    current = [notified.wait("late") for _ in range(12)]
+    assert notified(record("late")) == []
+    assert notified.calls == ["Query", *["SendMessageBatch"] * 12]
     assert notified.received(lapsed) == []
-    assert len(notified.received(current)) == 1
+    assert [len(notified.received(url)) for url in current] == [1] * 12
 
 
 @pytest.mark.parametrize("streams", [10, 11])
@@ -146,14 +144,6 @@ def test_messages_to_a_queue_are_sent_ten_at_a_time(notified: Notified, streams:
     assert notified.calls.count("Query") == streams
     assert notified.calls.count("SendMessageBatch") == math.ceil(streams / 10)
     assert {message.log_pk for message in notified.received(url)} == {f"log/v1/a#{name}" for name in names}
-
-
-def test_every_waiting_process_gets_a_message(notified: Notified) -> None:
-    urls = [notified.wait("popular") for _ in range(40)]
-    assert notified(record("popular")) == []
-    assert notified.calls.count("Query") == 1
-    assert notified.calls.count("SendMessageBatch") == 40
-    assert [len(notified.received(url)) for url in urls] == [1] * 40
 
 
 def test_a_missing_queue_is_not_a_failure_and_its_waiter_is_removed(notified: Notified) -> None:
@@ -178,33 +168,27 @@ def break_query(notified: Notified, incarnation: str) -> None:
     table_of(notified).dynamodb.send = breaking
 
 
-def test_only_records_whose_query_fails_are_reported_as_failed(notified: Notified) -> None:
-    url = notified.wait("fine")
-    notified.wait("broken")
-    break_query(notified, "broken")
-    records = [record("broken", 1), record("fine", 1), record("broken", 2), record("fine", 2)]
-    assert notified(*records) == [number_of(records[0]), number_of(records[2])]
-    assert notified.received(url) == [WakeMessage("log/v1/a#fine", 2)]
-
-
-def test_only_records_whose_messages_cannot_be_sent_are_reported_as_failed(
+def test_only_records_whose_query_or_messages_fail_are_reported_as_failed(
     notified: Notified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, fine = notified.wait("stuck"), notified.wait("sound")
-    both = notified.wait("both")
-    notified.wait("both", broken)
+    """One queue's failure is not another's."""
+    refused, fine, both = notified.wait("stuck"), notified.wait("sound"), notified.wait("both")
+    notified.wait("both", refused)
+    notified.wait("broken")
+    break_query(notified, "broken")
     send = Queues.send
 
     def refusing(queues: Queues, url: str, bodies: Any) -> None:
-        if url == broken:
+        if url == refused:
             raise QueueUnavailable("broken by the test")
         send(queues, url, bodies)
 
     monkeypatch.setattr(Queues, "send", refusing)
-    records = [record("stuck"), record("sound"), record("both")]
-    assert sorted(notified(*records)) == [number_of(records[0]), number_of(records[2])]
-    assert len(notified.received(fine)) == 1
-    assert len(notified.received(both)) == 1, "one queue's failure is not another's"
+    records = [record(name, start) for start in (1, 2) for name in ("stuck", "sound", "both", "broken")]
+    failed = [number_of(each) for each in records if "sound" not in each["dynamodb"]["Keys"]["pk"]["S"]]
+    assert sorted(notified(*records)) == failed
+    assert notified.received(fine) == [WakeMessage("log/v1/a#sound", 2)]
+    assert len(notified.received(both)) == 1
 
 
 def test_a_record_that_cannot_be_read_fails_alone(notified: Notified) -> None:
