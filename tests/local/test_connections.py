@@ -16,8 +16,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
-from tidemark.server import Message, Receive, Scope, Send, connections, http_server
+from tidemark.server import Receive, Scope, Send, connections, http_server
 from tidemark.server.connections import (
     MAX_HEAD_BYTES,
     TRIM_AFTER,
@@ -51,14 +53,9 @@ class Application:
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] == "lifespan.startup":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        path = scope["path"]
+        path = scope["path"]  # A lifespan has none, and uvicorn goes on without.
         if path == HEALTH_PATH:
-            await self._answer(send, self.health, b"")
+            await Response(b"", self.health)(scope, receive, send)
             return
         self.arrived.set()
         if path == "/endless":
@@ -68,15 +65,10 @@ class Application:
                 await send({"type": "http.response.start", "status": 200, "headers": []})
                 await send({"type": "http.response.body", "body": b"tide", "more_body": True})
             await self.released.wait()
-            await self._answer(send, 200, b"done")
+            await Response(b"done")(scope, receive, send)
         else:
-            await self._echo(receive, send)
+            await self._echo(scope, receive, send)
             self.headers = scope["headers"]
-
-    async def _answer(self, send: Send, status: int, body: bytes) -> None:
-        headers = [(b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
     async def _endless(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -90,18 +82,17 @@ class Application:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async def _echo(self, receive: Receive, send: Send) -> None:
+    async def _echo(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
-        message: Message = {"more_body": True}
-        while message.get("more_body"):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self.gone.set()
-                return
-            body += message.get("body", b"")
-            self.received = len(body)
+        try:
+            async for piece in Request(scope, receive).stream():
+                body += piece
+                self.received = len(body)
+        except ClientDisconnect:
+            self.gone.set()
+            return
         self.bodies.append(body)
-        await self._answer(send, 200, body)
+        await Response(body)(scope, receive, send)
 
 
 Scenario = Callable[[int, Application], Awaitable[Any]]
@@ -158,10 +149,6 @@ async def ask(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
-def asked(*pieces: bytes) -> bytes:
-    return bytes(play(lambda port, _: ask(port, *pieces)))
-
-
 async def begin(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
     """A connection with the head of its first response."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -215,7 +202,7 @@ NOT_HTTP = "This is not a valid HTTP/1.1 request; see RFC 9112"
     ],
 )
 def test_what_rfc_9112_has_a_server_refuse_gets_a_sentence(sent: bytes, status: int, said: str) -> None:
-    answered, headers, body = parsed(asked(sent))
+    answered, headers, body = parsed(play(lambda port, _: ask(port, sent)))
     assert (answered, headers["connection"]) == (status, "close")
     assert said in body["error"]
 
@@ -240,7 +227,7 @@ def test_https_to_the_http_port_logs_one_line_and_ends_the_connection(
 )
 def test_a_body_is_taken_whatever_it_begins_with_and_however_small_its_chunks(body: list[bytes]) -> None:
     head = CHUNKED.replace(b"Host", b"Connection: close\r\nHost")
-    answer = asked(head, *body, b"0\r\n\r\n")
+    answer = play(lambda port, _: ask(port, head, *body, b"0\r\n\r\n"))
     assert answer.endswith(b"".join(chunk[3:-2] for chunk in body))
 
 
