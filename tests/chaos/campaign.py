@@ -25,11 +25,12 @@ from tests.chaos.logs import server_log_violations
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
 from tests.chaos.recording import StreamHistory, Violation
 from tests.chaos.report import Totals, progress_line
-from tests.chaos.scene import PEACE_SECONDS, Insisting, Left, Scene
+from tests.chaos.scene import PEACE_SECONDS, Insisting, Left, Party, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule
 from tests.chaos.system import System, SystemFailed
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
 
+Run = Coroutine[Any, Any, None]
 #: How long writers may take over what they have begun, once nothing is broken any more: longer than `scene`
 #: lets them wait for a name that is busy.
 FINISH_SECONDS: Final = 180.0
@@ -128,7 +129,7 @@ class Campaign:
         finally:
             supervising.cancel()
 
-    async def _limited(self, phase: str, seconds: float, run: Coroutine[Any, Any, None]) -> None:
+    async def _limited(self, phase: str, seconds: float, run: Run) -> None:
         """A phase that is over its time is left behind: it may not even end by being cancelled."""
         task = asyncio.create_task(run)
         done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -163,25 +164,21 @@ class Campaign:
         for run in self._lives():
             self._start(run)
 
-    def _population(
-        self, path: str, history: StreamHistory, name: str, crowd: Crowd
-    ) -> Iterator[Coroutine[Any, Any, None]]:
+    def _population(self, path: str, history: StreamHistory, name: str, crowd: Crowd) -> Iterator[Run]:
         """Every fourth goes through the proxy that stands between clients and server."""
         scene, direct, harmed = self.scene, self.scene.server_port, self.scene.clients_port
-        for number in range(crowd.producers):
-            yield Producer(scene, path, history, f"{name}p{number}", direct if number % 4 else harmed).run()
-        for number in range(crowd.plain_writers):
-            yield PlainWriter(
-                scene, path, history, f"{name}w{number}", direct if number % 4 else harmed
-            ).run()
+        kinds: list[tuple[type[Party], str, int]] = [(CatchUpReader, "c0", direct)]
+        for number in range(max(crowd.producers, crowd.plain_writers)):
+            port = direct if number % 4 else harmed
+            kinds += [(Producer, f"p{number}", port)] if number < crowd.producers else []
+            kinds += [(PlainWriter, f"w{number}", port)] if number < crowd.plain_writers else []
+        for number, port in enumerate((direct, harmed) if crowd.watched else ()):
+            kinds += [(LongPollReader, f"l{number}", port), (EventReader, f"e{number}", port)]
         yield Intruder(scene, path, history, f"{name}i").run()
-        yield CatchUpReader(scene, path, history, f"{name}c0", direct).run()
-        if crowd.watched:
-            for number, port in enumerate((direct, harmed)):
-                yield LongPollReader(scene, path, history, f"{name}l{number}", port).run()
-                yield EventReader(scene, path, history, f"{name}e{number}", port).run()
+        for kind, suffix, port in kinds:
+            yield kind(scene, path, history, f"{name}{suffix}", port).run()
 
-    def _lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def _lives(self) -> Iterator[Run]:
         for number in range(4):
             yield Recreator(self.scene, f"again-{number}").run()
         for number in range(2):
@@ -200,10 +197,10 @@ class Campaign:
         self.scene.keep(path, history)
         await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
 
-    def _start(self, run: Coroutine[Any, Any, None]) -> None:
+    def _start(self, run: Run) -> None:
         self._tasks.append(asyncio.create_task(self._live(run), name=getattr(run, "__qualname__", "")))
 
-    async def _live(self, run: Coroutine[Any, Any, None]) -> None:
+    async def _live(self, run: Run) -> None:
         """A writer or reader that cannot make sense of an answer ends, and that is a violation."""
         try:
             with suppress(Left):

@@ -7,11 +7,10 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.exchange import Broken, read_reply
+from tests.chaos.exchange import BUFFER, read_reply
 
 TIMEOUT_SECONDS: Final = 20.0
 JSON: Final = {"Content-Type": "application/json"}
-_BUFFER: Final = 8 * 1024 * 1024
 
 
 class NoAnswer(Exception):
@@ -110,7 +109,7 @@ class Client:
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body)
             async for piece in read_reply(reader, method, is_decoded=True):
                 yield piece
-        except (Broken, OSError) as failure:
+        except (EOFError, OSError) as failure:
             raise NoAnswer from failure
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -120,7 +119,7 @@ class Client:
                 return self._connection
             self.close()
         try:
-            self._connection = await asyncio.open_connection("127.0.0.1", self._port, limit=_BUFFER)
+            self._connection = await asyncio.open_connection("127.0.0.1", self._port, limit=BUFFER)
         except OSError as failure:
             raise NotSent from failure
         return self._connection

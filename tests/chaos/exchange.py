@@ -1,4 +1,5 @@
-"""HTTP/1.1 as far as a proxy must know it: where a request and a reply end."""
+"""HTTP/1.1 as far as a proxy must know it: where a request and a reply end. EOFError is raised where the
+connection ended inside of one."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Final
 
 HEAD_END: Final = b"\r\n\r\n"
 PIECE: Final = 64 * 1024
+#: Of a stream: no line is longer.
+BUFFER: Final = 8 * 1024 * 1024
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect:[^\r]*", re.IGNORECASE)
@@ -18,10 +21,6 @@ _PRODUCER: Final = re.compile(rb"\r\nproducer-id:", re.IGNORECASE)
 _DYNAMODB_WRITES: Final = frozenset(
     {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
 )
-
-
-class Broken(Exception):
-    """The connection ended inside a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Request:
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """The next one, or None where the connection has ended. Raises Broken, OSError."""
+    """The next one, or None where the connection has ended. Raises EOFError, OSError."""
     head = await _read_head(reader)
     if head is None:
         return None
@@ -76,7 +75,7 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     if _CHUNKED.search(head):
         body = b"".join([piece async for piece in _chunks(reader)])
     else:
-        body = await _read_exactly(reader, _content_length(head) or 0)
+        body = await reader.readexactly(_content_length(head) or 0)
     return Request(head, body)
 
 
@@ -85,30 +84,25 @@ async def read_reply(
 ) -> AsyncIterator[bytes]:
     """The reply's bytes as they come, to its end; the head first. `is_decoded` leaves out what a chunked body
     has around its chunks. A reply that only the end of the connection ends may have been cut off. Raises
-    Broken, OSError."""
+    EOFError, OSError."""
     head = await _read_head(reader)
     while head is not None and head.startswith(b"HTTP/1.1 1"):
         head = await _read_head(reader)
     if head is None:
-        raise Broken
+        raise EOFError
     yield head
-    status = head[9:12]
-    if method == "HEAD" or status in {b"204", b"304"}:
+    if method == "HEAD" or head[9:12] in {b"204", b"304"}:
         return
     if _CHUNKED.search(head):
         async for piece in _chunks(reader, is_decoded=is_decoded):
             yield piece
         return
     left = _content_length(head)
-    if left is None:
-        while piece := await reader.read(PIECE):
-            yield piece
-        raise Broken
-    while left:
-        piece = await reader.read(min(left, PIECE))
+    while left is None or left > 0:
+        piece = await reader.read(PIECE if left is None else min(left, PIECE))
         if not piece:
-            raise Broken
-        left -= len(piece)
+            raise EOFError
+        left = None if left is None else left - len(piece)
         yield piece
 
 
@@ -122,27 +116,19 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
         return await reader.readuntil(HEAD_END)
     except asyncio.IncompleteReadError as ended:
         if ended.partial:
-            raise Broken from ended
+            raise
         return None
-
-
-async def _read_exactly(reader: asyncio.StreamReader, size: int) -> bytes:
-    try:
-        return await reader.readexactly(size)
-    except asyncio.IncompleteReadError as ended:
-        raise Broken from ended
 
 
 async def _chunks(reader: asyncio.StreamReader, *, is_decoded: bool = False) -> AsyncIterator[bytes]:
     """The last and empty one included; trailers are not used here."""
-    while True:
+    size = 1
+    while size:
+        line = await reader.readuntil(b"\r\n")
         try:
-            line = await reader.readuntil(b"\r\n")
             size = int(line.split(b";")[0], 16)
-        except (asyncio.IncompleteReadError, ValueError) as ended:
-            raise Broken from ended
-        chunk = await _read_exactly(reader, size + 2)
+        except ValueError as wrong:
+            raise EOFError from wrong
+        chunk = await reader.readexactly(size + 2)
         if size or not is_decoded:
             yield chunk[:-2] if is_decoded else line + chunk
-        if size == 0:
-            return

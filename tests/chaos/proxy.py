@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.chaos.exchange import PIECE, Broken, Request, read_reply, read_request
+from tests.chaos.exchange import BUFFER, PIECE, Request, read_reply, read_request
 from tests.chaos.refusals import internal_error, throttle
 from tests.chaos.schedule import CLIENTS, DYNAMODB, Fault, Kind
 
@@ -30,7 +30,6 @@ _CUT_IN_HEAD: Final = 0.6
 _CLOSED_AT_ONCE: Final = 0.8
 _SILENT_SECONDS: Final = 7.0
 _LATE_TRIES: Final = 20
-_BUFFER: Final = 8 * 1024 * 1024
 _TOKEN: Final = re.compile(rb'"ClientRequestToken":"([^"]+)"')
 _STATUS: Final = slice(9, 12)
 
@@ -76,7 +75,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_BUFFER, backlog=1024)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BUFFER, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -104,7 +103,7 @@ class Proxy:
         passage = _Passage(self, reader, writer)
         try:
             await passage.run()
-        except (Broken, OSError, asyncio.CancelledError, asyncio.LimitOverrunError):
+        except (EOFError, OSError, asyncio.CancelledError, asyncio.LimitOverrunError):
             pass
         except RuntimeError:
             # uvloop's word for a connection that has just been closed.
@@ -183,14 +182,14 @@ class Proxy:
         for _ in range(_LATE_TRIES):
             try:
                 answer = await self._send_alone(request)
-            except (OSError, Broken, TimeoutError):
+            except (OSError, EOFError, TimeoutError):
                 await asyncio.sleep(0.5)
             else:
                 self.note(what, request, f"{seconds:.1f} s late: {answer[:300].decode('latin-1')}")
                 return
 
     async def _send_alone(self, request: Request) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_BUFFER)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=BUFFER)
         try:
             token = self.sent(request)
             writer.write(request.raw)
@@ -299,7 +298,7 @@ class _Passage:
                 is_head = False
             if deliver:
                 if self._writer.is_closing():
-                    raise Broken
+                    raise EOFError
                 self._writer.write(piece)
                 if len(piece) >= PIECE // 2:
                     await self._writer.drain()
@@ -316,5 +315,5 @@ class _Passage:
                 return self._upstream
             writer.close()
         self._upstream_port = self._proxy.upstream_port
-        self._upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port, limit=_BUFFER)
+        self._upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port, limit=BUFFER)
         return self._upstream

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Final
 from zlib import crc32
 
-from tests.chaos.client import Answer, Client, NoAnswer, status_of
-from tests.chaos.recording import Page, StreamHistory
-from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Scene, read_page, stored_bytes
+from tests.chaos.client import Answer, NoAnswer, status_of
+from tests.chaos.recording import Page
+from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Party, read_page, stored_bytes
 
 _IDLE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.2
@@ -19,15 +19,8 @@ _PAUSE_SECONDS: Final = 0.2
 _PAGES: Final = 8
 
 
-class Reader(ABC):
-    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
-        self.scene = scene
-        self.path = path
-        self.history = history
-        self.name = name
-        self.chance = scene.chance(name)
-        self.client = Client(port)
-        self.offset = 0
+class Reader(Party):
+    offset = 0
 
     async def run(self) -> None:
         while not self.scene.is_over:

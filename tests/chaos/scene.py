@@ -7,6 +7,7 @@ import math
 import random
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -144,6 +145,27 @@ class Scene:
 def says_nothing_happened(answer: Answer) -> bool:
     """Whether it promises that nothing was written."""
     return answer.status < 500 or b"othing" in answer.body
+
+
+class Party(ABC):
+    """A writer or a reader at a stream that lives as long as the campaign."""
+
+    #: Whether every append of a writer is in the order of sending (`StreamHistory.strict`).
+    is_strict = False
+
+    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
+        self.scene = scene
+        self.path = path
+        self.history = history
+        self.name = name
+        self.chance = scene.chance(name)
+        self.client = Client(port)
+        if self.is_strict:
+            history.strict.add(name)
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Until the campaign is over."""
 
 
 class Left(Exception):

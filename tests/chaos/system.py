@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -15,7 +16,6 @@ import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from subprocess import Popen
 from typing import Final
 
 from tests.chaos.disk import Disk
@@ -63,17 +63,13 @@ class System:
         self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
         self._children = {SERVER: self._server, EMULATOR: self._emulator.child}
         self._engine_port = free_port()
-        self._server_port = free_port()
+        #: Past the proxy.
+        self.server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
         self._held: set[str] = set()
         #: A part that ends by itself while a fault ends it is started once.
         self._starting = {part: asyncio.Lock() for part in self._parts}
         self._stopping = False
-
-    @property
-    def server_port(self) -> int:
-        """Past the proxy."""
-        return self._server_port
 
     @property
     def clients_port(self) -> int:
@@ -93,7 +89,7 @@ class System:
     async def start(self) -> None:
         for proxy in self._proxies.values():
             await proxy.start()
-        self._proxies[CLIENTS].upstream_port = self._server_port
+        self._proxies[CLIENTS].upstream_port = self.server_port
         if not self.is_embedded:
             self._proxies[DYNAMODB].upstream_port = self._engine_port
         for part in self._parts:
@@ -103,8 +99,9 @@ class System:
         """Brings back what has ended: killed by a fault, or by itself, which is noted."""
         while not self._stopping:
             for part in self._parts:
-                if part not in self._held and self._has_ended(part):
-                    self._note_death(part)
+                if part not in self._held and not self._is_running(part):
+                    self.note("ended by itself", self._children[part].describe_end())
+                    self.deaths.append(part)
                     await self._start(part)
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -118,7 +115,12 @@ class System:
             return
         parts = self._parts if fault.where == GROUP else (fault.where,)
         if fault.kind is Kind.DISK_FULL:
-            await self._fill_disk(fault.seconds)
+            self._disk.fill()
+            self.note("disk full", f"{fault.seconds:.1f} s")
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                self._disk.empty()
         elif fault.kind is Kind.STOP:
             await self._stop_and_continue(parts, fault.seconds)
         else:
@@ -143,14 +145,6 @@ class System:
             await proxy.close()
         for part in self._parts:
             self._children[part].stop()
-
-    async def _fill_disk(self, seconds: float) -> None:
-        self._disk.fill()
-        self.note("disk full", f"{seconds:.1f} s")
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._disk.empty()
 
     async def _stop_and_continue(self, parts: tuple[str, ...], seconds: float) -> None:
         self._held.update(parts)
@@ -180,7 +174,7 @@ class System:
 
     async def _wait_for_end(self, part: str) -> None:
         deadline = time.monotonic() + 10
-        while not self._has_ended(part):
+        while self._is_running(part):
             if time.monotonic() > deadline:
                 self._signal(part, signal.SIGKILL)
             await asyncio.sleep(0.01)
@@ -199,9 +193,6 @@ class System:
                     await self._wait_for_end(part)
                     await asyncio.sleep(0.2)
 
-    def _is_running(self, part: str) -> bool:
-        return self._process(part) is not None and not self._has_ended(part)
-
     async def _start_emulator(self) -> None:
         self._emulator.start()
         await asyncio.to_thread(self._emulator.wait_until_ready)
@@ -214,33 +205,28 @@ class System:
         if not self.is_embedded:
             self._proxies[DYNAMODB].forget_open_transactions()
         self._server.start([sys.executable, "-m", "tests.chaos.hurried"], self._environment())
-        url = f"http://127.0.0.1:{self._server_port}/v1/health"
+        url = f"http://127.0.0.1:{self.server_port}/v1/health"
         deadline = time.monotonic() + _HEALTHY_SECONDS
         while not await asyncio.to_thread(answers, url) and time.monotonic() < deadline:
-            if self._has_ended(SERVER):
+            if not self._is_running(SERVER):
                 raise EngineFailed(self._server.describe_end())
             await asyncio.sleep(_POLL_SECONDS)
 
     def _environment(self) -> dict[str, str]:
-        return {
-            **own_environment(),
-            **({} if self.is_embedded else self._environment_of_handlers()),
+        made = own_environment() | {
             "VIA": self._via,
             "HOST": "127.0.0.1",
-            "PORT": str(self._server_port),
+            "PORT": str(self.server_port),
             "DATA_DIR": str(self._disk.path / "data"),
             "JANITOR_SECONDS": _JANITOR_SECONDS,
             "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
             "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS),
         }
-
-    def _environment_of_handlers(self) -> dict[str, str]:
-        ports = {"dynamodb": DYNAMODB, "s3": S3, "sqs": SQS}
-        proxies = {
-            VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}"
-            for service, link in ports.items()
-        }
-        return {PROXIES: json.dumps(proxies), "DYNAMODB_PORT": str(self._engine_port)}
+        if not self.is_embedded:
+            ports = {VARIABLES[link]: self._proxies[link].port for link in (DYNAMODB, S3, SQS)}
+            proxies = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+            made |= {PROXIES: json.dumps(proxies), "DYNAMODB_PORT": str(self._engine_port)}
+        return made
 
     def count_packs(self) -> int:
         """How many are in the table, at which nobody writes any more."""
@@ -250,24 +236,14 @@ class System:
             count: int = db.execute(asked, (f'%"{PACK_INDEX}":%',)).fetchone()[0]
             return count
 
-    def _has_ended(self, part: str) -> bool:
-        process = self._process(part)
-        return process is not None and process.poll() is not None
-
-    def _process(self, part: str) -> Popen[bytes] | None:
-        return self._children[part]._process
+    def _is_running(self, part: str) -> bool:
+        process = self._children[part]._process
+        return process is not None and process.poll() is None
 
     def _signal(self, part: str, number: signal.Signals) -> None:
-        process = self._process(part)
-        if process is not None and process.poll() is None:
+        if self._is_running(part):
             with suppress(ProcessLookupError):
-                process.send_signal(number)
-
-    def _note_death(self, part: str) -> None:
-        process = self._process(part)
-        code = process.returncode if process else None
-        self.note("ended by itself", f"{part} with code {code}")
-        self.deaths.append(part)
+                os.kill(self._children[part].pid, number)
 
     def note(self, what: str, detail: str) -> None:
         self.events.append(Event(time.monotonic(), "system", what, "", detail))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Final
 
-from tests.chaos.client import JSON, Answer, Client, NoAnswer
+from tests.chaos.client import JSON, Answer, NoAnswer
 from tests.chaos.recording import Append, Outcome, StreamHistory, render_body, render_messages
 from tests.chaos.scene import (
     BUSY,
@@ -20,6 +20,7 @@ from tests.chaos.scene import (
     UNAVAILABLE_FOR_GOOD,
     VANISHED,
     Insisting,
+    Party,
     Scene,
     says_nothing_happened,
 )
@@ -31,19 +32,11 @@ _PAUSE_SECONDS: Final = 0.05
 _RESTARTED: Final = 0.03
 
 
-class Writer(ABC):
-    """Appends one after another to `path` until the campaign is over."""
+class Writer(Party):
+    """Appends one after another."""
 
     #: One in so many appends is large.
     large_one_in = 400
-
-    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
-        self.scene = scene
-        self.path = path
-        self.history = history
-        self.name = name
-        self.chance = scene.chance(name)
-        self.client = Client(port)
 
     async def run(self) -> None:
         number = 0
@@ -110,11 +103,9 @@ class Producer(Writer):
     """Repeats each append until it is acknowledged. Now and then it ends without knowing, as a producer that
     is restarted does, and goes on in the next epoch; and then somebody may still write in the old one."""
 
-    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
-        super().__init__(scene, path, history, name, port)
-        history.strict.add(name)
-        self._epoch = self._seq = 0
-        self._fenced: int | None = None
+    is_strict = True
+    _epoch = _seq = 0
+    _fenced: int | None = None
 
     async def deliver(self, append: Append, body: bytes) -> None:
         statuses, answer = {200}, None
@@ -160,9 +151,7 @@ class Producer(Writer):
 class SequencedWriter(Writer):
     """The only writer of its stream, with Stream-Seq: 409 after a lost answer says that it has landed."""
 
-    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
-        super().__init__(scene, path, history, name, port)
-        history.strict.add(name)
+    is_strict = True
 
     async def deliver(self, append: Append, body: bytes) -> None:
         statuses, answer = {204}, None

@@ -3,22 +3,21 @@ says more than was asked for. Requests pass as they are."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
-_END: Final = b"\r\n\r\n"
-_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-#: boto3 asks before it sends a large body.
-_EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
-_TARGET: Final = re.compile(rb"\r\nx-amz-target: *DynamoDB_20120810\.(\w+)", re.IGNORECASE)
+import uvloop
+
+from tests.chaos.exchange import BUFFER, HEAD_END, Request, read_reply, read_request
+
 _SECONDS: Final = 60
-#: Parts of a query that tell S3's operations apart; "x-id" says what the others do not.
+#: Parts of a query that tell S3's operations apart.
 _S3: Final = {"delete": "DeleteObjects", "list-type": "ListObjectsV2", "uploads": "CreateMultipartUpload"}
 
 
@@ -32,7 +31,7 @@ class Reply:
     @property
     def head(self) -> bytes:
         """With the blank line that ends it."""
-        return self.raw[: self.raw.index(_END) + len(_END)]
+        return self.raw[: self.raw.index(HEAD_END) + len(HEAD_END)]
 
     @property
     def body(self) -> bytes:
@@ -67,29 +66,29 @@ def unspoiled(reply: Reply) -> Sent:
 
 @dataclass
 class Proxy:
-    """In front of one engine. `spoil` decides on each reply; `seen` are the replies that came by."""
+    """In front of one engine, on a thread of its own. `spoil` decides on each reply, `seen` has them."""
 
     upstream: str
     spoil: Spoil = unspoiled
     seen: list[Reply] = field(default_factory=list)
-    _listener: socket.socket = field(init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+    endpoint: str = ""
+    _loop: asyncio.AbstractEventLoop = field(default_factory=uvloop.new_event_loop)
+    _connections: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server: asyncio.Server = self._run(
+            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BUFFER, backlog=256)
+        )
+        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A thread in `accept` is woken by this, and not by `close`.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SECONDS)
+        self._loop.close()
 
     @contextmanager
     def spoiling(self, spoil: Spoil) -> Iterator[list[Reply]]:
@@ -100,75 +99,47 @@ class Proxy:
         finally:
             self.spoil = unspoiled
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_SECONDS)
 
-    def _serve(self, client: socket.socket) -> None:
+    async def _close(self) -> None:
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
         parts = urlsplit(self.upstream)
-        engine: socket.socket | None = None
-        client.settimeout(_SECONDS)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        engine, to_engine = await asyncio.open_connection(parts.hostname, parts.port, limit=BUFFER)
         try:
-            while request := read_message(client):
-                if engine is None:
-                    engine = socket.create_connection((parts.hostname, parts.port or 80), _SECONDS)
-                engine.sendall(request)
-                raw = read_message(engine)
-                assert raw is not None, "the engine hung up"
+            while request := await read_request(reader, writer):
+                to_engine.write(request.raw)
+                raw = b"".join([piece async for piece in read_reply(engine, request.method)])
                 reply = Reply(_operation(request), raw)
-                with self._lock:
-                    self.seen.append(reply)
-                    sent = self.spoil(reply)
-                client.sendall(sent.data)
+                self.seen.append(reply)
+                sent = self.spoil(reply)
+                writer.write(sent.data)
                 if sent.close:
                     break
-        except OSError:
+        except (EOFError, OSError, asyncio.CancelledError):
             pass  # The client has gone, or the test is over.
         finally:
-            client.close()
-            if engine is not None:
-                engine.close()
+            self._connections.discard(task)
+            writer.close()
+            to_engine.close()
 
 
-def read_message(peer: socket.socket) -> bytes | None:
-    """One request or reply; None where there is no more. The engines say how long each is."""
-    data = b""
-    while _END not in data:
-        piece = peer.recv(65536)
-        if not piece:
-            return None
-        data += piece
-    head, _, _ = data.partition(_END)
-    if _EXPECT.search(head):
-        peer.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        data = _EXPECT.sub(b"", data, count=1)
-        head, _, _ = data.partition(_END)
-    found = _LENGTH.search(head)
-    pieces, left = [data], len(head) + len(_END) + (int(found[1]) if found else 0) - len(data)
-    while left > 0:
-        piece = peer.recv(min(left, 1 << 20))
-        if not piece:
-            return None
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
-
-
-def _operation(request: bytes) -> str:
+def _operation(request: Request) -> str:
     """By DynamoDB's and S3's own names."""
-    found = _TARGET.search(request[:4096])
-    if found:
-        return found[1].decode()
-    method, target, _ = request.split(b"\r\n", 1)[0].decode().split(" ")
-    query = parse_qs(urlsplit(target).query, keep_blank_values=True)
+    if request.is_to_dynamodb:
+        return request.operation
+    query = parse_qs(urlsplit(request.path).query, keep_blank_values=True)
     named = next((name for part, name in _S3.items() if part in query), None)
     if named is None and "partNumber" in query:
-        named = "UploadPartCopy" if b"x-amz-copy-source" in request[:4096].lower() else "UploadPart"
+        named = "UploadPartCopy" if b"x-amz-copy-source" in request.head.lower() else "UploadPart"
     if named is None and "uploadId" in query:
-        named = {"POST": "CompleteMultipartUpload", "DELETE": "AbortMultipartUpload"}[method]
-    return named or {"GET": "GetObject", "PUT": "PutObject", "HEAD": "HeadObject"}.get(method, method)
+        named = {"POST": "CompleteMultipartUpload", "DELETE": "AbortMultipartUpload"}[request.method]
+    return named or {"GET": "GetObject", "PUT": "PutObject"}.get(request.method, request.method)

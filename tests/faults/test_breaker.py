@@ -1,9 +1,9 @@
-"""The circuit breaker's rules, as a table of cases and for any order of events."""
+"""The circuit breaker's rules, for any order of events, and what a call of DynamoDB makes of them."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import refusal
@@ -11,71 +11,37 @@ from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.aws.retry import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, NoAnswer, breaker_of
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent
 
-#: Each step is (time, what happens): `s4` is the silence of a try that was sent at 4, `a` an answer.
-CASES: dict[str, tuple[list[tuple[float, str]], bool]] = {
-    "a lonely timeout": ([(5, "s0")], False),
-    "a lonely call, whose two tries time out": ([(5, "s0"), (10, "s5")], False),
-    "two calls that time out": ([(5, "s0"), (10, "s5"), (15, "s10")], True),
-    "three at once that time out": ([(5, "s0"), (5, "s0"), (5, "s0")], True),
-    "refused connections, for a moment": ([(0, "s0"), (0.1, "s0.1"), (0.2, "s0.2"), (1.9, "s1.9")], False),
-    "refused connections, for longer": ([(0, "s0"), (0.1, "s0.1"), (2.1, "s2.1")], True),
-    "an answer between": ([(5, "s0"), (6, "a"), (11, "s6"), (11, "s6")], False),
-    "an answer at the end": ([(5, "s0"), (5, "s0"), (5, "s0"), (5.1, "a")], False),
-    "late silences of what was sent before an answer": (
-        [(4, "a"), (5, "s0"), (5, "s1"), (5, "s2"), (6, "s3")],
-        False,
-    ),
-    "silent again after an answer": ([(5, "s0"), (6, "a"), (11, "s6"), (11, "s6"), (11, "s6")], True),
-}
+STEPS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence", "late silence"])))
 
 
-def play(steps: list[tuple[float, str]]) -> Breaker:
-    breaker = Breaker()
-    for now, step in steps:
-        if step == "a":
-            breaker.answered(now)
-        else:
-            breaker.silent(float(step[1:]), now)
-    return breaker
-
-
-@pytest.mark.parametrize(("steps", "is_open"), CASES.values(), ids=CASES)
-def test_the_breaker_opens_after_several_silences_over_some_seconds(
-    steps: list[tuple[float, str]], is_open: bool
+@given(STEPS)
+@example([(0.1, "silence")] * 4 + [(2, "silence"), (0, "admit")])
+@example([(3, "silence")] * 3 + [(0.1, "admit"), (0.5, "admit"), (0, "admit"), (0, "answer"), (0, "admit")])
+@example([(3, "silence")] * 2 + [(1, "answer"), *[(1, "late silence")] * 3, *[(3, "silence")] * 3])
+def test_a_breaker_opens_after_several_silences_over_some_seconds_until_an_answer(
+    steps: list[tuple[float, str]],
 ) -> None:
-    breaker = play(steps)
-    assert breaker.is_open is is_open
-    assert breaker.admit(steps[-1][0]) is not is_open
-
-
-@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence"])), max_size=60))
-def test_the_breaker_is_never_open_for_long_or_without_reason(steps: list[tuple[float, str]]) -> None:
-    """Whatever happens: it opens only after enough silences in a row, an answer closes it, and while
-    it is open somebody may try within every interval, and only one."""
-    breaker, now, silences, since, probed_at = Breaker(), 0.0, 0, 0.0, None
+    """A silence counts from when it was sent, only if that was behind the latest answer. While the breaker
+    is open, one try is let through in every interval, which does not wait for what became of the last one."""
+    breaker, now, answered_at, silences, probe_at = Breaker(), 0.0, 0.0, list[float](), None
+    breaker.answered(now)
     for pause, step in steps:
         sent, now = now, now + pause
         if step == "answer":
             breaker.answered(now)
-            silences = 0
-            assert not breaker.is_open
-        elif step == "silence":
-            was_open = breaker.is_open
-            breaker.silent(sent, now)
-            since = sent if not silences else min(since, sent)
-            silences += 1
-            if breaker.is_open and not was_open:
-                assert silences >= SILENT_TRIES
-                assert now - since >= SILENT_SECONDS
-                probed_at = now
-        elif breaker.is_open:
-            assert probed_at is not None
-            due = now >= probed_at + PROBE_SECONDS
-            assert breaker.admit(now) is due
-            assert not due or not breaker.admit(now)
-            probed_at = now if due else probed_at
+            answered_at, silences, probe_at = now, [], None
+        elif step == "admit":
+            expected = probe_at is None or now >= probe_at
+            assert breaker.admit(now) is expected
+            probe_at = now + PROBE_SECONDS if probe_at is not None and expected else probe_at
         else:
-            assert breaker.admit(now)
+            sent = sent if step == "silence" else answered_at - 0.1
+            breaker.silent(sent, now)
+            silences += [sent] if sent >= answered_at else []
+            is_silent = len(silences) >= SILENT_TRIES and now - min(silences) >= SILENT_SECONDS
+            if is_silent and probe_at is None and sent >= answered_at:
+                probe_at = now + PROBE_SECONDS
+        assert breaker.is_open is (probe_at is not None)
 
 
 class Service:

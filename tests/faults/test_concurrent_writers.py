@@ -1,4 +1,5 @@
-"""Many writers at once, with everything that a network and a busy table do to them.
+"""One process that serves many writers, with everything that a network and a busy table do to it. (Writers in
+several processes: `tests/histories`, `tests/simulation` and the campaign.)
 
 Whatever happens, each acknowledged append is in the stream exactly once, and the messages
 of one append stand together.
@@ -7,7 +8,6 @@ of one append stand together.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -47,44 +47,6 @@ def check_stream(process: Process, key: StreamKey, acknowledged: set[tuple[int, 
     for writer in range(WRITERS):
         own = [index for of, index in appends if of == writer]
         assert own == sorted(own), "a writer's appends in its order"
-
-
-@pytest.mark.parametrize(
-    ("streams", "tries"), [(1, 1), (WRITERS, 1), (1, 50)], ids=["one stream", "a stream each", "producers"]
-)
-def test_writers_in_several_processes_lose_no_append(
-    world: World, shares: dict[str, float], streams: int, tries: int
-) -> None:
-    """Processes as Lambda has them: each append on its own, racing for the tail. Producers, more than a batch
-    carries, repeat an append until it is acknowledged, and then all of it is there."""
-    processes = [world.process() for _ in range(4)]
-    keys = [a_key() for _ in range(streams)]
-    for key in keys:
-        processes[0].create(key, content_type=JSON)
-    for seed, process in enumerate(processes):
-        Faults(process.dynamodb, seed, **shares)
-    acknowledged: list[set[tuple[int, int]]] = [set() for _ in keys]
-
-    def write(writer: int) -> None:
-        stream = writer % streams
-        for index in range(APPENDS if tries == 1 else APPENDS // 2):
-            claim = (f"producer-{writer}", 0, index) if tries > 1 else None
-            for attempt in range(tries):
-                # Every try goes to another process, as a load balancer would send it.
-                process = processes[(writer + attempt) % len(processes)]
-                try:
-                    process.append(keys[stream], body_of(writer, index), content_type=JSON, claim=claim)
-                except (Busy, OutcomeUnknown):
-                    continue  # Not acknowledged: it may be there or not, but not twice.
-                acknowledged[stream].add((writer, index))
-                break
-            assert tries == 1 or (writer, index) in acknowledged[stream]
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, range(WRITERS)))
-    assert sum(map(len, acknowledged)) > WRITERS * APPENDS // 3
-    for key, of_stream in zip(keys, acknowledged, strict=True):
-        check_stream(world.process(), key, of_stream)
 
 
 def test_appends_that_wait_for_one_tail_share_one_write(world: World, shares: dict[str, float]) -> None:

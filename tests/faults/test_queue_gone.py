@@ -1,126 +1,93 @@
 """SQS is gone: readers that wait look for themselves, and nothing is lost.
 
 The functions' own handlers, given the events that AWS sends. A long-poll here would last for
-ten minutes: what ends it earlier is a look.
+ten minutes: what ends it earlier is a look. (`tests/wake/test_receiver.py` has the rules of the receiver.)
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from tests.faults.aws import Breakable, raises
-from tests.http.asgi import Answer
 from tests.lambdas.functions import Functions, http_event, load_event
-from tests.support import World, make_world
+from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, until
 from tidemark.aws.clients import s3_client
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
+from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.hub import Hub
 from tidemark.wake.wake import RETRY_SECONDS, Receiver, Wake
 
-_serial = itertools.count()
-TEXT = {"content-type": "text/plain"}
 NO_CONNECTION = raises(EndpointConnectionError)
 
 
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
-
-
-@dataclass
-class Scene:
-    """Writers and readers in environments of their own, and the SQS that they share."""
-
-    world: World
-    writer: Functions
-    reader: Functions
-    #: What makes, sends to and removes queues, and what receives.
-    sqs: Breakable
-    receiving: Breakable
-    pool: ThreadPoolExecutor
-
-    def stream(self) -> str:
-        path = f"/v1/stream/queue-gone/{next(_serial)}"
-        assert self.writer(http_event("PUT", path, headers=TEXT)).status == 201
-        return path
-
-    def append(self, path: str, body: bytes) -> None:
-        assert self.writer(http_event("POST", path, headers=TEXT, body=body)).status == 204
-
-    def wait(self, path: str, offset: int) -> Future[Answer]:
-        event = http_event("GET", path, f"offset={offset:016d}&live=long-poll")
-        return self.pool.submit(self.reader, event)
+@pytest.fixture
+def process(world: World) -> Process:
+    return world.process(clock=wall_clock_ms)
 
 
 @pytest.fixture
-def scene(world: World, services: LocalServices) -> Iterator[Scene]:
-    writer, reader = Functions(), Functions()
-    sqs, receiving = Breakable(sqs_client()), Breakable(receiving_client())
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setenv("TABLE_NAME", world.table_name)
-        patch.setenv("BUCKET_NAME", world.bucket_name)
-        patch.setenv("LONG_POLL_SECONDS", "600")
-        patch.setenv("QUEUE_PREFIX", make_prefix())
-        patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
-        patch.setattr("tidemark.http.backend.sqs_client", lambda: sqs.client)
-        patch.setattr("tidemark.http.backend.receiving_client", lambda: receiving.client)
-        patch.setattr("tidemark.aws.sqs.sqs_client", lambda: sqs.client)
-        # Short, because tests wait for receives to end.
-        patch.setattr(Wake.__init__, "__defaults__", (1,))
-        writer.start()
-        reader.start()
-        yield Scene(world, writer, reader, sqs, receiving, pool)
-        writer.stop()
-        reader.stop()
+def sqs(world: World, monkeypatch: pytest.MonkeyPatch) -> Breakable:
+    """What makes, sends to and removes queues."""
+    sqs = Breakable(sqs_client())
+    monkeypatch.setenv("TABLE_NAME", world.table_name)
+    monkeypatch.setenv("BUCKET_NAME", world.bucket_name)
+    monkeypatch.setenv("LONG_POLL_SECONDS", "600")
+    monkeypatch.setenv("QUEUE_PREFIX", make_prefix())
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    monkeypatch.setattr("tidemark.http.backend.sqs_client", lambda: sqs.client)
+    monkeypatch.setattr("tidemark.aws.sqs.sqs_client", lambda: sqs.client)
+    # Short, because tests wait for receives to end.
+    monkeypatch.setattr(Wake.__init__, "__defaults__", (1,))
+    return sqs
 
 
-def check_delivered(waiting: Future[Answer], body: bytes) -> None:
-    answer = waiting.result(PATIENCE_SECONDS)
-    assert (answer.status, answer.body) == (200, body), answer
+@pytest.fixture
+def functions(sqs: Breakable) -> Iterator[Functions]:
+    functions = Functions()
+    functions.start()
+    yield functions
+    functions.stop()
 
 
-def test_readers_go_on_when_no_queue_can_be_created(scene: Scene) -> None:
-    path = scene.stream()
-    with scene.sqs.failing(NO_CONNECTION, "CreateQueue"):
-        waiting = scene.wait(path, 0)
-        until(lambda: "CreateQueue" in scene.sqs.asked)
-        scene.append(path, b"news")
-        check_delivered(waiting, b"news")
-    assert scene.receiving.asked == []
+def test_readers_go_on_when_no_queue_can_be_created(
+    process: Process, functions: Functions, sqs: Breakable
+) -> None:
+    key = a_key()
+    process.create(key)
+    event = http_event("GET", f"/v1/stream/{key.stream_id}", f"offset={0:016d}&live=long-poll")
+    with sqs.failing(NO_CONNECTION, "CreateQueue"), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(functions, event)
+        until(lambda: "CreateQueue" in sqs.asked)
+        process.append(key, b"news")
+        answer = waiting.result(PATIENCE_SECONDS)
+    assert (answer.status, answer.body) == (200, b"news"), answer
 
 
-def test_appends_make_no_call_to_sqs_and_go_on_without_it(scene: Scene) -> None:
-    path = scene.stream()
-    with scene.sqs.failing(NO_CONNECTION), scene.receiving.failing(NO_CONNECTION):
-        for number in range(5):
-            scene.append(path, b"%d" % number)
-    assert scene.sqs.asked == scene.receiving.asked == []
-    assert scene.reader(http_event("GET", path, "offset=-1")).body == b"01234"
+def test_the_janitor_fails_without_sqs_and_works_once_it_is_back(
+    functions: Functions, sqs: Breakable
+) -> None:
+    with sqs.failing(NO_CONNECTION), pytest.raises(Exception, match="connect"):
+        functions.invoke("janitor", load_event("janitor-schedule"))
+    assert "queues" in functions.invoke("janitor", load_event("janitor-schedule"))
 
 
-def test_the_janitor_fails_without_sqs_and_works_once_it_is_back(scene: Scene) -> None:
-    with scene.sqs.failing(NO_CONNECTION), pytest.raises(Exception, match="connect"):
-        scene.writer.invoke("janitor", load_event("janitor-schedule"))
-    assert "queues" in scene.writer.invoke("janitor", load_event("janitor-schedule"))
-
-
-def test_event_streams_go_on_without_sqs(scene: Scene, world: World) -> None:
+def test_event_streams_go_on_without_sqs(world: World, process: Process) -> None:
     """The live function's own process, to which nobody answers at SQS's address."""
-    path, deaf = scene.stream(), {"AWS_ENDPOINT_URL_SQS": "http://127.0.0.1:1"}
-    with running(world, variables=deaf) as function, function.get(f"{path}?offset=-1&live=sse") as response:
+    key, deaf = a_key(), {"AWS_ENDPOINT_URL_SQS": "http://127.0.0.1:1"}
+    process.create(key, content_type=TEXT)
+    path = f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
+    with running(world, variables=deaf) as function, function.get(path) as response:
         received = b""
         for number in range(3):
-            scene.append(path, b"message %d" % number)
+            process.append(key, b"message %d" % number, content_type=TEXT)
             while b"message %d" % number not in received:
                 received += response.read1()
 
