@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -195,29 +194,6 @@ def test_of_a_creation_and_the_deletion_of_its_bucket_exactly_one_succeeds(
         assert load_stream(deleter.stores.table, key) is None
         with pytest.raises(BucketNotFound):
             load_bucket(creator.stores.table, bucket)
-
-
-def test_the_count_is_right_after_many_concurrent_creations_and_deletions(world: World) -> None:
-    bucket = new_bucket(world.process())
-    outcomes: list[bool] = []
-
-    def churn(process: Process, chance: random.Random) -> None:
-        for _ in range(15):
-            key = StreamKey(bucket, str(chance.randrange(6)))
-            with suppress(StreamNotFound):
-                process.create(key) if chance.random() < 0.5 else delete(process.stores, key)
-        outcomes.append(True)
-
-    threads = [
-        threading.Thread(target=churn, args=(world.process(), random.Random(seed))) for seed in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes == [True] * 4
-    process = world.process()
-    assert describe_bucket(process.stores, bucket).streams == len(ids(process, bucket))
 
 
 # --- listings -----------------------------------------------------------------------
