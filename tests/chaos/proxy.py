@@ -46,6 +46,11 @@ class Tokens:
         return token is not None and (token in self.carried_out or token in self.unknown)
 
 
+def token_of(request: Request) -> bytes | None:
+    found = _TOKEN.search(request.body) if request.operation == "TransactWriteItems" else None
+    return found[1] if found else None
+
+
 @dataclass(slots=True)
 class Event:
     """One thing done to one request."""
@@ -66,7 +71,7 @@ class Proxy:
         self.upstream_port = 0
         self.active: list[Fault] = []
         self.hits = 0
-        self._chance = chance
+        self.chance = chance
         self._note = note
         self._tokens = Tokens()
         self._late: set[asyncio.Task[None]] = set()
@@ -116,7 +121,7 @@ class Proxy:
     def draw(self, request: Request) -> Fault | None:
         """The fault that this request meets."""
         for fault in self.active:
-            if self._chance.random() < fault.share and self._may_hit(fault.kind, request):
+            if self.chance.random() < fault.share and self._may_hit(fault.kind, request):
                 self.hits += 1
                 return fault
         return None
@@ -133,32 +138,23 @@ class Proxy:
             name += f" {request.body[:400].decode('latin-1')}"
         self._note(Event(time.monotonic(), self.link, what, name, detail))
 
-    def uniform(self, low: float, high: float) -> float:
-        return self._chance.uniform(low, high)
-
     def how_late(self) -> float:
-        return math.exp(self._chance.uniform(*map(math.log, LATE_SECONDS)))
+        return math.exp(self.chance.uniform(*map(math.log, LATE_SECONDS)))
 
     def cut_at(self, head: int, length: int) -> int:
         """After how many bytes of a reply its connection ends: anywhere, most often inside the head."""
-        in_head = self._chance.random() < _CUT_IN_HEAD or length <= head
-        return self._chance.randrange(head) if in_head else self._chance.randrange(head, length)
+        in_head = self.chance.random() < _CUT_IN_HEAD or length <= head
+        return self.chance.randrange(head) if in_head else self.chance.randrange(head, length)
 
     def is_likely(self, share: float) -> bool:
-        return self._chance.random() < share
-
-    def refusal(self, kind: Kind, request: Request) -> bytes:
-        return throttle(request, self._chance) if kind is Kind.THROTTLE else internal_error(request)
+        return self.chance.random() < share
 
     def sent(self, request: Request) -> bytes | None:
         """The token of a transaction that is on its way."""
-        if request.operation != "TransactWriteItems":
-            return None
-        found = _TOKEN.search(request.body)
-        if found is None:
-            return None
-        self._tokens.unknown.add(found[1])
-        return found[1]
+        token = token_of(request)
+        if token is not None:
+            self._tokens.unknown.add(token)
+        return token
 
     def answered(self, token: bytes | None, head: bytes) -> None:
         if token is not None:
@@ -175,8 +171,7 @@ class Proxy:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
-        found = _TOKEN.search(request.body) if request.operation == "TransactWriteItems" else None
-        if self._tokens.is_absorbed(found[1] if found else None):
+        if self._tokens.is_absorbed(token_of(request)):
             self.note(what, request, f"{seconds:.1f} s late: absorbed by its token")
             return
         for _ in range(_LATE_TRIES):
@@ -227,7 +222,7 @@ class _Passage:
         """Whether the connection lives on."""
         proxy = self._proxy
         if kind is Kind.DELAY:
-            seconds = proxy.uniform(*DELAY_SECONDS) ** 2 / DELAY_SECONDS[1]
+            seconds = proxy.chance.uniform(*DELAY_SECONDS) ** 2 / DELAY_SECONDS[1]
             proxy.note(kind.value, request, f"{seconds:.2f} s")
             await asyncio.sleep(seconds)
             await self._pass_on(request)
@@ -241,7 +236,8 @@ class _Passage:
             if has_happened:
                 await self._pass_on(request, deliver=False)
             proxy.note(kind.value, request, "after it was carried out" if has_happened else "")
-            self._writer.write(proxy.refusal(kind, request))
+            refused = throttle(request, proxy.chance) if kind is Kind.THROTTLE else internal_error(request)
+            self._writer.write(refused)
         else:
             await self._break(kind, request)
             return False
@@ -253,7 +249,7 @@ class _Passage:
         if kind is Kind.CUT_REPLY:
             await self._cut_reply(request)
         elif kind is Kind.CUT_REQUEST:
-            size = int(proxy.uniform(0, len(request.raw)))
+            size = proxy.chance.randrange(len(request.raw))
             proxy.note(kind.value, request, f"after {size} of {len(request.raw)} bytes")
             _, upstream = await self._connect()
             upstream.write(request.raw[:size])
@@ -307,11 +303,8 @@ class _Passage:
         """Raises OSError. A kept connection that the service has closed is replaced."""
         if self._upstream is not None:
             reader, writer = self._upstream
-            if (
-                self._upstream_port == self._proxy.upstream_port
-                and not reader.at_eof()
-                and not writer.is_closing()
-            ):
+            is_same = self._upstream_port == self._proxy.upstream_port
+            if is_same and not (reader.at_eof() or writer.is_closing()):
                 return self._upstream
             writer.close()
         self._upstream_port = self._proxy.upstream_port

@@ -154,11 +154,6 @@ def test_all_is_right_with_a_rule_and_not_without_it(
     assert not scenario(world)
 
 
-@pytest.mark.parametrize("minutes", [0, 4, 6, 59, 61, 600])
-def test_a_deleted_log_takes_no_more_appends_however_late(world: World, minutes: int) -> None:
-    assert append_after_a_deletion(minutes)(world)
-
-
 def test_the_two_limits_leave_room_for_slow_calls_and_skewed_clocks() -> None:
     assert tails.RECLAIM_AFTER_MS >= 10 * tails.MAX_AGE_MS
 
@@ -171,14 +166,6 @@ def test_a_deletion_that_races_an_append_deletes_it_too(world: World) -> None:
     delete(deleter.stores, key)
     with pytest.raises(StreamNotFound):
         writer.append(key, b"y")
-
-
-def test_of_racing_creations_one_makes_the_stream(world: World) -> None:
-    one, other, key = world.process(), world.process(), a_key()
-    insert_before_first(one, "PutItem", lambda: other.create(key))
-    made = one.create(key)
-    assert not made.is_new
-    assert made.head.record.incarnation == other.create(key).head.record.incarnation
 
 
 def insert_before_first(process: Process, operation: str, action: Callable[[], Any]) -> None:
