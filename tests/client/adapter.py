@@ -96,7 +96,8 @@ class Adapter:
         return {"type": kind, "success": True, "status": 200} | result
 
     def _see(self, response: httpx.Response) -> None:
-        self._statuses.append((response.request.url.path, response.status_code))
+        if response.request.method != "HEAD":
+            self._statuses.append((response.request.url.path, response.status_code))
 
     async def _see_later(self, response: httpx.Response) -> None:
         self._see(response)
