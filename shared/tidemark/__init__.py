@@ -1,7 +1,7 @@
 """Tidemark: the serverless home of the Durable Streams protocol.
 
-The names of the client (`from tidemark import Stream`) are imported when they are first used: the server does
-without."""
+The names of the client (`from tidemark import Stream, StreamClosed`) are imported when they are first used:
+the server does without."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from tidemark._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tidemark.client import AsyncStream as AsyncStream
-    from tidemark.client import Stream as Stream
-    from tidemark.client import StreamError as StreamError
+    from tidemark.client import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    """PEP 562."""
-    if name not in {"AsyncStream", "Stream", "StreamError"}:
+    """PEP 562. The client's names are classes."""
+    if not name[0].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import tidemark.client
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -438,9 +439,73 @@ def test_following_ends_with_what_waiting_would_not_mend(
 
 
 def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
-    answers = [page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", END)]
+    """It is asked less and less often, until there is news; one that waits is asked at once."""
+    waited = Reply(204, {"stream-next-offset": "0", UP: "true"}, seconds=20.0)
+    at_once = replace(waited, seconds=0.01)
+    answers = [
+        page(b"", "0", UP),
+        at_once,
+        at_once,
+        at_once,
+        waited,
+        page(b"a", "1", UP),
+        page(b"", "1", END),
+    ]
     seen, _ = play(follow("long-poll"), *answers)
-    assert [one.seconds for one in seen if isinstance(one, Sleep)] == [1.0] * 3
+    pauses = [one.seconds for one in seen if isinstance(one, Sleep)]
+    assert len(pauses) == 3
+    assert [round(pause / 1.125, 1) for pause in pauses] == [0.1, 0.2, 0.4]
+
+
+@pytest.mark.parametrize("live", ["long-poll", False])
+def test_data_behind_which_the_same_is_asked_again_is_a_malformed_reply(live: Any) -> None:
+    answers = [page(b"a", "1"), page(b"b", "1")]
+    with pytest.raises(errors.MalformedReply, match="1 bytes at offset 1, and 1 again"):
+        play(follow(live), *answers)
+    with pytest.raises(errors.MalformedReply, match="1 again"):
+        play(follow("sse"), page(b"a", "1", UP), STREAM, events("b", 1))
+
+
+HALF, REST = "€".encode()[:2], "€".encode()[2:]
+
+
+@pytest.mark.parametrize(
+    ("steps", "answers", "expected"),
+    [
+        (follow(False), [page(b"a" + HALF, "3"), page(REST + b"b", "5", UP)], [("a€b".encode(), "5")]),
+        (follow(False), [page(b"a", "1"), page(HALF, "3", UP)], [(b"a", "1"), (HALF, "3")]),
+        (follow("long-poll"), [page(HALF, "2", UP), page(REST, "3", END)], [("€".encode(), "3")]),
+        (follow("long-poll"), [page(HALF, "2", END)], [(HALF, "2")]),
+        (
+            follow("long-poll", content_type="a/b"),
+            [page(HALF, "2", UP, content_type="a/b"), page(REST, "3", END, content_type="a/b")],
+            [(HALF, "2"), (REST, "3")],
+        ),
+    ],
+)
+def test_text_is_handed_out_in_whole_characters(steps: Any, answers: list[Any], expected: list[Any]) -> None:
+    """An append may end inside one. What is handed out at last, or as bytes, is what there is."""
+    seen, _ = play(steps, *answers)
+    assert chunks(seen) == expected
+    assert Chunk(HALF, "2").text == "\ufffd"
+
+
+def test_one_read_goes_on_to_the_end_of_a_character() -> None:
+    _, chunk = play(protocol().read(), page(b"a" + HALF, "3"), page(REST, "4"))
+    assert (chunk.text, chunk.offset) == ("a€", "4")
+
+
+def test_an_option_that_does_not_exist_is_named_at_once() -> None:
+    with pytest.raises(TypeError, match="no option 'time_to_live'; it has ttl, "):
+        protocol().create(time_to_live=3)  # type: ignore[call-arg]
+    with pytest.raises(
+        ValueError, match="live is 'foo'; it must be one of 'auto', 'sse', 'long-poll', False"
+    ):
+        follow("foo")
+    with pytest.raises(ValueError, match="gone is 'skip'"):
+        follow(gone="skip")
+    with pytest.raises(ValueError, match="live is True"):
+        play(protocol().read(live=True))  # type: ignore[arg-type]
 
 
 def test_messages_that_are_not_json_are_told() -> None:

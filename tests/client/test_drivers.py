@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -268,3 +270,67 @@ def test_append_waits_while_too_much_is_held(tidemark_url: str) -> None:
     producer.close()
     client.close()
     assert len(stream.read().data) == 500
+
+
+# --- processes that end, and that fork ------------------------------------------------------------------
+
+APPENDS = """
+import asyncio, os, sys
+from tidemark import AsyncStream, Retry, Stream
+url = sys.argv[1]
+options = {"content_type": "text/plain", "retry": Retry(max_retries=0)}
+producer = Stream(url, **options).producer("w", linger_seconds=60)
+"""
+AND_ENDS = """
+for number in range(100):
+    producer.append(f"{number},")
+"""
+WITH_ASYNCIO = """
+async def main():
+    producer = AsyncStream(url, **options).producer("w", linger_seconds=60)
+    for number in range(3):
+        await producer.append(f"{number},")
+asyncio.run(main())
+"""
+AND_FORKS = """
+producer.append("parent,")
+producer.flush()
+if os.fork() == 0:
+    try:
+        producer.append("child,")
+    except RuntimeError as why:
+        print(why, file=sys.stderr)
+    Stream(url).producer("child", closes=False).append("child,")
+    sys.exit()
+os.wait()
+"""
+
+
+def run_program(code: str, url: str) -> str:
+    """What it said on standard error."""
+    command = [sys.executable, "-c", code, url]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stderr
+
+
+def test_a_producer_that_nobody_closed_sends_what_it_has_when_the_process_ends(tidemark_url: str) -> None:
+    stream = Stream.create(f"{tidemark_url}/v1/stream/ends", content_type="text/plain")
+    assert run_program(APPENDS + AND_ENDS, stream.url) == ""
+    assert stream.read().text == "".join(f"{number}," for number in range(100))
+
+
+def test_what_a_process_could_not_send_when_it_ended_is_told(tidemark_url: str) -> None:
+    missing = f"{tidemark_url}/v1/stream/missing"
+    said = run_program(APPENDS + AND_ENDS, missing)
+    assert "100 of its messages were not acknowledged: POST http" in said
+    assert "3 of its messages were not acknowledged; use it in a with block" in run_program(
+        APPENDS + WITH_ASYNCIO, missing
+    )
+
+
+def test_a_forked_process_makes_a_producer_of_its_own(tidemark_url: str) -> None:
+    """Threads are not forked: the parent's producer would wait for ever."""
+    stream = Stream.create(f"{tidemark_url}/v1/stream/forks", content_type="text/plain")
+    said = run_program(APPENDS + AND_FORKS, stream.url)
+    assert "this producer was made before os.fork" in said
+    assert "acknowledged" not in said
+    assert stream.read().text == "parent,child,"

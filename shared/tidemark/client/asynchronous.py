@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -32,9 +34,11 @@ from tidemark.client.wire import (
     CLIENT_OPTIONS,
     AsyncValue,
     StreamAddress,
+    check_process,
     follows_redirects,
     lost,
     request_of,
+    warn_of_unwritten,
 )
 
 P = ParamSpec("P")
@@ -114,6 +118,7 @@ class _AsyncDriver:
         await self._close()
         client = self._client or await _shared_client()
         prepared = request_of(client, request, await _values(self._headers), await _values(self._params))
+        began = time.monotonic()
         response = await client.send(
             prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
@@ -121,7 +126,7 @@ class _AsyncDriver:
             self._open, self._pieces, body = response, response.aiter_bytes(), b""
         else:
             body = await response.aread()
-        return Reply(response.status_code, response.headers, body)
+        return Reply(response.status_code, response.headers, body, time.monotonic() - began)
 
     async def _close(self) -> None:
         if self._open is not None:
@@ -213,12 +218,16 @@ class AsyncProducer:
         self._tasks = set[asyncio.Task[None]]()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._process = os.getpid()
+        #: Once its event loop has ended nothing can be sent.
+        self._unfinished = weakref.finalize(self, warn_of_unwritten, batches)
 
     @property
     def epoch(self) -> int:
         return self._batches.epoch
 
     async def append(self, data: Data) -> None:
+        check_process(self._process)
         await self._know_content_type()
         message = self._batches.encode(data)
         await self._until(lambda: not self._batches.is_full)
@@ -226,6 +235,7 @@ class AsyncProducer:
             self._send_what_is_ready()
 
     async def flush(self) -> Receipt | None:
+        check_process(self._process)
         self._batches.hurry()
         self._send_what_is_ready()
         added = self._batches.added
@@ -233,6 +243,7 @@ class AsyncProducer:
         return self._batches.result
 
     async def close(self, data: Data = None) -> Receipt | None:
+        check_process(self._process)
         await self._know_content_type()
         try:
             if not self._batches.is_closed:
@@ -299,6 +310,7 @@ class AsyncProducer:
 
     async def _stop(self) -> None:
         self._stopped = True
+        self._unfinished.detach()
         self._batches.detach()
         if self._timer is not None:
             self._timer.cancel()

@@ -122,6 +122,7 @@ class Batches:
         self._urgent = False
         self._closing = self._close_is_made = False
         self.failure: Exception | None = None
+        self.failure_is_told = False
         self.result: Receipt | None = None
         self._result_seq = 0
 
@@ -136,6 +137,15 @@ class Batches:
     def acknowledged(self) -> int:
         """So many messages, the first ones, have been acknowledged by the server."""
         return self._unanswered[0].since if self._unanswered else self.added - len(self._waiting)
+
+    @property
+    def unwritten(self) -> int:
+        """So many messages have not been acknowledged."""
+        return self.added - self.acknowledged
+
+    @property
+    def producer_id(self) -> str:
+        return self._id
 
     @property
     def is_closed(self) -> bool:
@@ -159,6 +169,7 @@ class Batches:
     def check(self) -> None:
         """Raise what made the producer fail."""
         if self.failure is not None:
+            self.failure_is_told = True
             raise self.failure
 
     def hurry(self) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 import httpx
 
@@ -33,9 +34,11 @@ from tidemark.client.wire import (
     CLIENT_OPTIONS,
     StreamAddress,
     Value,
+    check_process,
     follows_redirects,
     lost,
     request_of,
+    warn_of_unwritten,
 )
 
 P = ParamSpec("P")
@@ -49,8 +52,22 @@ def _shared_client() -> httpx.Client:
     client = _clients.get(os.getpid())
     if client is None:
         client = _clients.setdefault(os.getpid(), httpx.Client(**CLIENT_OPTIONS))
-        atexit.register(client.close)
     return client
+
+
+_producers: Final[WeakSet[Producer]] = WeakSet()
+#: How long a process that ends waits for its producers.
+_EXIT_SECONDS: Final = 5.0
+
+
+@atexit.register
+def _finish() -> None:
+    """Producers that nobody closed send what they have."""
+    until = time.monotonic() + _EXIT_SECONDS
+    for producer in list(_producers):
+        producer.send_at_exit(until)
+    if client := _clients.get(os.getpid()):
+        client.close()
 
 
 class BlockingDriver:
@@ -100,6 +117,7 @@ class BlockingDriver:
     def _send(self, request: Request) -> Reply:
         self._close()
         prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
+        began = time.monotonic()
         response = self._client.send(
             prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
@@ -107,7 +125,7 @@ class BlockingDriver:
             self._open, self._pieces, body = response, response.iter_bytes(), b""
         else:
             body = response.read()
-        return Reply(response.status_code, response.headers, body)
+        return Reply(response.status_code, response.headers, body, time.monotonic() - began)
 
     def _close(self) -> None:
         if self._open is not None:
@@ -201,13 +219,18 @@ class Producer:
 
     Threads of its own send the batches. What makes it fail (another producer has claimed its id, the stream
     is closed or gone, the retries are used up) is raised by the next `append` and by `flush`. As a context
-    manager it closes the stream at the end of the block; after an exception it only sends what it has."""
+    manager it closes the stream at the end of the block; after an exception it only sends what it has.
+
+    A process that ends without closing it sends what it has for up to 5 seconds, and warns of what is left.
+    In a process that was forked from its own it raises RuntimeError."""
 
     def __init__(self, driver: BlockingDriver, batches: Batches, *, closes: bool) -> None:
         self._driver, self._batches, self._closes = driver, batches, closes
         self._changed = threading.Condition()
         self._workers = self._idle = 0
         self._stopped = False
+        self._process = os.getpid()
+        _producers.add(self)
 
     @property
     def epoch(self) -> int:
@@ -215,6 +238,7 @@ class Producer:
 
     def append(self, data: Data) -> None:
         """Queue one message. Waits while too much is held (`max_held_bytes`)."""
+        check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
             while self._batches.is_full and self._batches.failure is None:
@@ -225,6 +249,7 @@ class Producer:
     def flush(self) -> Receipt | None:
         """Wait until the server has acknowledged every message that was appended before. Returns where the
         last one is."""
+        check_process(self._process)
         with self._changed:
             self._batches.hurry()
             self._wake_worker()
@@ -236,6 +261,7 @@ class Producer:
 
     def close(self, data: Data = None) -> Receipt | None:
         """Flush and close the stream, with `data` as its last message. A second call returns the same."""
+        check_process(self._process)
         message = b"" if data is None else self._batches.encode(data)
         try:
             with self._changed:
@@ -270,6 +296,16 @@ class Producer:
         else:
             with contextlib.suppress(StreamError):
                 self.detach()
+
+    def send_at_exit(self, until: float) -> None:
+        if self._stopped or self._process != os.getpid():
+            return
+        with self._changed:
+            self._batches.hurry()
+            self._wake_worker()
+            while self._batches.failure is None and self._batches.unwritten and time.monotonic() < until:
+                self._changed.wait(until - time.monotonic())
+        warn_of_unwritten(self._batches)
 
     def _stop(self) -> None:
         with self._changed:

@@ -13,8 +13,9 @@ import json
 import random
 import re
 from base64 import b64decode
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
@@ -45,8 +46,9 @@ _SECONDS: Final = 30.0
 _SILENT_EVENT_STREAMS: Final = 3
 #: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
 _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
-#: Not a long-poll's answer: a server that does not wait is asked once a second.
-_UNLESS_IT_WAITS_SECONDS: Final = 1.0
+#: A long-poll that is answered sooner, and without news, is not asked again at once.
+_WAITED_SECONDS: Final = 1.0
+_LIVE: Final = ("auto", "sse", "long-poll", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,12 @@ Steps: TypeAlias = Generator[Effect, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The names of `headers` are looked up in lower case."""
+    """The names of `headers` are looked up in lower case. `seconds`: how long it took to come."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,8 @@ class Chunk:
 
     @property
     def text(self) -> str:
-        return self.data.decode()
+        """`follow` hands out whole characters, and so does `read` but for the last one at the tail."""
+        return self.data.decode(errors="replace")
 
     @property
     def messages(self) -> list[Any]:
@@ -286,6 +290,12 @@ class Protocol:
         self.retry: Final = retry
 
     def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
+        if unknown := given.keys() - CreateOptions.__annotations__.keys():
+            known = ", ".join(CreateOptions.__annotations__)
+            raise TypeError(f"create has no option {min(unknown)!r}; it has {known}")
+        return self._create(given)
+
+    def _create(self, given: CreateOptions) -> Steps[Receipt]:
         forked_from, data = given.get("forked_from"), given.get("data")
         headers = {
             "Content-Type": self.content_type,
@@ -361,7 +371,14 @@ class Protocol:
     ) -> Steps[Chunk]:
         """One page. With `live="long-poll"` the server waits for data for as long as it likes, and the page
         may be empty."""
-        return (yield from self._page(offset, live=live == "long-poll", cursor=cursor, forever=False))
+        check_choice("live", live, ("long-poll", False))
+        chunk = yield from self._page(offset, live=live == "long-poll", cursor=cursor, forever=False)
+        while not (chunk.up_to_date or ends_whole(chunk)):
+            more = yield from self._page(
+                chunk.offset, chunk.incarnation, live=False, cursor=None, forever=False
+            )
+            chunk = replace(more, data=chunk.data + more.data)
+        return chunk
 
     def follow(
         self,
@@ -380,6 +397,13 @@ class Protocol:
         `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
         raising StreamGone, if `offset` is older. Raises StreamReplaced if a stream with another `incarnation`
         has the name by now; give that of the last chunk together with its offset."""
+        check_choice("live", live, _LIVE)
+        check_choice("gone", gone, ("error", "earliest"))
+        return whole_characters(self._follow(offset, live, gone, cursor, incarnation))
+
+    def _follow(
+        self, offset: str, live: Live, gone: str, cursor: str | None, incarnation: str | None
+    ) -> Generator[Effect | Chunk, Any, None]:
         # There is nothing to catch up with from `now` on, and no page that tells the incarnation.
         from_now = offset == "now" and live is not False
         if from_now:
@@ -389,17 +413,18 @@ class Protocol:
         while not chunk.closed:
             try:
                 if not chunk.up_to_date or live == "long-poll":
-                    chunk = yield from self._next_page(chunk, forever=ever)
+                    before, chunk = chunk, (yield from self._next_page(chunk, silent, forever=ever))
+                    silent = 0 if _tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
                     before, (chunk, has_events) = (
                         chunk,
-                        (yield from self._try_events(chunk, live, forever=ever)),
+                        (yield from self._try_events(chunk, live, silent, forever=ever)),
                     )
                     silent = 0 if chunk is not before else silent + 1
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
-                        live = "long-poll"
+                        live, silent = "long-poll", 0
                 ever = True
             except StreamGone as why:
                 if gone == "error" and chunk.incarnation is None:
@@ -411,16 +436,23 @@ class Protocol:
                     raise why from None
                 chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
 
-    def _next_page(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
+    def _next_page(
+        self, place: Chunk, silent: int, *, forever: bool
+    ) -> Generator[Effect | Chunk, Any, Chunk]:
         chunk = yield from self._page(
-            place.offset, place.incarnation, live=place.up_to_date, cursor=place.cursor, forever=forever
+            place.offset,
+            place.incarnation,
+            silent,
+            live=place.up_to_date,
+            cursor=place.cursor,
+            forever=forever,
         )
         if _tells(chunk, place):
             yield chunk
         return chunk
 
     def _try_events(
-        self, place: Chunk, live: Live, *, forever: bool
+        self, place: Chunk, live: Live, silent: int, *, forever: bool
     ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
         """The last chunk, and whether the server has event streams for this stream."""
         try:
@@ -431,14 +463,21 @@ class Protocol:
             return place, False
         if not chunk.closed and (chunk is place or not chunk.data):
             # A server that ends every event stream at once is not asked in a circle.
-            yield Sleep(self.retry.delay(0, Lost("")))
+            yield Sleep(self.retry.delay(silent, Lost("")))
         return chunk, True
 
     def _page(
-        self, offset: str, incarnation: str | None = None, *, live: bool, cursor: str | None, forever: bool
+        self,
+        offset: str,
+        incarnation: str | None = None,
+        silent: int = 0,
+        *,
+        live: bool,
+        cursor: str | None,
+        forever: bool,
     ) -> Steps[Chunk]:
-        """At the tail an answer of 200 without data is no long-poll's: such a server is not asked at once
-        again."""
+        """`silent` answers before this one had no news. A server that does not wait is asked less and less
+        often."""
         params = {"offset": offset, "live": "long-poll" if live else None, "cursor": cursor if live else None}
         request = Request(
             "GET", self.url, params=_given(params), timeout_seconds=_LIVE_SECONDS if live else _SECONDS
@@ -449,17 +488,17 @@ class Protocol:
         if reply.status == 200:
             self._learn(headers)
         following = _next_offset(request, reply)
-        if live and reply.status == 200 and not reply.body:
-            yield Sleep(_UNLESS_IT_WAITS_SECONDS)
+        # An empty page of a JSON stream is an empty array.
+        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
+        check_goes_on(request.what, data, offset, following)
         closed = is_true(headers, "stream-closed")
+        if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
+            yield Sleep(self.retry.delay(silent, reply))
         return Chunk(
-            # An empty page of a JSON stream is an empty array.
-            data=b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body,
+            data=data,
             offset=following,
             content_type=self.content_type or "",
-            up_to_date=closed
-            or is_true(headers, "stream-up-to-date")
-            or (following == offset and not reply.body),
+            up_to_date=closed or is_true(headers, "stream-up-to-date") or (following == offset and not data),
             closed=closed,
             cursor=headers.get("stream-cursor", cursor),
             incarnation=incarnation,
@@ -504,8 +543,10 @@ class Protocol:
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
+        data = _joined(pieces, json_array=is_json(self.content_type or ""))
+        check_goes_on(f"GET {self.url.partition('?')[0]}", data, before.offset, str(offset))
         return Chunk(
-            data=_joined(pieces, json_array=is_json(self.content_type or "")),
+            data=data,
             offset=str(offset),
             content_type=self.content_type or "",
             up_to_date=closed or told.get("upToDate") is True,
@@ -547,6 +588,52 @@ class _NoEventStream(Exception):
     def __init__(self, reason: StreamError) -> None:
         super().__init__(reason)
         self.reason: Final = reason
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def check_goes_on(what: str, data: bytes, asked: str, following: str) -> None:
+    """Raises MalformedReply for data behind which a reader would ask for the same data."""
+    if data and following == asked:
+        raise MalformedReply(
+            f"{what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; look for a "
+            "cache or proxy in front of the server that answers for another offset"
+        )
+
+
+def ends_whole(chunk: Chunk) -> bool:
+    """Whether text ends behind a whole character: an append may end inside one."""
+    if not chunk.content_type.startswith("text/"):
+        return True
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(chunk.data[-4:])
+    return not decoder.getstate()[0]
+
+
+def whole_characters(
+    steps: Generator[Effect | Chunk, Any, None],
+) -> Generator[Effect | Chunk, Any, None]:
+    """The same, but text that ends inside a character is handed out with the next. So each offset that is
+    handed out is one from which a later reader can decode."""
+    held: Chunk | None = None
+    result = None
+    while True:
+        try:
+            effect = steps.send(result)
+        except StopIteration:
+            break
+        if isinstance(effect, Chunk):
+            chunk = replace(effect, data=held.data + effect.data) if held else effect
+            held, result = (None if chunk.closed or ends_whole(chunk) else chunk), None
+            if held is None:
+                yield chunk
+        else:
+            result = yield effect
+    if held is not None:
+        yield held
 
 
 def appended(request: Request, reply: Reply) -> Receipt:

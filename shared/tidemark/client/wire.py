@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import httpx
 
 from tidemark._version import __version__
+from tidemark.client.batches import Batches
 from tidemark.client.core import Lost, Protocol, Request, Retry
 
 #: A value, or what makes one for each request: a token that expires, the id of a trace.
@@ -42,6 +45,9 @@ class StreamAddress(Generic[ClientT, ValueT]):
         self._protocol = Protocol(url, content_type, retry or Retry())
         self._headers, self._params, self._client = headers or {}, params or {}, client
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
     @property
     def url(self) -> str:
         return self._protocol.url
@@ -50,6 +56,23 @@ class StreamAddress(Generic[ClientT, ValueT]):
     def content_type(self) -> str | None:
         """As far as it is known yet; `head` asks for it."""
         return self._protocol.content_type
+
+
+def check_process(process: int) -> None:
+    """Raises RuntimeError in a process that was forked from the producer's: its threads are not there."""
+    if process != os.getpid():
+        raise RuntimeError("this producer was made before os.fork; make one in the process that uses it")
+
+
+def warn_of_unwritten(batches: Batches) -> None:
+    if batches.unwritten and not batches.failure_is_told:
+        why = f": {batches.failure}" if batches.failure else ""
+        warnings.warn(
+            f"producer {batches.producer_id!r} was not closed, and {batches.unwritten} of its messages were "
+            f"not acknowledged{why}; use it in a with block, or call close or detach",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def request_of(
