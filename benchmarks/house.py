@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 39_000,
+    "lines of the package": 39_200,
     "files of the package": 225,
     "imports, % of the package's lines": 10,
     "lines of template.yaml": 1_500,
