@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -304,3 +305,22 @@ def conflict(operation: str) -> tuple[int, bytes]:
         return refusal("TransactionConflictException")
     reasons = [{"Code": "TransactionConflict"}, {"Code": "None"}]
     return refusal("TransactionCanceledException", CancellationReasons=reasons)
+
+
+def recorded_writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From here on, what makes a file durable, in order: `sync` and `name`, each with the name of a file or
+    folder without its endings. In any other order a power cut leaves an empty file, or none."""
+    made: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(descriptor: int) -> None:
+        made.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.partition('.')[0]}")
+        fsync(descriptor)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        made.append(f"name {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    return made

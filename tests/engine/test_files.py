@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
+from tests.support import recorded_writes
 from tidemark.blobs import Composition, Stored, joined_key
 from tidemark.engine.files import BlobFiles
 from tidemark.protocol.errors import Damaged, StorageUnavailable
@@ -78,20 +78,6 @@ def test_the_key_that_signs_urls_outlives_the_process(blobs: BlobFiles) -> None:
 def test_a_blob_is_on_disk_before_it_is_named_and_its_name_afterwards(
     blobs: BlobFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any other order a power cut leaves an empty file, or none, for an acknowledged blob."""
-    made: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def recorded_fsync(descriptor: int) -> None:
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        made.append(f"sync {place.name.partition('.')[0]}")
-        fsync(descriptor)
-
-    def recorded_replace(path: Path, target: Path) -> Path:
-        made.append(f"name {target.name}")
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
-    monkeypatch.setattr(Path, "replace", recorded_replace)
+    made = recorded_writes(monkeypatch)
     blobs.put("log/a/one", b"0123456789")
     assert made == ["sync one", "name one", "sync a"]

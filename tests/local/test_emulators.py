@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 import urllib3
 
 from tests.available import require_engine
+from tests.support import recorded_writes
 from tidemark.local.emulators import environment_for
 from tidemark.local.engines import LocalServices
 
@@ -54,38 +54,18 @@ def test_a_proxy_is_not_used_for_a_loopback_address() -> None:
 ministack_server = pytest.importorskip("tidemark.local.ministack_server", reason="ministack is not installed")
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The system calls that make a write durable, in order."""
-    made: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def recorded_fsync(descriptor: int) -> None:
-        made.append(f"fsync {Path(f'/proc/self/fd/{descriptor}').resolve().name}")
-        fsync(descriptor)
-
-    def recorded_replace(path: Path, target: Path) -> Path:
-        made.append(f"rename {path.name}")
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
-    monkeypatch.setattr(Path, "replace", recorded_replace)
-    monkeypatch.setattr(ministack_server, "_settled", set())
-    return made
-
-
-def test_an_object_is_synced_then_renamed_then_its_directories_are_synced(
-    calls: list[str], tmp_path: Path
+def test_an_object_is_synced_then_named_then_its_directories_are_synced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In any other order a power cut leaves an empty file, or none, for an acknowledged object."""
     bucket = tmp_path / "s3/bucket/new"
     bucket.mkdir(parents=True)
-    ministack_server._settled.add(tmp_path / "s3")
+    monkeypatch.setattr(ministack_server, "_settled", {tmp_path / "s3"})
+    made = recorded_writes(monkeypatch)
     ministack_server._durable_write(str(bucket / "first"), b"tide")
-    assert calls == ["fsync first.tmp", "rename first.tmp", "fsync new", "fsync s3", "fsync bucket"]
-    calls.clear()
+    assert made == ["sync first", "name first", "sync new", "sync s3", "sync bucket"]
+    made.clear()
     ministack_server._durable_write(str(bucket / "second"), "description", text=True)
-    assert calls == ["fsync second.tmp", "rename second.tmp", "fsync new"]
+    assert made == ["sync second", "name second", "sync new"]
     assert (bucket / "first").read_bytes() == b"tide"
     assert (bucket / "second").read_text() == "description"
 
