@@ -1,9 +1,8 @@
-"""The checker accepts what a service may do, and refuses what none may: a checker that cannot fail is
-none."""
+"""The checker refuses what no service may do: a checker that cannot fail is none. That it accepts what a
+service may do is shown by all that is recorded and simulated."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -29,8 +28,6 @@ from tests.histories.history import (
     Trim,
     partition,
 )
-from tests.histories.model import START, outcomes
-from tests.histories.workload import RETENTION, WEIGHTS, Workload
 
 A, B, C = "v1/a", "v1/b", "v1/c"
 CREATED = Answer("created", 0)
@@ -173,48 +170,7 @@ LIVES: dict[str, Steps] = {
         (Create("kk/a"), Answer("BucketNotFound")),
     ],
 }
-#: A stream that keeps two bytes.
-KEEPS: Final[Steps] = [(Create(A, keep_bytes=2), CREATED), (X, appended(2)), (Y, appended(4))]
 LETS_GO = (Read(A), Answer("RetentionGone", 2))
-RIGHT = {
-    "nothing": [],
-    "a chain of deleted streams, removed one after the other": in_turn(
-        *CHAIN, (Delete(C), DELETED), (Head(B), NOT_FOUND), (Head(A), Answer("StreamGone"))
-    ),
-    "a chain of deleted streams, removed at once": in_turn(
-        *CHAIN, (Delete(C), DELETED), (Create(A), CREATED), (Create(B), CREATED)
-    ),
-    "a stream that keeps two bytes, at which the janitor has looked": in_turn(*KEEPS, LETS_GO),
-    "the same before the janitor looks": in_turn(*KEEPS, (Read(A), data(b"x;y;"))),
-    "appends at once, read in either order": [
-        *in_turn(LIVE),
-        Operation(1, X, 2, 9, appended(4)),
-        Operation(2, Y, 3, 8, appended(2)),
-        Operation(3, Read(A), 4, 7, data(b"y;")),
-        Operation(3, Read(A), 10, 11, data(b"y;x;")),
-    ],
-    "of two creations at once one is new": at_once(*in_turn(LIVE, (Create(A), Answer("exists", 0)))),
-    "an append without an answer that landed": in_turn(LIVE, (X, None), (Read(A), data(b"x;"))),
-    "an append without an answer that never landed": in_turn(LIVE, (X, None), (Read(A), data(b""))),
-    "an append without an answer that landed late": in_turn(
-        LIVE, (X, None), (Read(A), data(b"")), (Y, appended(2)), (Read(A), data(b"y;x;"))
-    ),
-    "a creation without an answer that landed after a deletion": in_turn(
-        LIVE, (Create(A), None), (Delete(A), DELETED), (Head(A), Answer("head", 0))
-    ),
-    "a deletion without an answer": in_turn(LIVE, (Delete(A), None), LIVE),
-    "an expired stream": [
-        Operation(0, Create(A, ttl_seconds=100), 1, 2, CREATED, (0,)),
-        Operation(0, Head(A), 3, 4, Answer("head", 0), (104_999,)),
-        Operation(0, Head(A), 5, 6, NOT_FOUND, (105_000,)),
-        Operation(0, Create(A, ttl_seconds=100), 7, 8, CREATED, (105_000,)),
-    ],
-    "a request that is under way while a stream expires": [
-        Operation(0, Create(A, ttl_seconds=100), 1, 2, CREATED, (0,)),
-        Operation(0, X, 3, 4, appended(2), (104_999, 105_000)),
-        Operation(0, Head(A), 5, 6, Answer("head", 2), (105_001,)),
-    ],
-}
 #: Beside what a single wrong answer shows.
 WRONG = {
     "a doubled append without an answer": in_turn(LIVE, (X, None), (Read(A), data(b"x;x;"))),
@@ -259,14 +215,6 @@ WRONG = {
         Operation(0, Head(A), 5, 6, NOT_FOUND, (200_000,)),
     ],
 }
-
-
-@pytest.mark.parametrize(
-    "history", [*(in_turn(*life) for life in LIVES.values()), *RIGHT.values()], ids=[*LIVES, *RIGHT]
-)
-def test_what_a_service_may_do_is_accepted(history: list[Operation]) -> None:
-    violation = check(history)
-    assert violation is None, str(violation)
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG)
@@ -316,6 +264,7 @@ def mutated(answer: Answer) -> Iterator[Answer]:
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
 def test_any_wrong_answer_in_a_life_is_refused(life: Steps) -> None:
     history = in_turn(*life)
+    assert check(history) is None
     for index, operation in enumerate(history):
         assert operation.answer is not None
         for answer in mutated(operation.answer):
@@ -338,43 +287,10 @@ def test_streams_are_checked_apart_unless_a_fork_or_a_bucket_ties_them() -> None
     assert [len(part) for part in partition(in_bucket)] == [3]
 
 
-def history_of_a_right_service(seed: int, kind: str) -> list[Operation]:
-    """Three clients on the model itself: each operation takes effect at one moment between its call and its
-    return. At the end every stream is read."""
-    chance = random.Random(seed)
-    workload = Workload(chance, kind, names=2)
-    state, place, history = START, 0, []
-    for index in range(40):
-        client = index % 3
-        request = workload.next(client) if index > 3 else [*workload.first(), Create(A)][0]
-        answer, state = next(iter(outcomes(state, request)))
-        place += 3
-        # Called up to two operations earlier, returned up to two operations later.
-        operation = Operation(
-            client, request, place - chance.choice((1, 4, 7)), place + chance.choice((1, 5, 8)), answer
-        )
-        if chance.random() < 0.05:
-            operation = replace(operation, answer=None, returned=None)
-        workload.learn(client, request, operation.answer)
-        history.append(operation)
-    for name in workload.names:
-        place += 20
-        [(answer, _), *_] = outcomes(state, Read(name))
-        history.append(Operation(9, Read(name), place, place + 1, answer))
-    return history
-
-
-@pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
-def test_histories_of_a_right_service_are_accepted(kind: str) -> None:
-    for seed in range(12):
-        violation = check(history_of_a_right_service(seed, kind))
-        assert violation is None, str(violation)
-
-
 def test_the_plain_check_finds_what_is_lost_or_doubled() -> None:
     lost = in_turn(LIVE, (X, appended(2)), (Y, appended(4)), (Read(A), data(b"y;")))
     doubled = in_turn(LIVE, (X, None), (Read(A), data(b"x;x;")))
     assert len(check_exactly_once(lost)) == 1
     assert len(check_exactly_once(doubled)) == 1
-    for history in [*RIGHT.values(), in_turn(*LIVES["a stream"]), in_turn(*LIVES["a trim"])]:
-        assert check_exactly_once(history) == []
+    for name in ("a stream", "a trim", "a bucket"):
+        assert check_exactly_once(in_turn(*LIVES[name])) == []

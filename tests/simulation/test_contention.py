@@ -17,13 +17,6 @@ def put(pk: str, size: int = 1) -> bytes:
     return orjson.dumps({"TableName": "t", "Item": item})
 
 
-def test_one_writer_makes_one_call_an_append_and_never_reads() -> None:
-    """The cost of an append that nobody contends."""
-    row = Contest(1, STEADY).run(seconds=1)
-    assert (row.writes, row.write_units, row.reads, row.refused) == (1.0, 1.0, 0.0, 0)
-    assert row.p50_ms == row.p99_ms == 5.0
-
-
 @pytest.mark.parametrize(
     ("writers", "load", "write_units", "appends_per_second"),
     [

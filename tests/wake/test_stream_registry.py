@@ -30,6 +30,10 @@ JSON = parse_content_type("application/json")
 [TRIGGER] = load_template(ROOT / "template.yaml").triggers
 
 
+def key(name: str) -> StreamKey:
+    return StreamKey(PLAIN_BUCKET, name)
+
+
 @dataclass
 class Scene:
     """A table of its own, whoever writes to it, and the records that the trigger lets through."""
@@ -55,15 +59,15 @@ class Scene:
 
     def create(self, name: str, **asked: Any) -> None:
         self.clock.advance(1)
-        self.process.create(StreamKey(PLAIN_BUCKET, name), **asked)
+        self.process.create(key(name), **asked)
 
     def append(self, name: str, body: bytes = b"", *, close: bool = False) -> None:
         self.clock.advance(1)
-        self.process.append(StreamKey(PLAIN_BUCKET, name), body, close=close)
+        self.process.append(key(name), body, close=close)
 
     def delete(self, name: str) -> None:
         self.clock.advance(1)
-        delete(self.process.stores, StreamKey(PLAIN_BUCKET, name))
+        delete(self.process.stores, key(name))
         self.clock.advance(1)
 
     def open_registry(self) -> None:
@@ -172,7 +176,7 @@ def test_an_expired_stream_is_told_when_the_janitor_ends_it_or_another_takes_its
 def test_a_deleted_stream_that_its_forks_keep_is_not_listed(kept: Scene) -> None:
     kept.create("source", body=b"x")
     kept.tell()
-    kept.process.fork(StreamKey(PLAIN_BUCKET, "fork"), StreamKey(PLAIN_BUCKET, "source"))
+    kept.process.fork(key("fork"), key("source"))
     kept.delete("source")
     kept.tell()
     assert listed(kept.told()).keys() == {"fork"}
@@ -188,7 +192,7 @@ def test_appends_renewals_and_streams_of_a_bucket_tell_nothing(kept: Scene) -> N
     for _ in range(5):
         kept.clock.advance(5_000)
         kept.append("busy", b"x")
-        kept.process.read_all(StreamKey(PLAIN_BUCKET, "busy"))
+        kept.process.read_all(key("busy"))
     create_bucket(kept.process.stores, "agents")
     run = StreamKey("agents", "run")
     kept.process.create(run, body=b"x", closed=True)
