@@ -20,7 +20,7 @@ from tests.chaos.client import JSON
 from tests.chaos.disk import Disk
 from tests.chaos.hurried import PACK_AFTER_SECONDS, RECLAIM_MS
 from tests.chaos.judge import judge
-from tests.chaos.lifecycles import Closer, Forker, Recreator
+from tests.chaos.lifecycles import Closer, Forker, Lifecycle, Recreator
 from tests.chaos.logs import server_log_violations
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
 from tests.chaos.recording import StreamHistory, Violation
@@ -64,6 +64,14 @@ CROWDS: Final = {
     "lambda": (Crowd(4, 3, 2), Crowd(1, 12, 0), Crowd(16, 1, 1, watched=False)),
 }
 
+LIVES: Final[tuple[tuple[type[Lifecycle], str, int], ...]] = (
+    (Recreator, "again", 4),
+    (Closer, "close", 2),
+    (Forker, "fork", 2),
+    (BucketKeeper, "bucket", 2),
+    (Snapshotter, "folded", 3),
+)
+
 #: A campaign that lasts longer must have packs in the end.
 _PACKS_AFTER_SECONDS: Final = 3 * PACK_AFTER_SECONDS
 
@@ -89,7 +97,6 @@ class Campaign:
     packs: int = 0
     _failures: list[Violation] = field(default_factory=list)
     _is_ending: bool = False
-    _unfinished: Counter[str] = field(default_factory=Counter)
     #: When the last fault ended.
     _ended: float | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -179,14 +186,9 @@ class Campaign:
             yield kind(scene, path, history, f"{name}{suffix}", port).run()
 
     def _lives(self) -> Iterator[Run]:
-        for number in range(4):
-            yield Recreator(self.scene, f"again-{number}").run()
-        for number in range(2):
-            yield Closer(self.scene, f"close-{number}").run()
-            yield Forker(self.scene, f"fork-{number}").run()
-            yield BucketKeeper(self.scene, f"bucket-{number}").run()
-        for number in range(3):
-            yield Snapshotter(self.scene, f"folded-{number}").run()
+        for kind, name, count in LIVES:
+            for number in range(count):
+                yield kind(self.scene, f"{name}-{number}").run()
         for number in range(2):
             yield self._sequenced(f"/v1/stream/sequenced-{number}", f"q{number}")
 
@@ -206,10 +208,8 @@ class Campaign:
             with suppress(Left):
                 await run
         except Exception:  # noqa: BLE001 - whatever it is, it is told
-            text = traceback.format_exc()
-            self._failures.append(
-                Violation("an answer that makes no sense", getattr(run, "__qualname__", ""), text)
-            )
+            who, text = getattr(run, "__qualname__", ""), traceback.format_exc()
+            self._failures.append(Violation("an answer that makes no sense", who, text))
 
     async def _under_fire(self, supervising: asyncio.Task[None]) -> None:
         firing = asyncio.create_task(self._fire())
@@ -243,12 +243,8 @@ class Campaign:
         have begun come to their end."""
         one_at_a_time, running = asyncio.Lock(), set[asyncio.Task[None]]()
         try:
-            schedule = make_schedule(
-                self.wish.seed,
-                with_disk=self.disk.lacking is None,
-                is_embedded=self.system.is_embedded,
-            )
-            for fault in schedule:
+            has_disk, is_embedded = self.disk.lacking is None, self.system.is_embedded
+            for fault in make_schedule(self.wish.seed, with_disk=has_disk, is_embedded=is_embedded):
                 await asyncio.sleep(self.began + fault.at - time.monotonic())
                 for task in [each for each in running if each.done()]:
                     running.discard(task)
@@ -279,7 +275,7 @@ class Campaign:
             task.cancel()
         if unfinished:
             await asyncio.wait(unfinished, timeout=_CANCEL_SECONDS)
-        self._unfinished = Counter(task.get_name() for task in unfinished)
+        self._failures += [Violation("did not finish", task.get_name(), "") for task in unfinished]
         await self.system.calm()
         await self.system.restart_whole()
         self.say(f"for {AFTERMATH_SECONDS:.0f} s the janitor removes what it may")
@@ -308,17 +304,10 @@ class Campaign:
     def _judge(self) -> list[Violation]:
         found = [*self._failures, *judge(self.scene.recordings)]
         found += server_log_violations(self.folder / "server.log")
-        found += [
-            Violation("the server ended by itself", each, "see server.log")
-            for each in self.system.deaths
-            if each == SERVER
-        ]
-        found += [
-            Violation("the end cannot be read", path, "no log")
-            for path, history in self.scene.kept
-            if history.unread
-        ]
-        found += [Violation("did not finish", name, f"{number}") for name, number in self._unfinished.items()]
+        deaths = self.system.deaths.count(SERVER)
+        found += [Violation("the server ended by itself", SERVER, "see server.log")] * deaths
+        unread = (path for path, history in self.scene.kept if history.unread)
+        found += [Violation("the end cannot be read", path, "no log") for path in unread]
         if not self.packs and time.monotonic() - self.began > _PACKS_AFTER_SECONDS:
             found.append(Violation("nothing was packed", "the system", "so nothing is proven of packs"))
         if not self.scene.acknowledged:

@@ -7,13 +7,15 @@ before the latest one has arrived.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import threading
 
+from tidemark import janitor, log, service
 from tidemark.local.process import end_with_parent
-from tidemark.log import tails
 from tidemark.protocol.pack import Packing
 
 #: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
@@ -27,13 +29,20 @@ PROXIES = "CHAOS_PROXIES"
 PACK_AFTER_SECONDS = 75
 
 
-def hurry() -> None:
-    """Before anything else takes these by name."""
-    tails.MAX_AGE_MS = TAILS_MS  # type: ignore[misc] # its name is final for the program, not for this one
-    tails.RECLAIM_AFTER_MS = RECLAIM_MS  # type: ignore[misc]
-    from tidemark.service import snapshots
+#: What has the short times, by names that are final for the program, and not for this one.
+TIMES = {"MAX_AGE_MS": TAILS_MS, "RECLAIM_AFTER_MS": RECLAIM_MS, "LAPSES_AFTER_MS": UPLOADS_MS}
 
-    snapshots.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
+
+def hurry() -> None:
+    """In every module that has taken one of these by name."""
+    found = set[str]()
+    for package in (log, service, janitor):
+        for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(each.name)
+            for name in TIMES.keys() & vars(module).keys():
+                setattr(module, name, TIMES[name])
+                found.add(name)
+    assert found == TIMES.keys(), found
     Packing.after_seconds = classmethod(small_packs)  # type: ignore[method-assign, assignment]
     if proxies := os.environ.get(PROXIES):
         _go_through(json.loads(proxies))

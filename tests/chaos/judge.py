@@ -75,9 +75,8 @@ def _read_log(history: StreamHistory) -> tuple[list[Entry], list[Violation]]:
         try:
             entries.append(Entry(*read_message(message), end))
         except ValueError:
-            violations.append(
-                Violation(FOREIGN, history.name, f"unreadable message {message[:80]!r} before {end}")
-            )
+            text = f"unreadable message {message[:80]!r} before {end}"
+            violations.append(Violation(FOREIGN, history.name, text))
     return entries, violations
 
 
@@ -106,9 +105,8 @@ def _check_append(history: StreamHistory, append: Append, times: Sequence[int]) 
     if append.outcome is Outcome.REFUSED and any(times):
         yield Violation(REFUSED_PRESENT, history.name, f"{name} was refused and is in the log")
     elif append.outcome is Outcome.ACKNOWLEDGED and not any(times):
-        yield Violation(
-            LOST, history.name, f"{name} was acknowledged with offset {append.end} and is not there"
-        )
+        text = f"{name} was acknowledged with offset {append.end} and is not there"
+        yield Violation(LOST, history.name, text)
     elif max(times) > 1:
         yield Violation(DOUBLED, history.name, f"{name} is in the log {max(times)} times")
     elif any(times) and not all(times):
@@ -166,9 +164,7 @@ def _check_real_time(history: StreamHistory, entries: Sequence[Entry]) -> Iterat
 def _check_page(history: StreamHistory, page: Page) -> Iterator[Violation]:
     assert history.log is not None
     if page.size != page.end - page.start:
-        text = (
-            f"{page.reader} was given {page.size} bytes and told that they go from {page.start} to {page.end}"
-        )
+        text = f"{page.reader} was given {page.size} bytes, and was told {page.start}–{page.end}"
         yield Violation(GAP, history.name, text)
     if page.end > history.base + len(history.log):
         text = f"{page.reader} was given {page.start}–{page.end}, behind the end of the log"
@@ -179,7 +175,5 @@ def _check_page(history: StreamHistory, page: Page) -> Iterator[Violation]:
             text = f"{page.reader} was given other bytes for {page.start}–{page.end} than the final catch-up"
             yield Violation(TAIL_DIFFERS, history.name, text)
     if page.up_to_date and page.end < page.known_end:
-        text = (
-            f"{page.reader} was told that {page.end} is the tail when {page.known_end} had been acknowledged"
-        )
+        text = f"{page.reader} was told that {page.end} is the tail; {page.known_end} had been acknowledged"
         yield Violation(STALE, history.name, text)
