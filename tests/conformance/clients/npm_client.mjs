@@ -43,9 +43,9 @@ async function appendOneByOne(handle, messages, pauseMs = 0) {
   }
 }
 
-async function produce(handle, messages) {
+async function produce(handle, messages, epoch = 0) {
   const errors = []
-  const producer = new IdempotentProducer(handle, "client-check", { lingerMs: 1, onError: (error) => errors.push(error) })
+  const producer = new IdempotentProducer(handle, "client-check", { epoch, lingerMs: 1, onError: (error) => errors.push(error) })
   for (const message of messages) {
     producer.append(JSON.stringify(message))
     await producer.flush()
@@ -67,6 +67,12 @@ async function main() {
   // The same producer again from its first number, as after a crash: every append is a duplicate.
   await produce(handle, produced)
   assert.deepEqual(await readAll(url), [...appended, ...produced], "a producer's repeats are not appended again")
+
+  // A producer that starts anew goes on in an epoch that grows with each start, and shuts out the one before.
+  const restarted = [{ restarted: 0 }, { restarted: 1 }]
+  await produce(handle, restarted, Date.now())
+  assert.deepEqual(await readAll(url), [...appended, ...produced, ...restarted], "a new epoch's messages are appended")
+  await assert.rejects(produce(handle, [{ stale: true }]), "the epoch before is shut out")
 
   const { offset } = await handle.head()
   const tails = await Promise.all([tail(url, offset, "sse"), tail(url, offset, "long-poll")])
