@@ -15,8 +15,9 @@ STEPS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", 
 
 
 @given(STEPS)
+@example([(1, "silence"), (0.5, "silence"), (0.5, "silence")])
 @example([(0.1, "silence")] * 4 + [(2, "silence"), (0, "admit")])
-@example([(3, "silence")] * 3 + [(0.1, "admit"), (0.5, "admit"), (0, "admit"), (0, "answer"), (0, "admit")])
+@example([(3, "silence")] * 3 + [(0.25, "admit"), (0.25, "admit"), (0, "admit"), (0, "answer"), (0, "admit")])
 @example([(3, "silence")] * 2 + [(1, "answer"), *[(1, "late silence")] * 3, *[(3, "silence")] * 3])
 def test_a_breaker_opens_after_several_silences_over_some_seconds_until_an_answer(
     steps: list[tuple[float, str]],
