@@ -130,6 +130,8 @@ class LongStream:
     folder: Path
     calls: Counter[str] = field(default_factory=Counter)
     now_ms: int = 1_800_000_000_000
+    #: What packing took of memory, if it was measured.
+    grown_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.table = SimulatedTable(lambda: self.now_ms, self.folder / "table.db")

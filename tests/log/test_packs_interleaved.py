@@ -340,10 +340,7 @@ RULES: dict[str, tuple[Rule, Callable[[], bool]]] = {
     "no pack while a trim may be under way": (CHECKS_THE_STREAM, a_trim_under_way_removes_no_pack),
     "a pack begins where the last one ends": (CHECKS_THE_STREAM, packs_of_two_janitors_do_not_overlap),
     "a merged pack, too": (CHECKS_THE_STREAM, merged_packs_of_two_janitors_do_not_overlap),
-    "a pack is remembered for minutes": (
-        FORGETS_IN_TIME,
-        a_remembered_pack_is_read_in_time,
-    ),
+    "a pack is remembered for minutes": (FORGETS_IN_TIME, a_remembered_pack_is_read_in_time),
 }
 
 

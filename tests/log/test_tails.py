@@ -12,14 +12,7 @@ import pytest
 
 from tests.support import TEXT, World, a_key
 from tidemark.log.records import Batch, Segment, Snapshot, StreamRecord
-from tidemark.log.tails import (
-    CAPACITY_BYTES,
-    MAX_AGE_MS,
-    RecentBatches,
-    StreamHead,
-    TailCache,
-    held_bytes,
-)
+from tidemark.log.tails import CAPACITY_BYTES, MAX_AGE_MS, RecentBatches, StreamHead, TailCache, held_bytes
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.pack import PackWriter, decode_index
