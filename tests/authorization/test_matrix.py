@@ -15,6 +15,7 @@ from tests.authorization.tokens import bearer
 from tests.authorization.ways import Answer, Way
 from tests.http.published import application
 from tidemark.http.paths import Endpoint
+from tidemark.http.paths import Operation as Route
 from tidemark.protocol.authorization import RequiredScope, Right, Target, parse_scopes
 from tidemark.protocol.errors import StreamNotFound
 
@@ -89,26 +90,21 @@ OPERATIONS = {
 OF_THE_SERVER = {"/v1/metrics", "/v1/traffic", "/v1/me"}
 
 
-def endpoint_of(name: str) -> Endpoint:
-    path = name.partition(" ")[2].partition("?")[0].format(n="name")
+def endpoint_of(path: str) -> Endpoint:
     return application().operations.find({"type": "http", "path": path, "raw_path": path.encode()})
 
 
 def test_each_operation_that_needs_a_right_is_tried() -> None:
-    """The alias of a stream's path stands for the path."""
-    tried = {(name.partition(" ")[0], endpoint_of(name).path) for name in OPERATIONS}
+    """A stream's path stands for its alias."""
+    named = [name.partition("?")[0].format(n="name").split(" ") for name in OPERATIONS]
+    tried = {(method, endpoint_of(path).path) for method, path in named}
     for route in application().router.routes:
-        rights, path = getattr(route, "rights", None), getattr(route, "path_format", "")
-        if rights and path not in OF_THE_SERVER:
-            place = path.replace("/v1/streams/{", "/v1/stream/{")
-            assert {(method, place) for method in route.methods} <= tried, path  # type: ignore[attr-defined]
-            assert (
-                rights
-                == application()
-                .operations.find({"type": "http", "path": place, "raw_path": place.encode()})
-                .by_method[min(route.methods)]
-                .rights
-            )  # type: ignore[attr-defined]
+        assert isinstance(route, Route)
+        if route.rights and route.path_format not in OF_THE_SERVER:
+            place = route.path_format.replace("/v1/streams/{", "/v1/stream/{")
+            for method in route.methods or ():
+                assert (method, place) in tried
+                assert endpoint_of(place).by_method[method].rights == route.rights
 
 
 def make_scene(way: Way) -> str:
