@@ -16,6 +16,7 @@ from tests.http.asgi import Answer, Door, Exchange
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.engine import database, turns
 from tidemark.server.system import EmbeddedSystem
+from tidemark.service import group_commit
 from tidemark.settings import Settings
 
 MEGABYTES_4 = 4 * 1024 * 1024
@@ -37,6 +38,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack, asyncio.Runner() as runner:
         patch.setattr(turns, "PATIENCE_SECONDS", 600.0)
         patch.setattr(database, "SLOW_SECONDS", 600.0)
+        patch.setattr(group_commit, "TURN_SECONDS", 600.0)
         runner.run(begin())
         door = Door(Mock(), lambda *_: system.backend, runner, settings)
         yield door
@@ -78,14 +80,18 @@ def longest_callback() -> Iterator[list[tuple[float, str]]]:
         callbacks.sort(reverse=True)
 
 
-def filled(unit: bytes) -> bytes:
-    return unit * (MEGABYTES_4 // len(unit))
+def filled(unit: bytes, size: int = MEGABYTES_4) -> bytes:
+    return unit * (size // len(unit))
 
 
+#: Nested messages take seconds of CPU time for each megabyte, so that one of them shows what four would.
 BODIES = {
     "250,000 messages": (JSON, b"[" + b",".join([b'{"a":1}'] * 250_000) + b"]"),
-    "nested messages": (JSON, b"[[" + filled(b"[[[[]]]],")[:-64].rpartition(b",")[0] + b"]]"),
-    "deeply nested messages": (JSON, b"[" + b",".join([b"[" * 499 + b"]" * 499] * 4_000) + b"]"),
+    "nested messages": (
+        JSON,
+        b"[[" + filled(b"[[[[]]]],", MEGABYTES_4 // 4)[:-64].rpartition(b",")[0] + b"]]",
+    ),
+    "deeply nested messages": (JSON, b"[" + b",".join([b"[" * 499 + b"]" * 499] * 1_000) + b"]"),
     "escapes": (JSON, b'["' + filled(b"\\n")[:-64] + b'"]'),
     "newlines": (TEXT, filled(b"\n")),
     "lines": (TEXT, filled(b"a line of a log, as they are\r\n")),
