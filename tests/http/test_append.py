@@ -23,70 +23,29 @@ def check_closed(answer: Answer, next_offset: str) -> None:
 
 
 def test_an_append_gets_204_with_the_new_tail(door: Door, make_stream: Make) -> None:
+    """And the next read begins at that offset."""
     path = make_stream(body=b"one,")
     answer = door.post(path, TEXT, b"two")
-    assert answer.status == 204
-    assert answer.next_offset == "0000000000000007"
-    for absent in (
-        "stream-closed",
-        "producer-epoch",
-        "producer-seq",
-        "stream-up-to-date",
-        "location",
-    ):
+    assert (answer.status, answer.next_offset) == (204, "0000000000000007")
+    for absent in ("stream-closed", "producer-epoch", "producer-seq", "stream-up-to-date", "location"):
         assert answer[absent] is None
-    assert door.get(path).body == b"one,two"
+    door.post(path, TEXT, b"three")
+    assert door.get(path).body == b"one,twothree"
+    assert door.get(f"{path}?offset={answer.next_offset}").body == b"three"
 
 
-def test_each_append_returns_a_larger_offset_to_read_from(door: Door, make_stream: Make) -> None:
-    """The next read begins at that offset."""
-    path = make_stream("application/json")
-    offsets = [door.post(path, JSON, f'{{"n":{n}}}'.encode()).next_offset for n in range(12)]
-    assert offsets == sorted(set(offsets))
-    assert [door.get(f"{path}?offset={offset}").json[:1] for offset in offsets] == [
-        *([{"n": n}] for n in range(1, 12)),
-        [],
-    ]
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "application/json",
-        "APPLICATION/JSON",
-        "application/json; charset=utf-8",
-        "application/json;charset=UTF-8",
-    ],
-)
-def test_content_types_are_compared_without_parameters_and_case(
-    door: Door, make_stream: Make, content_type: str
-) -> None:
+def test_content_types_are_compared_without_parameters_and_case(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json; charset=UTF-8")
-    assert door.post(path, {"Content-Type": content_type}, b"1").status == 204
+    for content_type in ("application/json", "APPLICATION/JSON", "application/json;charset=utf-8"):
+        assert door.post(path, {"Content-Type": content_type}, b"1").status == 204
     assert door.get(path)["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    ("body", "messages"),
-    [
-        (b'{"event": "created"}', b'{"event": "created"}'),
-        (b'[{"event": "a"}, {"event": "b"}]', b'{"event": "a"},{"event": "b"}'),
-        (b"[[1,2], [3,4]]", b"[1,2],[3,4]"),
-        (b"[[[1,2,3]]]", b"[[1,2,3]]"),
-        (b'{"z":1, "a":1e2,"a":0.10}', b'{"z":1, "a":1e2,"a":0.10}'),
-        ('"żółw 🐢"'.encode(), '"żółw 🐢"'.encode()),
-        (b'"\\u017c"', b'"\\u017c"'),
-        (
-            b"[12345678901234567890123, 0.1000000000000000055]",
-            b"12345678901234567890123,0.1000000000000000055",
-        ),
-        (b' {"a":\n1} ', b'{"a":\n1}'),
-    ],
-)
-def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make, body: bytes, messages: bytes) -> None:
+def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make) -> None:
+    """Every form is in `protocol/test_messages.py`."""
     path = make_stream("application/json", b"0")
-    door.post(path, JSON, body)
-    assert door.get(path).body == b"[0," + messages + b"]"
+    door.post(path, JSON, '[{"z":1, "a":1e2,"a":0.10}, "\\u017c", "żółw 🐢"]'.encode())
+    assert door.get(path).body == '[0,{"z":1, "a":1e2,"a":0.10},"\\u017c","żółw 🐢"]'.encode()
 
 
 def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
@@ -98,15 +57,14 @@ def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"".join(pieces)
 
 
-@pytest.mark.parametrize("size", [64 * 1024, 64 * 1024 + 1, 1_000_000])
+@pytest.mark.parametrize("size", [64 * 1024, 1_000_000])
 def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Make, size: int) -> None:
-    """A body over the inline limit lies in S3; a reader sees no difference."""
+    """It lies in S3; a reader sees no difference."""
     path = make_stream(body=b"<")
     body = bytes(index % 251 for index in range(size))
     assert door.post(path, TEXT, body).next_offset == f"{size + 1:016d}"
     assert door.post(path, TEXT, b">").status == 204
     assert door.get(path).body == b"<" + body + b">"
-    assert door.get(f"{path}?offset={size:016d}").body == body[-1:] + b">"
 
 
 # --- closing ------------------------------------------------------------------------
@@ -129,93 +87,49 @@ def test_a_close_without_a_body_ignores_the_content_type(
     assert door.post(path, CLOSE | {"Content-Type": content_type}).status == 204
 
 
-def test_an_empty_stream_can_be_closed(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    assert door.post(path, CLOSE).next_offset == "0000000000000000"
-    assert door.head(path)["stream-closed"] == "true"
-
-
-def test_a_repeated_close_gets_the_same_response(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"data")
-    first, again = door.post(path, CLOSE), door.post(path, CLOSE)
-    assert first == again
-
-
 def test_an_append_can_close_the_stream(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"one,")
     answer = door.post(path, TEXT | CLOSE, b"two")
     assert (answer.status, answer["stream-closed"], answer.next_offset) == (204, "true", "0000000000000007")
     read = door.get(path)
     assert (read.body, read["stream-closed"]) == (b"one,two", "true")
+    check_closed(door.post(path, TEXT | CLOSE, b"two"), "0000000000000007")
+    first, again = door.post(path, CLOSE), door.post(path, CLOSE)
+    assert (first, first.status) == (again, 204), "only a close without a body may be repeated"
 
 
-def test_append_and_close_is_not_idempotent(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    door.post(path, TEXT | CLOSE, b"last")
-    check_closed(door.post(path, TEXT | CLOSE, b"last"), "0000000000000004")
-    assert door.get(path).body == b"last"
-
-
-# --- error precedence ---------------------------------------------------------------
-
-#: Every other one is in `protocol/test_append.py`.
-LATE = {
-    "another type, invalid body": (JSON, b"{"),
-    "another type and Stream-Seq": (JSON | {"Stream-Seq": "1"}, b"1"),
-    "closing, another type": (JSON | CLOSE, b"1"),
-    "a producer with a gap": (TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}, b"x"),
-}
-
-
-@pytest.mark.parametrize(("headers", "body"), LATE.values(), ids=LATE.keys())
-def test_a_closed_stream_gets_409_before_any_other_check(
-    door: Door, make_stream: Make, headers: dict[str, str], body: bytes
-) -> None:
+def test_a_closed_stream_gets_409_before_any_other_check(door: Door, make_stream: Make) -> None:
+    """Otherwise the client would correct its body and send it again in vain. Every other check is in
+    `protocol/test_append.py`."""
     path = make_stream(body=b"data")
     door.post(path, CLOSE | {"Stream-Seq": "5"})
-    check_closed(door.post(path, headers, body), "0000000000000004")
-
-
-def test_a_closed_json_stream_gets_409_before_the_body_is_parsed(door: Door, make_stream: Make) -> None:
-    """Otherwise the client would correct its body and send it again in vain."""
-    path = make_stream("application/json", Stream_Closed="true")
+    gap = TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}
+    for headers, body in (
+        (JSON, b"{"),
+        (JSON | {"Stream-Seq": "1"}, b"1"),
+        (JSON | CLOSE, b"1"),
+        (gap, b"x"),
+    ):
+        check_closed(door.post(path, headers, body), "0000000000000004")
+    door.put(f"{path}/json", JSON | CLOSE)
     for body in (b"{", b"[]", b'"\xff"'):
-        check_closed(door.post(path, JSON, body), "0000000000000000")
-
-
-# --- Stream-Seq ---------------------------------------------------------------------
+        check_closed(door.post(f"{path}/json", JSON, body), "0000000000000000")
 
 
 def test_stream_seq_must_increase_byte_by_byte(door: Door, make_stream: Make) -> None:
-    """Stream-Seq is compared byte by byte, for each stream. An append without it neither needs nor changes
-    the last value."""
+    """An append without it neither needs nor changes the last value."""
     path = make_stream()
 
     def send(seq: str | None) -> int:
         return door.post(path, TEXT | ({"Stream-Seq": seq} if seq else {}), b"x").status
 
-    assert [send(seq) for seq in ("1", "10", "2", None, "2", "09", "20", "A", "a", "Z")] == [
-        *(204, 204, 204, 204),
-        *(409, 409),
-        *(204, 204, 204),
-        409,
-    ]
-    assert len(door.get(path).body) == 7
+    assert [send(seq) for seq in ("1", "10", "2", None, "2", "09", "A")] == [204] * 4 + [409] * 2 + [204]
+    assert len(door.get(path).body) == 5
 
 
-# --- deleting -----------------------------------------------------------------------
-
-
-def test_a_deleted_stream_gets_404(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"data")
-    assert door.delete(path).status == 204
-    assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]
-    assert door.post(path, TEXT, b"x").status == 404
-    assert door.post(path, CLOSE).status == 404
-
-
-def test_a_closed_stream_can_be_deleted(door: Door, make_stream: Make) -> None:
+def test_a_deleted_stream_gets_404_and_its_name_is_free(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data", Stream_Closed="true")
     assert door.delete(path).status == 204
-    assert door.get(path).status == 404
+    assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]
+    assert [door.post(path, TEXT, b"x").status, door.post(path, CLOSE).status] == [404, 404]
     assert door.put(path, TEXT).status == 201

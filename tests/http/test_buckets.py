@@ -60,69 +60,32 @@ def test_a_stream_in_a_bucket_has_all_operations_of_a_plain_one(door: Door, buck
     assert door.get(path).status == 404
 
 
-def test_a_stream_in_a_bucket_is_not_on_the_plain_surface(door: Door, bucket: str) -> None:
-    name = f"x{next(_serial)}"
-    assert door.put(f"{bucket}/{name}", TEXT).status == 201
-    assert door.get(f"/v1/stream/{name}").status == 404
-    assert door.get(f"/v1/stream{bucket}/{name}").status == 404
-
-
-@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
-def test_a_stream_in_a_missing_bucket_gets_404(door: Door, method: str) -> None:
-    headers = TEXT if method in {"PUT", "POST"} else {}
-    body = b"x" if method == "POST" else b""
-    assert door(method, "/no-such-bucket/a", headers, body).status == 404
+def test_a_stream_in_a_missing_bucket_gets_404(door: Door) -> None:
+    for method, headers in (("PUT", TEXT), ("POST", TEXT), ("GET", {}), ("HEAD", {}), ("DELETE", {})):
+        assert door(method, "/no-such-bucket/a", headers, b"x" if method == "POST" else b"").status == 404
     assert door.get("/no-such-bucket").status == 404
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "/abc",
-        "/" + "x" * 65,
-        "/Tides",
-        "/ti.des",
-        "/v2",
-        "/__ds",
-        "/t%20des",
-        "/tide%2Fs",
-        "/tides%00",
-    ],
-)
-def test_an_invalid_bucket_id_is_refused_before_any_storage_call(door: Door, place: str) -> None:
-    """The same for every path below the bucket."""
+def test_an_invalid_name_is_refused_before_any_storage_call(door: Door, bucket: str) -> None:
+    """Each is in `protocol/test_stream_key.py`. The same for every path below the bucket."""
     door.process.calls.taken()
-    for path in (place, f"{place}/streams", f"{place}/a"):
-        for method in ("GET", "HEAD", "PUT", "DELETE"):
-            assert door(method, path).status == 400, (method, path)
+    for place in ("/abc", "/" + "x" * 65, "/Tides", "/v2", "/tide%2Fs", "/tides%00"):
+        for path in (place, f"{place}/streams", f"{place}/a"):
+            for method in ("GET", "HEAD", "PUT", "DELETE"):
+                assert door(method, path).status == 400, (method, path)
+    for stream_id in ("", "a..b", "a%2Fb", "%00", quote("é" * 60)):
+        for rest in ("", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"):
+            assert door.get(f"{bucket}/{stream_id}{rest}").status == 400, rest
     assert door.process.calls.taken() == {}
 
 
-@pytest.mark.parametrize("stream_id", ["", "a..b", "..", "a%2Fb", "%00", "%FF", "x" * 123, quote("é" * 60)])
-def test_an_invalid_stream_id_gets_400(door: Door, bucket: str, stream_id: str) -> None:
-    door.process.calls.taken()
-    for rest in ("", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"):
-        assert door.get(f"{bucket}/{stream_id}{rest}").status == 400, rest
-    assert door.process.calls.taken() == {}
-
-
-@pytest.mark.parametrize(
-    "stream_id", ["a b", "a%0Ab", "€", "100%25", ".", "...x"[3:], "snapshot", "bootstrap", "v1", "upload"]
-)
+@pytest.mark.parametrize("stream_id", ["a%0Ab", "%E2%82%AC%20", "100%25", ".", "bootstrap", "v1", "upload"])
 def test_unusual_but_valid_stream_ids_are_accepted(door: Door, bucket: str, stream_id: str) -> None:
-    path = f"{bucket}/{stream_id if '%' in stream_id else quote(stream_id)}"
+    path = f"{bucket}/{stream_id}"
     assert door.put(path, TEXT, b"x").status == 201
     assert door.get(path).body == b"x"
     assert door.get(f"{path}/snapshot").status == 404
     assert door.get(f"{path}/bootstrap").status == 200
-
-
-@pytest.mark.parametrize(
-    "rest", ["/", "/x", "/Snapshot", "/snapshot/1/", "/snapshot/1/x", "/bootstrap/", "/bootstrap/x"]
-)
-def test_an_unknown_path_below_a_stream_gets_404(door: Door, bucket: str, rest: str) -> None:
-    for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "X"):
-        assert door(method, f"{bucket}/a{rest}").status == 404, method
 
 
 ALLOWED = {
@@ -203,12 +166,9 @@ def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str) 
     assert door.get(f"{bucket}/streams?prefix=&after=").json == whole
 
 
-@pytest.mark.parametrize(
-    "query",
-    [f"limit={limit}" for limit in ("0", "-1", "1001", "abc", "", "1.5", "%31%30%30%31", "1&limit=2")]
-    + ["prefix=a%2Fb", "after=a..b", "prefix=%00", "after=" + "x" * 123, "prefix=a&prefix=b"],
-)
+@pytest.mark.parametrize("query", ["limit=0", "limit=1&limit=2", "prefix=a%2Fb", "after=a..b", "prefix=%00"])
 def test_an_invalid_listing_query_gets_400(door: Door, bucket: str, query: str) -> None:
+    """Every one is in `protocol/test_stream_key.py`."""
     assert door.get(f"{bucket}/streams?{query}").status == 400
     assert door.get(f"/no-such-bucket/streams?{query}").status == 400
 

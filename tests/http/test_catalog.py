@@ -71,10 +71,10 @@ def test_plain_streams_are_listed_by_prefix_and_page(door: Door, path: str) -> N
 def test_a_page_costs_the_same_calls_wherever_it_is(door: Door, path: str) -> None:
     """The console pages through any number of streams: what lies before a page is not read."""
     prefix = path.removeprefix("/v1/stream/") + "/"
-    for number in range(200):
+    for number in range(100):
         door.put(f"{path}/{number:04}", TEXT)
     costs = []
-    for after in ("", f"{prefix}0099", f"{prefix}0169"):
+    for after in ("", f"{prefix}0049", f"{prefix}0069"):
         door.process.calls.taken()
         page = door.get(f"/v1/streams?prefix={quote(prefix)}&limit=25&after={quote(after)}").json
         assert page["stream_count"] == 25
@@ -115,20 +115,17 @@ def test_a_stream_that_expired_or_was_deleted_is_not_listed(door: Door, path: st
     ("query", "reason"),
     [
         ("limit=0", "between 1 and 1000"),
-        ("limit=1001", "between 1 and 1000"),
         ("limit=ten", "got 'ten'"),
         ("limit=1&limit=2", "once"),
         ("prefix=a&prefix=b", "once"),
         (f"prefix={'x' * 1001}", "1000 bytes"),
         ("after=%00", "control characters"),
-        ("prefix=a%7F", "control characters"),
     ],
 )
-@pytest.mark.parametrize("place", ["/v1/streams", "/v1/buckets"])
-def test_a_wrong_listing_is_refused_with_the_reason(door: Door, place: str, query: str, reason: str) -> None:
-    refused = door.get(f"{place}?{query}")
-    assert refused.status == 400
-    assert reason in refused.json["error"]
+def test_a_wrong_listing_is_refused_with_the_reason(door: Door, query: str, reason: str) -> None:
+    for place in ("/v1/streams", "/v1/buckets"):
+        refused = door.get(f"{place}?{query}")
+        assert (refused.status, reason in refused.json["error"]) == (400, True), place
 
 
 @pytest.mark.parametrize("after", ["m", "list~", "%C3%AD"])
@@ -177,22 +174,16 @@ def test_a_deleted_bucket_is_not_listed_until_it_is_created_again(
     assert listed() == [bucket]
 
 
-def test_a_bucket_of_an_earlier_version_is_listed_after_its_creation_is_repeated(
-    door: Door, path: str
-) -> None:
+def test_a_bucket_and_its_entry_are_listed_only_together(door: Door, path: str) -> None:
+    """Earlier versions know of no entries: they create a bucket without one, and delete one but not it."""
     bucket = f"older-{path.rpartition('/')[2]}"
     door.put(f"/{bucket}")
     door.process.stores.table.delete(bucket_entry_key(bucket))
     assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []
     assert door.put(f"/{bucket}").status == 409
     assert len(door.get(f"/v1/buckets?prefix={bucket}").json["buckets"]) == 1
-
-
-def test_an_entry_without_its_bucket_is_not_listed(door: Door, path: str) -> None:
-    """An older version leaves such an entry: it deletes a bucket and does not know of entries."""
-    bucket = f"ghost-{path.rpartition('/')[2]}"
-    door.process.stores.table.put(bucket_entry_key(bucket))
-    assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []
+    door.process.stores.table.put(bucket_entry_key(f"ghost-{bucket}"))
+    assert door.get(f"/v1/buckets?prefix=ghost-{bucket}").json["buckets"] == []
 
 
 # --- stats --------------------------------------------------------------------------
@@ -229,22 +220,27 @@ def test_stats_of_a_stream(door: Door, path: str, clock: Clock) -> None:
 
 def test_stats_of_a_fork_and_of_its_source(door: Door, path: str) -> None:
     door.put(path, JSON, b"[1,2,3]")
-    fork = f"{path}/ü fork"
-    door.put(quote(fork), {"Stream-Forked-From": path, "Stream-Fork-Offset": f"{4:016}"})
-    door.post(quote(fork), JSON, b"4")
-    found = stats(door, quote(fork))
+    fork = quote(f"{path}/ü fork")
+    door.put(fork, {"Stream-Forked-From": path, "Stream-Fork-Offset": f"{4:016}"})
+    door.post(fork, JSON, b"4")
+    found = stats(door, fork)
     assert found["forked_from"] == {"stream": path, "offset": f"{4:016}"}
-    assert found["messages"] == {"count": 3, "exact": True}
-    assert found["stream"] == quote(fork)
+    assert (found["messages"], found["stream"]) == ({"count": 3, "exact": True}, fork)
     assert stats(door, path)["forks"] == 1
 
 
-def test_stats_of_a_stream_with_a_snapshot(door: Door, path: str, clock: Clock) -> None:
-    bucket = f"/stats-{path.rpartition('/')[2]}"
+@pytest.fixture
+def snapped(door: Door, path: str) -> str:
+    """A stream of three messages, with a snapshot behind the second."""
+    bucket = f"/snapped-{path.rpartition('/')[2]}"
     door.put(bucket)
     door.put(f"{bucket}/run", JSON, b"[1,2,3]")
     assert door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b'{"sum":3}').status == 204
-    found = stats(door, f"{bucket}/run")
+    return f"{bucket}/run"
+
+
+def test_a_stream_with_a_snapshot_has_what_lies_behind_it(door: Door, snapped: str, clock: Clock) -> None:
+    found = stats(door, snapped)
     assert (found["retained_offset"], found["bytes"]) == (f"{4:016}", 2)
     assert found["messages"] == {"count": 1, "exact": True}
     assert found["snapshot"] == {
@@ -253,6 +249,10 @@ def test_stats_of_a_stream_with_a_snapshot(door: Door, path: str, clock: Clock) 
         "bytes": 9,
         "published_at_ms": clock(),
     }
+    assert start(door, snapped, last="3") == {"offset": f"{4:016}", "messages": 1, "complete": True}
+    refused = door.get(f"/v1/times?stream={snapped}&offset=-1")
+    assert (refused.status, refused.next_offset) == (410, f"{4:016}")
+    assert door.get(f"/v1/times?stream={snapped}&offset={refused.next_offset}").json["messages"] == [1]
 
 
 def test_stats_include_producers_that_the_last_batch_no_longer_carries(door: Door, path: str) -> None:
@@ -288,13 +288,12 @@ def test_the_message_count_of_many_batches_is_an_estimate(
         ("stream=/v1/stream/a&stream=/v1/stream/b", 400, "once"),
     ],
 )
-@pytest.mark.parametrize("place", ["/v1/stats?", "/v1/start?last=1&", "/v1/times?"])
-def test_stats_start_and_times_refuse_a_missing_or_malformed_stream_with_the_reason(
-    door: Door, place: str, query: str, status: int, reason: str
+def test_a_missing_or_malformed_stream_is_refused_with_the_reason(
+    door: Door, query: str, status: int, reason: str
 ) -> None:
-    refused = door.get(place + query)
-    assert refused.status == status
-    assert reason in refused.json["error"]
+    for place in ("/v1/stats?", "/v1/start?last=1&", "/v1/times?"):
+        refused = door.get(place + query)
+        assert (refused.status, reason in refused.json["error"]) == (status, True), place
 
 
 # --- start points -------------------------------------------------------------------
@@ -303,19 +302,14 @@ def test_stats_start_and_times_refuse_a_missing_or_malformed_stream_with_the_rea
 def test_the_start_point_of_the_last_messages_is_found(door: Door, path: str) -> None:
     door.put(path, JSON, b"[1,22,333]")
     door.post(path, JSON, b"4444")
-    door.post(path, JSON | {"Stream-Closed": "true"}, b"[5,6]")
+    door.post(path, JSON, b"[5,6]")
+    door.post(path, {"Stream-Closed": "true"})
     ends = [0, 2, 5, 9, 14, 16, 18]
     for last in range(1, 7):
         found = start(door, path, last=str(last))
         assert found == {"offset": f"{ends[-1 - last]:016}", "messages": last, "complete": True}
         assert len(door.get(f"{path}?offset={found['offset']}").json) == last
     assert start(door, path, last="100") == {"offset": f"{0:016}", "messages": 6, "complete": True}
-
-
-def test_a_closing_batch_without_data_does_not_count_as_a_message(door: Door, path: str) -> None:
-    door.put(path, JSON, b"[1,2]")
-    door.post(path, {"Stream-Closed": "true"})
-    assert start(door, path, last="1") == {"offset": f"{2:016}", "messages": 1, "complete": True}
 
 
 def test_the_last_messages_of_a_fork_reach_into_its_source(door: Door, path: str) -> None:
@@ -338,14 +332,6 @@ def test_counting_the_last_messages_stops_after_a_few_queries(
     assert start(door, f"{path}/f", last="3") == {"offset": f"{8:016}", "messages": 1, "complete": False}
 
 
-def test_messages_below_what_is_retained_are_not_counted(door: Door, path: str) -> None:
-    bucket = f"/start-{path.rpartition('/')[2]}"
-    door.put(bucket)
-    door.put(f"{bucket}/run", JSON, b"[1,2,3]")
-    door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b"3")
-    assert start(door, f"{bucket}/run", last="3") == {"offset": f"{4:016}", "messages": 1, "complete": True}
-
-
 def test_the_start_point_of_a_time_is_the_first_batch_written_from_then_on(
     door: Door, path: str, clock: Clock
 ) -> None:
@@ -353,8 +339,10 @@ def test_the_start_point_of_a_time_is_the_first_batch_written_from_then_on(
     chance = random.Random(7)
     began_ms = clock()
     door.put(path, TEXT)
+    empty = start(door, path, **{"from": "2026-11-21T10:00Z"})
+    assert empty == {"offset": f"{0:016}", "messages": None, "complete": True}
     times = []
-    for _ in range(40):
+    for _ in range(20):
         clock.advance(chance.choice([0, 1, 1000, 3_600_000]))
         door.post(path, TEXT, b"x" * chance.choice([1, 10, 5000]))
         times.append((clock(), int(door.head(path).next_offset)))
@@ -363,14 +351,6 @@ def test_the_start_point_of_a_time_is_the_first_batch_written_from_then_on(
         later = [number for number, (ms, _) in enumerate(times) if ms >= at_ms]
         expected = begins[later[0]] if later else begins[-1]
         assert int(start(door, path, **{"from": instant(at_ms)})["offset"]) == expected
-
-
-def test_the_start_point_of_any_time_in_an_empty_stream_is_its_tail(
-    door: Door, path: str, clock: Clock
-) -> None:
-    door.put(path, TEXT)
-    found = start(door, path, **{"from": "2026-11-21T10:00Z"})
-    assert found == {"offset": f"{0:016}", "messages": None, "complete": True}
 
 
 def test_the_start_point_of_a_time_takes_few_queries(door: Door, path: str, clock: Clock) -> None:
@@ -390,11 +370,8 @@ def test_the_start_point_of_a_time_takes_few_queries(door: Door, path: str, cloc
         ("", "last (a number of messages) or from"),
         ("last=1&from=2026-11-21T10:00Z", "not both"),
         ("last=0", "between 1 and 10000"),
-        ("last=-1", "between 1 and 10000"),
         ("last=10001", "between 1 and 10000"),
-        ("from=yesterday", "RFC 3339"),
         ("from=2026-11-21T10:00", "RFC 3339"),
-        ("from=2026-13-21T10:00Z", "RFC 3339"),
         ("from=2026-11-21T10:00+01:00", "%2B"),
     ],
 )
@@ -402,8 +379,7 @@ def test_a_wrong_start_point_is_refused_with_the_reason(
     door: Door, make_stream: Callable[..., str], query: str, reason: str
 ) -> None:
     refused = door.get(f"/v1/start?stream={make_stream()}&{query}")
-    assert refused.status == 400
-    assert reason in refused.json["error"]
+    assert (refused.status, reason in refused.json["error"]) == (400, True)
 
 
 # --- times --------------------------------------------------------------------------
@@ -428,13 +404,8 @@ def test_the_times_of_a_page_are_those_of_its_appends(door: Door, path: str, clo
     inside = door.get(f"{asked}&offset={2:016}").json
     assert (inside["messages"], inside["bytes"]) == ([1, 3], [3, 8])
     at_tail = door.get(f"{asked}&offset={13:016}")
-    assert at_tail.json == {
-        "offset": f"{13:016}",
-        "end_offset": f"{13:016}",
-        "times_ms": [],
-        "messages": [],
-        "bytes": [],
-    }
+    end = f"{13:016}"
+    assert at_tail.json == {"offset": end, "end_offset": end, "times_ms": [], "messages": [], "bytes": []}
     assert at_tail["cache-control"] == "no-store"
 
 
@@ -446,23 +417,6 @@ def test_times_have_the_entity_tag_of_their_page_and_get_304(door: Door, path: s
     assert answer["cache-control"] == "public, no-cache"
     unchanged = door.get(asked, {"If-None-Match": answer["etag"] or ""})
     assert (unchanged.status, unchanged["etag"], unchanged.body) == (304, answer["etag"], b"")
-    door.delete(path)
-    door.put(path, JSON, b"[1,22]")
-    changed = door.get(asked, {"If-None-Match": answer["etag"] or ""})
-    assert changed.status == 200
-    assert changed["etag"] != answer["etag"]
-
-
-def test_times_of_a_stream_in_a_bucket_below_what_is_retained_are_410_with_the_way_on(
-    door: Door, path: str
-) -> None:
-    bucket = f"/times-{path.rpartition('/')[2]}"
-    door.put(bucket)
-    door.put(f"{bucket}/run", JSON, b"[1,2,3]")
-    door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b"3")
-    refused = door.get(f"/v1/times?stream={bucket}/run&offset=-1")
-    assert (refused.status, refused.next_offset) == (410, f"{4:016}")
-    assert door.get(f"/v1/times?stream={bucket}/run&offset={refused.next_offset}").json["messages"] == [1]
 
 
 @pytest.mark.parametrize(
@@ -470,7 +424,6 @@ def test_times_of_a_stream_in_a_bucket_below_what_is_retained_are_410_with_the_w
     [
         ("offset=now", 400, "-1, or a Stream-Next-Offset"),
         ("offset=", 400, "-1, or a Stream-Next-Offset"),
-        ("offset=x", 400, "-1, or a Stream-Next-Offset"),
         (f"offset={1:016}", 400, "not the end of a message"),
         (f"offset={5:016}", 410, "beyond the end of the stream"),
         ("offset=-1&offset=-1", 400, "once"),
@@ -481,8 +434,7 @@ def test_an_offset_that_has_no_times_is_refused_with_the_reason(
 ) -> None:
     path = make_stream("application/json", b"[1,2]")
     refused = door.get(f"/v1/times?stream={quote(path)}&{query}")
-    assert refused.status == status
-    assert reason in refused.json["error"]
+    assert (refused.status, reason in refused.json["error"]) == (status, True)
 
 
 # --- the rest -----------------------------------------------------------------------

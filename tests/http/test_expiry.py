@@ -47,13 +47,9 @@ def test_a_stream_is_readable_until_the_last_millisecond_of_its_ttl(
 ) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS - 1)
-    assert door.head(path).status == 200
-    assert door.get(path).body == b"data"
-
-
-def test_a_stream_gets_404_after_its_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
-    clock.advance(WINDOW_MS + LATE_MS)
+    assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
+    assert door.head(path)["stream-ttl"] == str(TTL_SECONDS), "the whole of it, not the rest"
+    clock.advance(LATE_MS + 1)
     assert statuses(door, path) == [404] * 8
 
 
@@ -93,16 +89,6 @@ def test_a_read_or_a_write_renews_the_whole_ttl(
     assert door.head(path).status == 404
 
 
-@pytest.mark.parametrize("touch", READS.values(), ids=READS.keys())
-def test_a_stream_that_is_read_once_in_each_window_never_ends(
-    door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer]
-) -> None:
-    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
-    for _ in range(5):
-        clock.advance(WINDOW_MS - 1)
-        assert touch(door, path).status in {200, 204, 304}
-
-
 def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
     """§5.1: HEAD does not renew. Nor does a refused request, or a request to another stream."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
@@ -115,12 +101,6 @@ def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream:
         assert door.get(f"{path}/below").status == 404
     clock.advance(LATE_MS)
     assert door.head(path).status == 404
-
-
-def test_head_returns_the_whole_ttl_not_the_rest_of_it(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(Stream_TTL=str(TTL_SECONDS))
-    clock.advance(WINDOW_MS // 2)
-    assert door.head(path)["stream-ttl"] == str(TTL_SECONDS)
 
 
 def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_stream(
@@ -139,34 +119,20 @@ def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_str
     assert (door.head(path).status, server.head(path).status) == (404, 404)
 
 
-def test_a_ttl_of_zero_creates_a_stream_that_is_already_expired(door: Door, path: str) -> None:
-    assert door.put(path, TEXT | {"Stream-TTL": "0"}, b"x").status == 201
-    assert door.get(path).status == 404
-
-
-def test_the_largest_ttl_is_accepted(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"x", Stream_TTL=str(2**53 - 1))
-    clock.advance(10**10)
-    assert door.get(path).body == b"x"
-    assert door.head(path)["stream-ttl"] == str(2**53 - 1)
-
-
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_no_cache_may_serve_a_stream_beyond_its_window(door: Door, make_stream: Make, live: str) -> None:
-    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
-    url = f"{path}?offset=-1&cursor={door.cursor_of(path)}{live}"
-    assert door.get(url)["cache-control"] == "public, max-age=60, stale-while-revalidate=45"
-
-
-@pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_no_cache_may_serve_a_stream_beyond_its_fixed_end(
+def test_no_cache_may_serve_a_stream_beyond_its_end(
     door: Door, make_stream: Make, clock: Clock, live: str
 ) -> None:
+    """Every number is in `protocol/test_caching.py`."""
     path = make_stream(body=b"data", Stream_Expires_At=later(clock, 3))
     url = f"{path}?offset=-1&cursor={door.cursor_of(path)}{live}"
     assert door.get(url)["cache-control"] == "public, max-age=3, stale-while-revalidate=0"
     clock.advance(2_500)
     assert door.get(url)["cache-control"] == "no-store"
+    window = f"{path}/window"
+    door.put(window, TEXT | {"Stream-TTL": str(TTL_SECONDS)}, b"data")
+    url = f"{window}?offset=-1&cursor={door.cursor_of(window)}{live}"
+    assert door.get(url)["cache-control"] == "public, max-age=60, stale-while-revalidate=45"
 
 
 REPEATED: dict[str, tuple[dict[str, str], bytes]] = {
@@ -183,7 +149,7 @@ def test_an_accepted_duplicate_renews_the_window(
     """§5.1: a write renews, and a repeated append is a write that has succeeded for its client."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     first = door.post(path, headers, body)
-    for _ in range(5):
+    for _ in range(2):
         clock.advance(WINDOW_MS - 1)
         again = door.post(path, headers, body)
         assert (again.status, again.next_offset) == (204, first.next_offset)
@@ -213,25 +179,14 @@ def test_expires_at_is_exact_to_the_millisecond(door: Door, make_stream: Make, c
     assert statuses(door, path) == [404] * 8
 
 
-def test_a_fixed_instant_is_not_renewed(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"data", Stream_Expires_At=later(clock, 60))
-    for _ in range(59):
-        clock.advance(1000)
-        assert door.get(path).status == 200
-    assert door.post(path, TEXT, b"x").status == 204
-    clock.advance(1000)
-    assert door.get(path).status == 404
-
-
-@pytest.mark.parametrize("at", ["1970-01-01T00:00:00Z", "1931-05-05T05:05:05Z", "2001-01-01T00:00:00+14:00"])
-def test_a_stream_with_an_expiry_in_the_past_is_created_and_has_expired(
-    door: Door, path: str, at: str
+@pytest.mark.parametrize("lifetime", [{"Stream-TTL": "0"}, {"Stream-Expires-At": "1931-05-05T05:05:05Z"}])
+def test_a_stream_that_ends_before_it_begins_is_created_and_has_expired(
+    door: Door, path: str, lifetime: dict[str, str]
 ) -> None:
     """The specification names no error for it: the PUT gets 201, and so does a repeated one."""
     for _ in range(2):
-        assert door.put(path, TEXT | {"Stream-Expires-At": at}, b"x").status == 201
-        assert door.get(path).status == 404
-        assert door.head(path).status == 404
+        assert door.put(path, TEXT | lifetime, b"x").status == 201
+        assert [door.get(path).status, door.head(path).status] == [404, 404]
 
 
 # --- and again ----------------------------------------------------------------------
@@ -242,7 +197,7 @@ def test_an_expired_stream_can_be_created_again_and_starts_empty(
 ) -> None:
     """It gets 201, not 200 or 409, and has nothing of the expired stream."""
     path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS))
-    door.post(path, TEXT | PRODUCER | {"Stream-Seq": "9"}, b"older")
+    door.post(path, TEXT | PRODUCER | CLOSE | {"Stream-Seq": "9"}, b"older")
     old = door.get(path)
     clock.advance(WINDOW_MS + LATE_MS)
     again = door.put(path, {"Content-Type": "application/json"})
@@ -253,18 +208,3 @@ def test_an_expired_stream_can_be_created_again_and_starts_empty(
     assert door.post(path, json, b"1").status == 200
     clock.advance(10 * WINDOW_MS)
     assert door.get(path).json == [1], "the old window has no say any more"
-
-
-def test_an_expired_closed_stream_can_be_created_again(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS), Stream_Closed="true")
-    clock.advance(WINDOW_MS + LATE_MS)
-    assert door.put(path, TEXT, b"new").status == 201
-    assert door.post(path, TEXT, b"er").status == 204
-    assert door.get(path).body == b"newer"
-
-
-def test_the_same_put_before_the_stream_expires_gets_200(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
-    clock.advance(WINDOW_MS - 1)
-    assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
-    assert door.get(path).body == b"data"

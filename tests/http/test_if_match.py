@@ -53,28 +53,16 @@ def test_an_append_with_another_etag_gets_412_with_the_current_tail(door: Door, 
     assert door.post(stream, TEXT | {"If-Match": refused.headers["etag"]}, b"c").status == 204
 
 
-def test_if_match_star_accepts_any_existing_stream(door: Door, stream: str) -> None:
+def test_if_match_takes_strong_tags_of_this_incarnation_or_a_star(door: Door, stream: str) -> None:
+    """RFC 9110 §13.1.1. Every form is in `protocol/test_caching.py`."""
     assert door.post(stream, TEXT | {"If-Match": "*"}, b"b").status == 204
     assert door.post(f"{stream}/none", TEXT | {"If-Match": "*"}, b"b").status == 404
-
-
-def test_a_weak_etag_matches_nothing(door: Door, stream: str) -> None:
-    """RFC 9110 §13.1.1 compares strongly."""
     etag = door.head(stream).headers["etag"]
     assert door.post(stream, TEXT | {"If-Match": f"W/{etag}"}, b"b").status == 412
-
-
-@pytest.mark.parametrize("value", ["", "abc", '"abc', "0000000000000001", '*, "a"', '"a" "b"'])
-def test_an_if_match_that_is_not_an_entity_tag_gets_400(door: Door, stream: str, value: str) -> None:
-    refused = door.post(stream, TEXT | {"If-Match": value}, b"b")
-    assert refused.status == 400
-    assert "If-Match" in refused.json["error"]
-
-
-def test_the_etag_of_an_earlier_stream_of_the_same_name_does_not_match(door: Door, stream: str) -> None:
-    etag = door.head(stream).headers["etag"]
+    refused = door.post(stream, TEXT | {"If-Match": "abc"}, b"b")
+    assert (refused.status, "If-Match" in refused.json["error"]) == (400, True)
     assert door.delete(stream).status == 204
-    assert door.put(stream, TEXT, b"a").status == 201
+    assert door.put(stream, TEXT, b"ab").status == 201
     assert door.post(stream, TEXT | {"If-Match": etag}, b"b").status == 412
 
 

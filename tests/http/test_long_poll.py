@@ -73,38 +73,17 @@ def test_a_long_poll_before_the_end_of_a_closed_stream_gets_the_rest_of_it(serve
     assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"ata", "true")
 
 
-@pytest.mark.usefixtures("small_pages")
-def test_a_long_poll_returns_one_page_when_there_is_more(server: Door, path: str) -> None:
-    """The response says neither up to date nor closed."""
-    server.put(path, TEXT, b"0123456789")
-    server.post(path, TEXT | CLOSE, b"more")
-    answer = server.get(f"{path}?offset=-1{POLL}")
-    assert (answer.status, answer.body) == (200, b"0123456789")
-    assert (answer["stream-up-to-date"], answer["stream-closed"]) == (None, None)
-    assert answer["stream-cursor"]
-
-
-@pytest.mark.parametrize("ahead", [-5, -1, 0, 1, 180, 10**7])
+@pytest.mark.parametrize("ahead", [-1, 0, 180])
 def test_the_cursor_is_later_than_the_clients_own(
     door: Door, make_stream: Make, clock: Clock, ahead: int
 ) -> None:
-    """§10.1: with data and without."""
+    """§10.1: with data and without. Otherwise a cache would answer the same URL for ever."""
     path = make_stream(body=b"data")
     client = door.cursor_of(path, interval(clock) + ahead)
     answers = [door.get(f"{path}?offset={offset}{POLL}&cursor={client}") for offset in ("-1", "now")]
     assert [answer.status for answer in answers] == [200, 204]
     expected = door.cursor_of(path, max(interval(clock), interval(clock) + ahead + 1))
     assert [answer["stream-cursor"] for answer in answers] == [str(expected)] * 2
-
-
-def test_a_client_that_sends_the_cursors_it_gets_never_repeats_a_url(door: Door, make_stream: Make) -> None:
-    """Otherwise a cache would answer the same URL for ever."""
-    path = make_stream(body=b"data")
-    cursor, seen = "0", set()
-    for _ in range(5):
-        cursor = door.get(f"{path}?offset=now{POLL}&cursor={cursor}")["stream-cursor"] or ""
-        assert cursor not in seen
-        seen.add(cursor)
 
 
 # --- waiting ------------------------------------------------------------------------
@@ -136,58 +115,45 @@ async def poll_while(
         return await exchange.until(lambda _: exchange.done)
 
 
-@pytest.mark.parametrize("offset", ["0000000000000003", "now"])
+@pytest.mark.parametrize("offset", ["0000000000000002", "now"])
 def test_an_append_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str, offset: str) -> None:
-    server.put(path, TEXT, b"old")
-    answer = server.run(
-        poll_while(
-            server, looked, f"{path}?offset={offset}{POLL}", lambda: server.ask("POST", path, TEXT, b"new")
-        )
-    )
-    assert (answer.status, answer.body) == (200, b"new")
-    assert answer.next_offset == "0000000000000006"
-    assert answer["stream-up-to-date"] == "true"
-    assert answer["stream-cursor"]
-    assert answer["stream-closed"] is None
-
-
-def test_data_for_offset_now_is_not_cached(server: Door, looked: asyncio.Event, path: str) -> None:
     """§8, §10.1: `now` is another offset at every moment. A cache that kept the response would give old data
     to a later reader. So the response has no ETag either."""
     server.put(path, JSON, b"[1]")
-    answer = server.run(
-        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, JSON, b"[2]"))
-    )
+    target = f"{path}?offset={offset}{POLL}"
+    answer = server.run(poll_while(server, looked, target, lambda: server.ask("POST", path, JSON, b"[2]")))
     assert (answer.status, answer.json) == (200, [2])
-    assert answer["cache-control"] == "no-store"
-    assert answer["etag"] is None
+    assert (answer.next_offset, answer["stream-up-to-date"]) == ("0000000000000004", "true")
+    assert answer["stream-cursor"]
+    assert answer["stream-closed"] is None
+    if offset == "now":
+        assert (answer["cache-control"], answer["etag"]) == ("no-store", None)
 
 
-def test_a_close_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "headers", "body", "status", "closed"),
+    [
+        ("POST", CLOSE, b"", 204, "true"),
+        ("POST", TEXT | CLOSE, b"end", 200, "true"),
+        ("DELETE", {}, b"", 404, None),
+    ],
+)
+def test_the_end_of_a_stream_wakes_a_long_poll(  # noqa: PLR0917 - fixtures and a case
+    server: Door,
+    looked: asyncio.Event,
+    path: str,
+    method: str,
+    headers: dict[str, str],
+    body: bytes,
+    status: int,
+    closed: str | None,
+) -> None:
     server.put(path, TEXT, b"old")
-    answer = server.run(
-        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, CLOSE))
-    )
-    assert (answer.status, answer["stream-closed"], answer["stream-up-to-date"]) == (204, "true", "true")
-    assert answer.next_offset == "0000000000000003"
-
-
-def test_an_append_that_closes_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
-    server.put(path, TEXT, b"old")
-    answer = server.run(
-        poll_while(
-            server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, TEXT | CLOSE, b"end")
-        )
-    )
-    assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"end", "true")
-
-
-def test_a_deletion_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
-    server.put(path, TEXT)
-    answer = server.run(
-        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("DELETE", path))
-    )
-    assert answer.status == 404
+    target = f"{path}?offset=now{POLL}"
+    answer = server.run(poll_while(server, looked, target, lambda: server.ask(method, path, headers, body)))
+    assert (answer.status, answer["stream-closed"], answer["stream-up-to-date"]) == (status, closed, closed)
+    if status != 404:
+        assert (answer.body, answer.next_offset) == (body, f"{3 + len(body):016d}")
 
 
 def test_an_append_to_another_stream_does_not_wake_a_long_poll(

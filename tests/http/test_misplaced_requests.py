@@ -14,7 +14,6 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
     ("headers", "body"),
     [
         (TEXT, b""),
-        ({"Content-Type": "application/octet-stream"}, b""),
         ({"Stream-TTL": "60"}, b""),
         ({"Stream-Closed": "true"}, b""),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, b""),
@@ -58,11 +57,10 @@ def test_a_name_too_short_for_a_bucket_gets_400_that_says_where_streams_live(doo
         assert "/v1/stream/" in refused.json["error"]
 
 
-@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_the_reserved_stream_id_gets_400_that_names_it(door: Door, method: str) -> None:
-    refused = door(method, "/agents/streams", TEXT, b"x")
-    assert refused.status == 400
-    assert "'streams' is reserved" in refused.json["error"]
+def test_the_reserved_stream_id_gets_400_that_names_it(door: Door) -> None:
+    for method in ("PUT", "POST", "DELETE"):
+        refused = door(method, "/agents/streams", TEXT, b"x")
+        assert (refused.status, "'streams' is reserved" in refused.json["error"]) == (400, True)
 
 
 @pytest.mark.parametrize("value", [*FORM.values(), "multipart/form-data; boundary=a", "Multipart/Form-Data"])

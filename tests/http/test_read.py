@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -43,19 +41,10 @@ def test_a_read_without_an_offset_returns_the_whole_stream(door: Door, make_stre
     )
 
 
-@pytest.mark.parametrize("query", ["?offset=-1", "?offset=0000000000000000", "?cursor=x", "?unknown=1"])
-def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stream: Make, query: str) -> None:
+def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"hello")
-    assert door.get(path + query) == door.get(path)
-
-
-def test_a_read_goes_on_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"one,")
-    first = door.get(path)
-    door.post(path, TEXT, b"two,")
-    second = door.get(f"{path}?offset={first.next_offset}")
-    assert (second.body, state(second)) == (b"two,", ("true", None))
-    assert door.get(path).body == b"one,two,"
+    for query in ("?offset=-1", "?offset=0000000000000000", "?cursor=x", "?unknown=1"):
+        assert door.get(path + query) == door.get(path)
 
 
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
@@ -64,44 +53,25 @@ def test_a_read_at_the_tail_is_empty_and_not_cached(
 ) -> None:
     """It is up to date and returns the requested offset. No cache may keep it, because the next append makes
     it wrong."""
-    path = make_stream(content_type, b"1")
-    tail = door.head(path).next_offset
-    answer = door.get(f"{path}?offset={tail}")
-    assert (answer.status, answer.body, answer.next_offset) == (200, empty, tail)
-    assert state(answer) == ("true", None)
-    assert answer["cache-control"] == "no-store"
-    assert answer["etag"]
-
-
-@pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
-def test_an_empty_stream_reads_as_empty(
-    door: Door, make_stream: Make, content_type: str, empty: bytes
-) -> None:
-    answer = door.get(make_stream(content_type))
-    assert (answer.body, answer.next_offset) == (empty, "0000000000000000")
-    assert state(answer) == ("true", None)
+    path = make_stream(content_type)
+    for _ in range(2):
+        tail = door.head(path).next_offset
+        answer = door.get(f"{path}?offset={tail}")
+        assert (answer.status, answer.body, answer.next_offset) == (200, empty, tail)
+        assert state(answer) == ("true", None)
+        assert answer["cache-control"] == "no-store"
+        assert answer["etag"]
+        door.post(path, {"Content-Type": content_type}, b"1")
 
 
 def test_a_byte_stream_is_read_from_any_byte(door: Door, make_stream: Make) -> None:
-    path = make_stream("application/octet-stream", b"0123")
-    for body in (b"4567", b"89"):
-        door.post(path, {"Content-Type": "application/octet-stream"}, body)
-    for position in range(11):
+    kind = "application/octet-stream"
+    first, then = bytes(range(256)), bytes(reversed(range(256)))
+    path = make_stream(kind, first)
+    door.post(path, {"Content-Type": kind}, then)
+    for position in (0, 1, 255, 256, 257, 512):
         answer = door.get(f"{path}?offset={position:016d}")
-        assert (answer.body, answer.next_offset) == (b"0123456789"[position:], "0000000000000010")
-    assert door.get(f"{path}?offset={11:016d}").status == 410
-
-
-def test_each_message_of_an_append_has_an_offset_to_read_from(door: Door, make_stream: Make) -> None:
-    """The end of each message is a valid offset; a position inside a message is not."""
-    path = make_stream("application/json", b'[1, "zwei", {"three": 3}]')
-    found = []
-    for position in range(int(door.head(path).next_offset) + 1):
-        answer = door.get(f"{path}?offset={position:016d}")
-        assert answer.status in {200, 400}
-        if answer.status == 200:
-            found.append(answer.json)
-    assert found == [[1, "zwei", {"three": 3}], ["zwei", {"three": 3}], [{"three": 3}], []]
+        assert (answer.body, answer.next_offset) == ((first + then)[position:], f"{512:016d}")
 
 
 # --- closed streams -----------------------------------------------------------------
@@ -121,14 +91,6 @@ def test_a_reader_learns_that_the_stream_is_closed_with_the_final_data_or_after_
     assert whole["stream-cursor"] is behind["stream-cursor"] is None, "nobody is to come back"
     bound = door.get(f"{path}?offset={whole.next_offset}&cursor={door.cursor_of(path)}")
     assert bound["cache-control"] == SHARED
-
-
-def test_a_reader_at_the_tail_learns_that_the_stream_was_closed_since(door: Door, make_stream: Make) -> None:
-    path = make_stream("application/json", b"[1]")
-    tail = door.get(path).next_offset
-    door.post(path, CLOSE)
-    answer = door.get(f"{path}?offset={tail}")
-    assert (answer.body, state(answer)) == (b"[]", ("true", "true"))
 
 
 # --- caches -------------------------------------------------------------------------
@@ -208,45 +170,18 @@ def test_pages_together_are_the_whole_stream(door: Door, make_stream: Make, clos
     assert pages[-1].next_offset == door.head(path).next_offset
 
 
-@pytest.mark.usefixtures("small_pages")
-def test_a_page_that_ends_before_the_closing_batch_is_followed_by_the_end(
-    door: Door, make_stream: Make
-) -> None:
-    """The page has all data but may not know of the close: then the next read tells it."""
-    path = make_stream(body=b"0123456789")
-    door.post(path, CLOSE)
-    page = door.get(path)
-    end = door.get(f"{path}?offset={page.next_offset}")
-    assert page.body + end.body == b"0123456789"
-    assert "true" in (state(page)[1], state(end)[1])
-    assert state(end) == ("true", "true")
-
-
-def test_a_page_can_begin_inside_a_batch(
+def test_a_page_that_does_not_reach_the_tail_says_so(
     door: Door, make_stream: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It can begin inside a batch, and end before the closing batch."""
     path = make_stream(body=b"0123456789")
     door.post(path, TEXT, b"abc")
-    door.post(path, TEXT, b"def")
+    door.post(path, TEXT | CLOSE, b"def")
     monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=5))
     page = door.get(f"{path}?offset={8:016d}")
     assert (page.body, state(page)) == (b"89abc", (None, None))
-    page = door.get(f"{path}?offset={page.next_offset}")
-    assert (page.body, state(page)) == (b"def", ("true", None))
-
-
-def test_a_page_is_about_four_megabytes(door: Door, make_stream: Make) -> None:
-    """Whether the bytes lie in the table or in S3."""
-    path = make_stream()
-    body = b"x" * 1_500_000
-    for _ in range(4):
-        door.post(path, TEXT, body)
-    first = door.get(path)
-    assert 1_500_000 <= len(first.body) <= 4 * 1024 * 1024
-    assert state(first) == (None, None)
-    rest = door.get(f"{path}?offset={first.next_offset}")
-    assert len(first.body) + len(rest.body) == 6_000_000
-    assert state(rest) == ("true", None)
+    end = door.get(f"{path}?offset={page.next_offset}")
+    assert (end.body, state(end)) == (b"def", ("true", "true"))
 
 
 # --- offset=now ---------------------------------------------------------------------
@@ -254,26 +189,19 @@ def test_a_page_is_about_four_megabytes(door: Door, make_stream: Make) -> None:
 
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("content", [b"", b"123"])
 def test_offset_now_returns_no_data_and_the_tail(
-    door: Door, make_stream: Make, *, content_type: str, empty: bytes, closed: bool, content: bytes
+    door: Door, make_stream: Make, content_type: str, empty: bytes, closed: bool
 ) -> None:
-    """Whatever the stream holds. The response has no ETag, and no cache may keep it."""
-    path = make_stream(content_type, content, **({"Stream_Closed": "true"} if closed else {}))
-    answer = door.get(f"{path}?offset=now")
-    assert (answer.status, answer.body) == (200, empty)
-    assert answer.next_offset == door.head(path).next_offset
-    assert state(answer) == ("true", "true" if closed else None)
-    assert answer["cache-control"] == "no-store"
-    assert answer["content-type"] == content_type
-    assert answer["etag"] is None
-
-
-def test_offset_now_returns_the_offset_of_the_next_append(door: Door, make_stream: Make) -> None:
-    path = make_stream("application/json", b"[1,2]")
-    now = door.get(f"{path}?offset=now").next_offset
-    door.post(path, JSON, b"[3]")
-    assert door.get(f"{path}?offset={now}").json == [3]
+    """Whatever the stream holds. No cache may keep the response, and without an ETag it never gets 304."""
+    path = make_stream(content_type, b"123", **({"Stream_Closed": "true"} if closed else {}))
+    for headers in ({}, {"If-None-Match": "*"}, {"If-None-Match": door.head(path)["etag"] or ""}):
+        answer = door.get(f"{path}?offset=now", headers)
+        assert (answer.status, answer.body) == (200, empty)
+        assert answer.next_offset == door.head(path).next_offset
+        assert state(answer) == ("true", "true" if closed else None)
+        assert answer["cache-control"] == "no-store"
+        assert answer["content-type"] == content_type
+        assert answer["etag"] is None
 
 
 # --- If-None-Match ------------------------------------------------------------------
@@ -289,32 +217,12 @@ def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: 
         assert again[name] == first[name]
 
 
-@pytest.mark.parametrize(
-    ("forms", "status"),
-    [
-        (['"a" ,W/{} , "b"'], 304),
-        (['"other"', "{}"], 304),
-        (["*"], 304),
-        (['"other"'], 200),
-        ([","], 200),
-    ],
-)
-def test_if_none_match_is_a_list_of_tags_in_any_number_of_headers(
-    door: Door, make_stream: Make, forms: list[str], status: int
-) -> None:
-    """RFC 9110 §13.1.2. Every form is in `protocol/test_caching.py`. `{}` stands for the response's ETag."""
+def test_if_none_match_is_a_list_of_tags_in_any_number_of_headers(door: Door, make_stream: Make) -> None:
+    """RFC 9110 §13.1.2. Every form is in `protocol/test_caching.py`."""
     path = make_stream(body=b"hello")
     etag = door.get(path)["etag"] or ""
-    asked = [("If-None-Match", form.replace("{}", etag)) for form in forms]
-    assert door.get(path, asked).status == status
-
-
-def test_an_append_changes_the_entity_tag(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"hello")
-    etag = door.get(path)["etag"] or ""
-    door.post(path, TEXT, b"!")
-    answer = door.get(path, {"If-None-Match": etag})
-    assert (answer.status, answer.body) == (200, b"hello!")
+    for forms, status in ((['"other"', etag], 304), ([f'"a" ,W/{etag}'], 304), (["*"], 304), (['"b"'], 200)):
+        assert door.get(path, [("If-None-Match", form) for form in forms]).status == status
 
 
 @pytest.mark.parametrize("query", ["", "?offset=0000000000000005"])
@@ -322,25 +230,12 @@ def test_closing_a_stream_changes_its_entity_tag(door: Door, make_stream: Make, 
     """§10.1: otherwise a 304 would hide the close from a client that has the data already."""
     path = make_stream(body=b"hello")
     before = door.get(path + query)
+    assert (before.status, state(before)) == (200, ("true", None))
     door.post(path, CLOSE)
     after = door.get(path + query, {"If-None-Match": before["etag"] or ""})
     assert (after.status, after["stream-closed"]) == (200, "true")
     assert after["etag"] != before["etag"]
     assert door.get(path + query, {"If-None-Match": after["etag"] or ""}).status == 304
-
-
-def test_different_ranges_have_different_entity_tags(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"hello")
-    tags = {door.get(f"{path}?offset={position:016d}")["etag"] for position in range(6)}
-    assert len(tags) == 6
-
-
-def test_offset_now_never_gets_304(door: Door, make_stream: Make) -> None:
-    """The response to `offset=now` has no ETag, so no client can have one to send."""
-    path = make_stream(body=b"hello")
-    etag = door.get(f"{path}?offset=0000000000000005")["etag"] or ""
-    for value in (etag, "*"):
-        assert door.get(f"{path}?offset=now", {"If-None-Match": value}).status == 200
 
 
 # --- HEAD ---------------------------------------------------------------------------
@@ -358,16 +253,8 @@ def test_head_returns_the_metadata_without_a_body(door: Door, make_stream: Make)
     assert answer["content-length"] is None, "it would be the length of the body a GET gets"
 
 
-def test_head_of_a_closed_stream_says_that_it_is_closed(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"data")
-    door.post(path, CLOSE)
-    answer = door.head(path)
-    assert (answer["stream-closed"], answer.next_offset) == ("true", "0000000000000004")
-
-
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("Stream-TTL", "3600"), ("Stream-Expires-At", "2040-01-01T01:00:00.5+01:00")],
+    ("name", "value"), [("Stream-TTL", "3600"), ("Stream-Expires-At", "2040-01-01T01:00:00.5+01:00")]
 )
 def test_head_returns_the_expiry_as_it_was_given(
     door: Door, make_stream: Make, name: str, value: str
@@ -376,34 +263,3 @@ def test_head_returns_the_expiry_as_it_was_given(
     path = make_stream(**{name.replace("-", "_"): value})
     assert door.head(path)[name] == value
     check_absent(door.get(path), "stream-ttl", "stream-expires-at")
-
-
-# --- what is read is what was written -----------------------------------------------
-
-
-def test_every_byte_value_is_read_back(door: Door, make_stream: Make) -> None:
-    path = make_stream("application/octet-stream", bytes(range(256)))
-    door.post(path, {"Content-Type": "application/octet-stream"}, bytes(reversed(range(256))))
-    assert door.get(path).body == bytes(range(256)) + bytes(reversed(range(256)))
-
-
-def test_json_values_of_every_kind_are_read_back(door: Door, make_stream: Make) -> None:
-    path = make_stream("application/json")
-    values: list[Any] = [
-        None,
-        True,
-        0,
-        -1.5,
-        "",
-        "\u0000\u2028\U0001f30a",
-        [],
-        {},
-        [[]],
-        {"": {"": []}},
-        "a,b]",
-        '"',
-        "\\",
-    ]
-    for value in values:
-        assert door.post(path, JSON, json.dumps([value]).encode()).status == 204
-    assert door.get(path).json == values

@@ -15,18 +15,14 @@ from tidemark.service.retention import trim_below
 JSON = {"Content-Type": "application/json"}
 
 
-def test_limits_are_told_as_they_were_asked_for(door: Door, path: str) -> None:
-    asked = {"Stream-Retain-Seconds": "86400", "Stream-Retain-Bytes": "1000000"}
-    assert door.put(path, JSON | asked).status == 201
-    answer = door.head(path)
-    assert {name: answer[name] for name in asked} == asked
-    assert answer["Stream-Retained-Offset"] is None
+def trim(world: World, path: str) -> None:
+    key = parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
+    assert trim_below(world.process().stores, key, 2)
 
 
 def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world: World, path: str) -> None:
     door.put(path, JSON, b"[1,22]")
-    key = parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
-    assert trim_below(world.process().stores, key, 2)
+    trim(world, path)
     answer = door.get(f"{path}?offset=0000000000000000")
     assert (answer.status, answer["cache-control"]) == (410, "no-store")
     assert b"Offsets below 0000000000000002 are no longer retained: read on from there" in answer.body
@@ -42,8 +38,7 @@ def test_the_beginning_is_the_earliest_that_is_retained(
     remembers the stream as it was, the second time as it is."""
     door.put(path, JSON, b"[1,22]")
     door.post(path, JSON | {"Stream-Closed": "true"})
-    key = parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
-    assert trim_below(world.process().stores, key, 2)
+    trim(world, path)
     for _ in range(2):
         answer = door.get(f"{path}{query}")
         assert (answer.status, b"[22]" in answer.body) == (200, True)
@@ -102,12 +97,13 @@ def test_a_bucket_without_limits_has_streams_without_limits(door: Door) -> None:
     assert limits(door, f"{bucket}/a") == (None, None)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "a day", "", "99999999999999999999"])
 @pytest.mark.parametrize("name", LIMITED)
-def test_a_bucket_with_an_invalid_limit_is_refused(door: Door, name: str, value: str) -> None:
+def test_a_bucket_with_an_invalid_limit_is_refused(door: Door, name: str) -> None:
+    """Every invalid one is in `protocol/test_retention.py`."""
     bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    answer = door.put(bucket, {name: value})
-    assert (answer.status, name in answer.json["error"]) == (400, True)
+    for value in ("0", "a day", ""):
+        answer = door.put(bucket, {name: value})
+        assert (answer.status, name in answer.json["error"]) == (400, True)
     assert door.get(bucket).status == 404
 
 

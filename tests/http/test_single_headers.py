@@ -7,6 +7,7 @@ import pytest
 from tests.http.asgi import Door
 
 TEXT = {"Content-Type": "text/plain"}
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 
 
 @pytest.fixture
@@ -35,10 +36,8 @@ def test_an_append_with_a_header_sent_twice_gets_400(door: Door, stream: str, na
 
 @pytest.mark.parametrize("name", ["Producer-Id", "Producer-Epoch", "Producer-Seq"])
 def test_a_producer_header_sent_twice_gets_400(door: Door, stream: str, name: str) -> None:
-    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
-    refused = door.post(stream, [*(TEXT | producer).items(), (name, producer[name])], b"x")
-    assert refused.status == 400
-    assert name in refused.json["error"]
+    refused = door.post(stream, [*(TEXT | PRODUCER).items(), (name, PRODUCER[name])], b"x")
+    assert (refused.status, name in refused.json["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +59,7 @@ def test_a_creation_with_a_header_sent_twice_gets_400(door: Door, path: str, nam
 
 def test_a_repeated_header_that_a_gateway_joined_gets_400(door: Door, stream: str) -> None:
     """API Gateway joins repeated headers with a comma before a function sees them."""
-    producer = {"Producer-Id": "p,p", "Producer-Epoch": "0", "Producer-Seq": "0"}
-    for headers in (producer, {"Stream-Seq": "a,b"}, {"Stream-Seq": "a, b"}):
+    for headers in (PRODUCER | {"Producer-Id": "p,p"}, {"Stream-Seq": "a,b"}, {"Stream-Seq": "a, b"}):
         refused = door.post(stream, TEXT | headers, b"x")
         assert refused.status == 400
         assert "must not contain a comma: gateways join repeated headers with one" in refused.json["error"]
@@ -82,55 +80,39 @@ def test_a_comma_in_quotes_is_a_part_of_the_content_type(door: Door, path: str) 
     assert door.head(path)["Content-Type"] == value
 
 
-@pytest.mark.parametrize("value", ["false", "1", "yes", "", "tru e", "no, never", "truely,no"])
-def test_any_other_value_of_stream_closed_counts_as_absent(door: Door, stream: str, value: str) -> None:
+@pytest.mark.parametrize("value", ["false", "1", "", "tru e", "no, never", "truely,no"])
+def test_any_other_value_of_stream_closed_counts_as_absent(door: Door, path: str, value: str) -> None:
     """§4.1."""
-    assert door.post(stream, TEXT | {"Stream-Closed": value}, b"x").status == 204
-    assert door.head(stream)["Stream-Closed"] is None
+    assert door.put(path, TEXT | {"Stream-Closed": value})["Stream-Closed"] is None
+    assert door.post(path, TEXT | {"Stream-Closed": value}, b"x").status == 204
+    assert door.head(path)["Stream-Closed"] is None
 
 
-@pytest.mark.parametrize("value", [" true", "true\t", " \t True \t"])
+@pytest.mark.parametrize("value", [" true", " \t True \t"])
 def test_spaces_around_a_value_do_not_count(door: Door, path: str, value: str) -> None:
     """RFC 9110 §5.5."""
-    created = door.put(path, {"Content-Type": " text/plain ", "Stream-TTL": " 60 ", "Stream-Closed": value})
-    assert created.status == 201
-    assert created["Stream-Closed"] == "true"
-    assert created["Content-Type"] == "text/plain"
-    assert door.head(path)["Stream-TTL"] == "60"
-
-
-def test_spaces_around_a_producer_id_do_not_count(door: Door, stream: str) -> None:
-    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
-    assert door.post(stream, TEXT | producer, b"x").status == 200
+    created = door.put(path, {"Content-Type": " text/plain ", "Stream-TTL": " 60 "})
+    assert (created["Content-Type"], door.head(path)["Stream-TTL"]) == ("text/plain", "60")
+    assert door.post(path, TEXT | PRODUCER, b"x").status == 200
     repeated = {"Producer-Id": " p\t", "Producer-Epoch": " 0", "Producer-Seq": "0 "}
-    assert door.post(stream, TEXT | repeated, b"x").status == 204
-    assert door.get(stream).body == b"x"
+    assert door.post(path, TEXT | repeated, b"x").status == 204
+    assert door.post(path, {"Stream-Closed": value})["Stream-Closed"] == "true"
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, br", "identity, gzip", "x"])
+@pytest.mark.parametrize("encoding", ["gzip", "identity, gzip", "x"])
 def test_a_body_with_content_encoding_gets_415(door: Door, path: str, stream: str, encoding: str) -> None:
     """The stream would serve it without the Content-Encoding, and no reader could tell."""
-    headers = TEXT | {"Content-Encoding": encoding}
-    for refused in (door.post(stream, headers, b"\x1f\x8b"), door.put(f"{path}/new", headers, b"\x1f\x8b")):
-        assert refused.status == 415
-        assert refused["Accept-Encoding"] == "identity"
-        assert "Content-Encoding" in refused.json["error"]
-    assert door.get(stream).body == b""
-    assert door.head(f"{path}/new").status == 404
-
-
-@pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
-def test_content_encoding_identity_is_accepted(door: Door, stream: str, encoding: str) -> None:
-    assert door.post(stream, TEXT | {"Content-Encoding": encoding}, b"x").status == 204
-
-
-def test_a_snapshot_with_content_encoding_gets_415(door: Door, path: str) -> None:
     bucket = f"/bucket-{path.rpartition('/')[2]}"
-    assert door.put(bucket).status == 201
+    door.put(bucket)
+    snapshot = f"{bucket}/a/snapshot/0000000000000003"
     assert door.put(f"{bucket}/a", TEXT, b"abc").status == 201
-    target = f"{bucket}/a/snapshot/0000000000000003"
-    assert door.put(target, TEXT | {"Content-Encoding": "gzip"}, b"\x1f\x8b").status == 415
-    assert door.put(target, TEXT, b"abc").status == 204
+    for method, place in (("POST", stream), ("PUT", f"{path}/new"), ("PUT", snapshot)):
+        refused = door(method, place, TEXT | {"Content-Encoding": encoding}, b"\x1f\x8b")
+        assert (refused.status, refused["Accept-Encoding"]) == (415, "identity")
+        assert "Content-Encoding" in refused.json["error"]
+    assert (door.get(stream).body, door.head(f"{path}/new").status) == (b"", 404)
+    for same in ("identity", " Identity ", ""):
+        assert door.post(stream, TEXT | {"Content-Encoding": same}, b"x").status == 204
 
 
 def test_location_does_not_use_a_host_that_a_client_claims(door: Door, path: str) -> None:

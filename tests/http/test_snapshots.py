@@ -79,9 +79,10 @@ def test_a_published_snapshot_is_read_back(door: Door, document: Document) -> No
     assert door.get(f"{document.path}/snapshot/{token(22)}").status == 404
 
 
-@pytest.mark.parametrize("kind", ["text/html", "image/svg+xml", "text/plain", "application/json"])
+@pytest.mark.parametrize("kind", ["text/html", "text/plain"])
 def test_no_answer_with_data_is_a_page_of_this_origin(door: Door, document: Document, kind: str) -> None:
-    """A browser runs no script of it, and saves what could have one. A 304 renews the headers it has kept."""
+    """A browser runs no script of it, and saves what could have one (`protocol/test_messages.py`). A 304
+    renews the headers it has kept."""
     path = f"{document.path}-{kind.replace('/', '-')}"
     door.put(path, {"Content-Type": kind}, b'["<script>"]')
     read = door.get(path)
@@ -96,20 +97,18 @@ def test_no_answer_with_data_is_a_page_of_this_origin(door: Door, document: Docu
     answers += [door.get(f"{document.path}/snapshot/{token(22)}"), document.bootstrap()]
     for number, each in enumerate(answers):
         assert each["content-security-policy"] == "sandbox"
-        is_active = kind in {"text/html", "image/svg+xml"} or number in {3, 5}
+        is_active = kind == "text/html" or number in {3, 5}
         assert each["content-disposition"] == ("attachment" if is_active else None), number
 
 
-def test_a_stream_without_a_snapshot_gets_404_for_it(door: Door, document: Document) -> None:
+def test_a_snapshot_that_cannot_be_is_refused_with_the_way_on(door: Door, document: Document) -> None:
     assert door.head(document.path)["stream-snapshot-offset"] is None
-    assert door.get(f"{document.path}/snapshot").status == 404
-    assert door.get(f"{document.path}/snapshot/{token(0)}").status == 404
-    assert door.delete(f"{document.path}/snapshot/{token(0)}").status == 404
-
-
-def test_a_missing_stream_is_reported_before_a_bad_snapshot(door: Door, document: Document) -> None:
+    for path in (f"{document.path}/snapshot", f"{document.path}/snapshot/{token(0)}"):
+        assert door.get(path).status == 404
     missing = f"{document.path}-missing/snapshot"
     assert document.publish(22).status == 204
+    assert door.delete(f"{document.path}/snapshot/{token(22)}").status == 409, "it is the visible one"
+    assert door.delete(f"{document.path}/snapshot/{token(11)}").status == 404
     gone = document.publish(11)
     assert (gone.status, gone.next_offset) == (410, token(22))
     assert document.publish(10).status == 410
@@ -124,33 +123,21 @@ def test_a_missing_stream_is_reported_before_a_bad_snapshot(door: Door, document
     assert door.put(f"{document.path}/snapshot/{token(22)}", {"Content-Type": "nonsense"}).status == 400
 
 
-def test_the_visible_snapshot_cannot_be_deleted(door: Door, document: Document) -> None:
-    document.publish(22)
-    assert door.delete(f"{document.path}/snapshot/{token(22)}").status == 409
-    assert door.delete(f"{document.path}/snapshot/{token(11)}").status == 404
-    assert door.delete(f"{document.path}-missing/snapshot/{token(22)}").status == 404
-
-
-BELOW = ["", *(f"?offset={offset}" for offset in ("-1", token(0), token(11), token(5)))]
-LIVE = [f"{query}&live={live}" for query in BELOW[1:] for live in ("long-poll", "sse")]
-
-
-@pytest.mark.parametrize("query", [*BELOW, *LIVE])
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
 def test_an_offset_below_the_snapshot_gets_410_in_every_mode(
-    door: Door, document: Document, query: str
+    door: Door, document: Document, live: str
 ) -> None:
     """With and without an ETag, and never as an event stream."""
     tag = door.get(f"{document.path}?offset=-1")["etag"] or ""
     document.publish(22)
-    for headers in ({}, {"If-None-Match": tag}, {"If-None-Match": "*"}):
-        answer = door.get(document.path + query, headers)
-        assert (answer.status, answer.next_offset) == (410, token(22))
-        assert (answer["cache-control"], answer["etag"]) == ("no-store", None)
-        assert answer["content-type"] == "application/json"
-    for kept in (token(22), token(33), token(44)):
-        for live in ("", "&live=long-poll", "&live=sse"):
-            assert door.get(f"{document.path}?offset={kept}{live}").status in {200, 204}
-    assert door.get(f"{document.path}?offset=now").status == 200
+    for below in ("-1", token(0), token(11), token(5)):
+        for headers in ({}, {"If-None-Match": tag}, {"If-None-Match": "*"}):
+            answer = door.get(f"{document.path}?offset={below}{live}", headers)
+            assert (answer.status, answer.next_offset) == (410, token(22))
+            assert (answer["cache-control"], answer["etag"]) == ("no-store", None)
+            assert answer["content-type"] == "application/json"
+    for kept in (token(22), token(33), token(44), "now"):
+        assert door.get(f"{document.path}?offset={kept}{live}").status in {200, 204}
 
 
 def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
@@ -176,10 +163,9 @@ def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
     )
 
 
-@pytest.mark.parametrize("query", ["live=sse", "live=long-poll", "live=", "live=x", "offset=-1&live=sse"])
-def test_bootstrap_with_a_live_mode_gets_400(door: Door, document: Document, query: str) -> None:
-    answer = door.get(f"{document.path}/bootstrap?{query}")
-    assert answer.status == 400
+def test_bootstrap_with_a_live_mode_gets_400(door: Door, document: Document) -> None:
+    for query in ("live=sse", "live=", "offset=-1&live=sse"):
+        assert door.get(f"{document.path}/bootstrap?{query}").status == 400
 
 
 def test_bootstrap_of_a_missing_stream_gets_404(door: Door, document: Document) -> None:
@@ -188,14 +174,6 @@ def test_bootstrap_of_a_missing_stream_gets_404(door: Door, document: Document) 
     answer = door.get(f"{document.path}-empty/bootstrap")
     assert parts(answer) == [("application/octet-stream", b"")]
     assert (answer.next_offset, answer["stream-up-to-date"]) == (token(0), "true")
-
-
-def test_bootstrap_returns_json_values_byte_for_byte(door: Door, document: Document) -> None:
-    sent = [b'{"a" :  1e2, "b":"\\u00e9"}', '"é"'.encode(), b"1.0", b"[ ]", b'"--tidemark-"']
-    path = f"{document.path}-exact"
-    door.put(path, JSON)
-    door.post(path, JSON, b"[" + b" , ".join(sent) + b"]")
-    assert [body for _, body in parts(door.get(f"{path}/bootstrap"))[1:]] == sent
 
 
 def test_a_bootstrap_that_is_too_large_ends_at_a_message(door: Door, document: Document) -> None:
@@ -260,10 +238,7 @@ def get_from(url: str) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize(
     "size",
-    [
-        *[0, 1000, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES + 1],
-        *[pytest.param(size, marks=pytest.mark.slow) for size in (20 * MEGABYTE, 27 * MEGABYTE + 1)],
-    ],
+    [*[0, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES + 1], pytest.param(20 * MEGABYTE + 1, marks=pytest.mark.slow)],
 )
 def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: Document, size: int) -> None:
     """It is published by name, and both its own URL and bootstrap return it, whatever its size."""
