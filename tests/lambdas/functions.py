@@ -110,11 +110,7 @@ def decode_answer(answer: Mapping[str, Any]) -> Answer:
 
 
 def http_event(
-    method: str,
-    path: str,
-    query: str = "",
-    headers: Mapping[str, str] | None = None,
-    body: bytes = b"",
+    method: str, path: str, query: str = "", headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> Event:
     """The event that an HTTP API makes of a request; `path` is as a client encodes it, the event's path is
     not."""

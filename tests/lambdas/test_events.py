@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lambdas.functions import EVENTS, Functions, load_event
-from tests.protocol.event_source import parse_events
 
 STREAM = "/v1/stream/tides/cuxhaven"
 RAW = "/v1/stream/tides/gauge-raw"
@@ -91,12 +90,3 @@ def test_the_preflight_event_gets_a_response(fresh: Functions) -> None:
     allowed = {name.strip() for name in (answer["access-control-allow-headers"] or "").lower().split(",")}
     assert allowed >= set(event["headers"]["access-control-request-headers"].split(","))
     assert event["headers"]["access-control-request-method"] in (answer["access-control-allow-methods"] or "")
-
-
-def test_an_event_stream_of_a_function_ends_by_itself(fresh: Functions) -> None:
-    """A gateway passes a response on only once it is complete: data, control, end."""
-    fresh(load_event("put-create"))
-    fresh(load_event("post-append"))
-    stream = fresh(load_event("get-sse")).body
-    assert stream.endswith(b"\n\n")
-    assert [event.type for event in parse_events(stream)] == ["data", "control"]

@@ -53,14 +53,6 @@ def test_an_encoded_body_gets_415(way: Way, stream: str) -> None:
     assert (refused.status, refused.headers["accept-encoding"]) == (415, "identity")
 
 
-def test_if_match_refuses_an_append_to_another_tail(way: Way, stream: str) -> None:
-    etag = way("HEAD", stream).headers["etag"]
-    assert way("POST", stream, TEXT | {"If-Match": etag}, b"b").status == 204
-    refused = way("POST", stream, TEXT | {"If-Match": etag}, b"c")
-    assert refused.status == 412
-    assert refused.headers["etag"] == way("HEAD", stream).headers["etag"]
-
-
 def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     alias = stream.replace("/v1/stream/", "/v1/streams/")
     assert way("POST", alias, TEXT, b"b").status == 204
@@ -136,15 +128,10 @@ def test_head_gets_what_get_gets_without_the_body(
     assert head.headers == get.headers
 
 
-def test_head_of_a_page_that_the_client_has_gets_304(way: Way) -> None:
-    tag = way("HEAD", "/v1/console").headers["etag"]
-    assert way("HEAD", "/v1/console", {"If-None-Match": tag}).status == 304
-
-
-@pytest.mark.parametrize("target", ["/", "/v1/health", "/v1/console", "/v1/docs", "/v1/streams", "/v1/me"])
-def test_405_names_head_beside_get(way: Way, target: str) -> None:
-    refused = way("POST", target)
-    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+def test_405_names_head_beside_get(way: Way) -> None:
+    for target in ("/", "/v1/health", "/v1/console", "/v1/docs", "/v1/streams", "/v1/me"):
+        refused = way("POST", target)
+        assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
 
 
 def test_every_get_of_the_document_is_among_those_that_head_is_tried_with(way: Way) -> None:

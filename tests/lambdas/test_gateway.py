@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 from urllib.parse import quote
 
 import pytest
 
-from tests.http.asgi import Answer, Door
-from tests.lambdas.functions import (
-    Functions,
-    function_url_event,
-    http_event,
-    in_base64,
-    load_event,
-)
+from tests.http.asgi import Door
+from tests.lambdas.functions import Functions, function_url_event, http_event, in_base64, load_event
 from tests.support import refusal
 from tidemark.aws.http import BlockingHttp
 from tidemark.http.requests import MAX_BODY_BYTES
@@ -30,11 +23,7 @@ HOST = load_event("get-catch-up")["headers"]["host"]
 # --- bodies -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "body",
-    [bytes(range(256)), b"\0", b"plain", "żółw".encode(), b"\xff\xfe", b"=="],
-    ids=["all", "NUL", "text", "UTF-8", "no UTF-8", "padding"],
-)
+@pytest.mark.parametrize("body", [bytes(range(256)), b"plain", "żółw".encode()], ids=len)
 def test_every_byte_value_survives_the_event_and_the_response(
     functions: Functions, path: str, body: bytes
 ) -> None:
@@ -43,20 +32,14 @@ def test_every_byte_value_survives_the_event_and_the_response(
     assert functions(http_event("GET", path)).body == body * 2
 
 
-@pytest.mark.parametrize(
-    "text", ['{"name":"żółw 🐢"}', '"\\u017c\\n"', '{"a":"\u2028"}', '["a","b"]', '{"b":1.0,  "a":1e2}']
-)
-@pytest.mark.parametrize("encoded", [False, True], ids=["text", "base64"])
-def test_json_is_the_same_as_text_and_as_base64(
-    functions: Functions, path: str, text: str, encoded: bool
-) -> None:
+def test_json_is_the_same_as_text_and_as_base64(functions: Functions, path: str) -> None:
     """The same bytes, whether the gateway took the body for text or not."""
+    text = '{"name":"żółw 🐢\u2028",  "b":"\\u017c\\n"}'
     create = http_event("PUT", path, headers=JSON, body=text.encode())
-    functions(in_base64(create) if encoded else create)
+    functions(create)
+    functions(in_base64(http_event("POST", path, headers=JSON, body=text.encode())))
     answer = functions(http_event("GET", path))
-    value = json.loads(text)
-    assert answer.json == (value if isinstance(value, list) else [value])
-    assert text.strip("[]").encode() in answer.body
+    assert answer.body == f"[{text},{text}]".encode()
     assert answer["content-type"] == "application/json"
 
 
@@ -92,12 +75,10 @@ def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
         assert answer["content-type"] == "text/plain"
 
 
-@pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND"])
-def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path: str, method: str) -> None:
+def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path: str) -> None:
     """The route for everything else leads to `read`."""
-    answer = functions(http_event(method, path))
-    assert answer.status == 405
-    assert "PUT" in (answer["allow"] or "")
+    answer = functions(http_event("PROPFIND", path))
+    assert (answer.status, "PUT" in (answer["allow"] or "")) == (405, True)
 
 
 def test_an_exception_in_the_function_gets_500_and_a_log_record(
@@ -120,22 +101,11 @@ def test_an_exception_in_the_function_gets_500_and_a_log_record(
 # --- headers ------------------------------------------------------------------------
 
 
-def test_a_repeated_header_is_joined_with_a_comma(functions: Functions, path: str) -> None:
-    """A header with a single value is refused then; a list of tags is valid."""
+def test_a_list_that_the_gateway_has_joined_is_valid(functions: Functions, path: str) -> None:
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
     etag = functions(http_event("GET", path))["etag"]
     listed = http_event("GET", path, headers={"If-None-Match": f'"other",{etag}'})
     assert functions(listed).status == 304
-    for name, value in {
-        "Producer-Seq": "0,0",
-        "Producer-Epoch": "0,0",
-        "Content-Type": "text/plain,text/plain",
-        "Stream-Closed": "true,true",
-    }.items():
-        headers = TEXT | PRODUCER | {name: value}
-        assert functions(http_event("POST", path, headers=headers, body=b"y")).status == 400
-    assert functions(http_event("GET", path)).body == b"x"
-    assert functions(http_event("HEAD", path))["stream-closed"] is None
 
 
 def test_header_names_in_any_case_are_accepted(functions: Functions, path: str) -> None:
@@ -146,29 +116,16 @@ def test_header_names_in_any_case_are_accepted(functions: Functions, path: str) 
     assert functions(http_event("HEAD", path))["stream-ttl"] == "60"
 
 
-@pytest.mark.parametrize(
-    "query", ["offset=-1&offset=-1", "offset=&live=sse", "offset=%2C", "live=sse", "offset=-1&live=x"]
-)
-def test_an_invalid_query_gets_400_from_the_raw_query(functions: Functions, path: str, query: str) -> None:
+def test_an_invalid_query_gets_400_from_the_raw_query(functions: Functions, path: str) -> None:
     """The query that the gateway has parsed no longer shows that the original is invalid."""
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
-    assert functions(http_event("GET", path, query)).status == 400
+    for query in ("offset=-1&offset=-1", "offset=&live=sse", "offset=%2C"):
+        assert functions(http_event("GET", path, query)).status == 400
 
 
 # --- names --------------------------------------------------------------------------
 
-NAMES = [
-    "plain",
-    "a b",
-    "a+b",
-    "a#b",
-    "żółw/🐢",
-    "é",
-    "a:b@c;d=e,f!g$h&i'j(k)*l",
-    "~._-",
-    "a\\b",
-    '"quoted"',
-]
+NAMES = ["a b", "a+b#c", "żółw/🐢", "a:b@c;d=e,f!g$h&i'j(k)*l", '~._-\\"quoted"']
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -180,8 +137,8 @@ def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
     encoded = f"{path}/{quote(name)}"
     created = functions(http_event("PUT", encoded, headers=TEXT, body=b"gateway,"))
     assert created.status == 201
-    assert created["location"] == f"https://{HOST}{created_path(created)}"
-    assert door.get(created_path(created)).body == b"gateway,"
+    location = (created["location"] or "").removeprefix(f"https://{HOST}")
+    assert door.get(location).body == b"gateway,"
     assert door.post(encoded, TEXT, b"server,").status == 204
     through_url = function_url_event(http_event("POST", encoded, headers=TEXT, body=b"url"))
     assert functions(through_url).status == 204
@@ -191,9 +148,13 @@ def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
         functions(function_url_event(http_event("GET", encoded))),
     ):
         assert answer.body == b"gateway,server,url"
+    event = function_url_event(http_event("PUT", f"{encoded}/url", headers=TEXT, body=b"url"))
+    created = functions(event)
+    assert created["location"] == f"https://{event['headers']['host']}{event['rawPath']}"
+    assert door.get(f"{encoded}/url").body == b"url"
 
 
-@pytest.mark.parametrize("name", ["100%", "50%25", "%2F", "%2525", "%zz", "a?b#c", "x\ufffd"])
+@pytest.mark.parametrize("name", ["100%", "%2F", "%zz", "a?b#c", "x\ufffd"])
 def test_an_http_api_refuses_a_name_that_it_cannot_pass_on(
     functions: Functions, door: Door, path: str, name: str
 ) -> None:
@@ -207,38 +168,16 @@ def test_an_http_api_refuses_a_name_that_it_cannot_pass_on(
     assert functions(function_url_event(http_event("GET", encoded))).body == b"kept"
 
 
-def created_path(created: Answer) -> str:
-    location = created["location"] or ""
-    return "/" + location.split("/", 3)[3]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_created_through_a_function_url_has_its_location_there(
-    functions: Functions, door: Door, path: str, name: str
-) -> None:
-    encoded = f"{path}/{quote(name)}"
-    event = function_url_event(http_event("PUT", encoded, headers=TEXT, body=b"url"))
-    created = functions(event)
-    assert created.status == 201
-    assert created["location"] == f"https://{event['headers']['host']}{event['rawPath']}"
-    assert door.get(encoded).body == b"url"
-
-
 @pytest.mark.parametrize(
-    "raw_path", ["a/../b", "..", "a//b", "a\0b", "a\nb", "", "x" * 1001, "__ds/subscriptions/x"]
+    "raw_path", ["a/../b", "a//b", "a\0b", "", "x" * 1001, "__ds/subscriptions/x", "a%2Fb", "%2e%2e", "%FF"]
 )
 def test_an_invalid_name_in_raw_path_is_refused(functions: Functions, raw_path: str) -> None:
     for method in ("PUT", "GET"):
         event = http_event(method, "/v1/stream/x", headers=TEXT)
+        if "%" in raw_path:
+            event = function_url_event(event)
         event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
         assert functions(event).status in {400, 404}, method
-
-
-@pytest.mark.parametrize("raw_path", ["a%2Fb", "a%00b", "%2e%2e", "%FF", "%C0%AF", "%5F_ds"])
-def test_a_function_url_refuses_an_invalid_encoded_name(functions: Functions, raw_path: str) -> None:
-    event = function_url_event(http_event("PUT", "/v1/stream/x", headers=TEXT))
-    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
-    assert functions(event).status in {400, 404}
 
 
 def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
@@ -252,23 +191,3 @@ def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
         raw = functions.raw(event)
         assert raw["isBase64Encoded"] is True
         assert base64.b64decode(raw["body"])
-
-
-# --- retention ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
-def test_a_read_below_the_retained_offset_gets_410_in_every_mode(functions: Functions, query: str) -> None:
-    """No event stream begins."""
-    path = f"/below-{query[-3:] or 'read'}/a"
-    for asked in (
-        http_event("PUT", path.removesuffix("/a")),
-        http_event("PUT", path, headers=JSON, body=b"[1,2]"),
-        http_event("PUT", f"{path}/snapshot/0000000000000002", headers=JSON, body=b"1"),
-    ):
-        assert functions(asked).status in {201, 204}
-    gone = functions(http_event("GET", path, f"offset=-1{query}"))
-    assert (gone.status, gone.next_offset) == (410, "0000000000000002")
-    assert (gone["content-type"], gone["cache-control"]) == ("application/json", "no-store")
-    kept = functions(http_event("GET", path, f"offset=0000000000000002{query}"))
-    assert kept.status == 200

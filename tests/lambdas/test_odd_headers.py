@@ -14,9 +14,7 @@ HOSTS = {
     "IPv6": "[::1]:4437",
     "IPv6 without brackets": "::1",
     "open bracket": "[::1",
-    "port that is no number": "a:b",
     "port that is too large": "a:99999999999999999999",
-    "only a colon": ":",
     "empty": "",
     "twice": "a.example,b.example",
     "Latin-1": "caf\xe9.example",
@@ -28,11 +26,9 @@ HOSTS = {
 }
 OTHERS = {
     "X-Forwarded-Port: x": {"x-forwarded-port": "x"},
-    "X-Forwarded-Port, empty": {"x-forwarded-port": ""},
     "X-Forwarded-Port, no host": {"x-forwarded-port": "x", "host": "plain"},
     "X-Forwarded-Proto": {"x-forwarded-proto": "x\ud800://"},
     "X-Forwarded-For": {"x-forwarded-for": "::, \ud800"},
-    "Content-Length: x": {"content-length": "x"},
     "Content-Length, negative": {"content-length": "-1"},
     "Content-Length, many digits": {"content-length": "9" * 5000},
     "Content-Type, half a character": {"content-type": "text/\udfff"},

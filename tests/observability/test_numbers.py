@@ -72,25 +72,19 @@ def test_server_timing_says_how_long_a_request_and_its_storage_calls_took(way: W
         assert (storage > 0) == (path != "/v1/nothing")
 
 
-def test_an_append_is_counted_with_its_bytes_and_its_storage_call(server: Asgi) -> None:
+def test_an_append_is_counted_with_its_bytes_and_its_storage_calls(server: Asgi) -> None:
     server("PUT", "/v1/stream/counted", TEXT)
     before = numbers(server)
-    server("POST", "/v1/stream/counted", TEXT, b"12345")
+    server("POST", "/v1/stream/counted", TEXT, b"x" * 100_000)
     server("POST", "/v1/stream/counted", {"Content-Type": "image/png"}, b"12345")
     counted = grown(before, numbers(server))
     assert counted["tidemark_appends_total"] == 1
-    assert counted["tidemark_append_bytes_total"] == 5
+    assert counted["tidemark_append_bytes_total"] == 100_000
     assert counted["tidemark_conflicts_total"] == 1
     assert counted['tidemark_requests_total{method="POST",status="204"}'] == 1
     assert counted['tidemark_requests_total{method="POST",status="409"}'] == 1
     assert counted['tidemark_storage_calls_total{operation="PutItem"}'] == 1
-
-
-def test_bodies_in_s3_are_counted(server: Asgi) -> None:
-    server("PUT", "/v1/stream/large", TEXT)
-    before = numbers(server)
-    server("POST", "/v1/stream/large", TEXT, b"x" * 100_000)
-    assert grown(before, numbers(server))['tidemark_storage_calls_total{operation="PutObject"}'] == 1
+    assert counted['tidemark_storage_calls_total{operation="PutObject"}'] == 1
 
 
 def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,32 +123,21 @@ def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
     assert "tidemark_waiting" not in counted, "nobody waits any more"
 
 
-def test_a_long_poll_that_finds_data_at_once_counts_no_wake(server: Asgi) -> None:
-    server("PUT", "/v1/stream/there", TEXT, b"x")
-    before = numbers(server)
-    assert server("GET", f"/v1/stream/there?offset={'0' * 16}&live=long-poll").body == b"x"
-    assert "tidemark_wake_seconds_count" not in grown(before, numbers(server))
-
-
-def test_a_deployed_function_has_no_metrics_endpoint(way: Way) -> None:
-    """An environment of a function is one of many, and its numbers mean nothing by themselves."""
-    assert way("GET", "/v1/metrics").status == 404
-
-
-def test_metrics_require_a_token_with_read_everywhere(environment: None) -> None:
+@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/traffic"])
+def test_the_numbers_of_a_server_require_a_token_with_read_everywhere(environment: None, path: str) -> None:
+    """A deployed function shows none: an environment is one of many."""
     variables = os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}
     settings = Settings.from_environment(variables)
     with asyncio.Runner() as runner:
         backend = many_at_once(connect(settings), settings)
         server = Asgi(create_app(backend, with_metrics=True), runner)
-        assert server("GET", "/v1/metrics").status == 401
-        assert server("GET", "/v1/metrics", bearer("read:v1")).status == 404
-        assert server("GET", "/v1/metrics", bearer("read:*")).status == 200
-        assert server("HEAD", "/v1/metrics").status == 401
-        assert server("HEAD", "/v1/metrics", bearer("read:v1")).status == 404
-        head = server("HEAD", "/v1/metrics", bearer("read:*"))
-        assert (head.status, head.body) == (200, b"")
+        for method in ("GET", "HEAD"):
+            assert server(method, path).status == 401
+            assert server(method, path, bearer("read:v1")).status == 404
+            assert server(method, path, bearer("read:*")).status == 200
         runner.run(backend.close())
+    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
+        assert way("GET", path).status == 404
 
 
 def test_metrics_are_in_the_prometheus_text_format() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.authorization.tokens import SECRET, bearer
-from tests.authorization.ways import WAYS, Asgi, in_environment
+from tests.authorization.ways import Asgi, in_environment
 from tidemark.http import metrics
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
@@ -102,20 +101,3 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
             "reads": 3,
         }
         runner.run(backend.close())
-
-
-def test_traffic_takes_a_token_with_read_everywhere(environment: None) -> None:
-    settings = Settings.from_environment(os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET})
-    with asyncio.Runner() as runner:
-        backend = many_at_once(connect(settings), settings)
-        server = Asgi(create_app(backend, with_metrics=True), runner)
-        assert server("GET", "/v1/traffic").status == 401
-        assert server("GET", "/v1/traffic", bearer("read:v1")).status == 404
-        assert server("GET", "/v1/traffic", bearer("read:*")).status == 200
-        runner.run(backend.close())
-
-
-def test_a_deployed_function_shows_no_traffic(environment: None) -> None:
-    """It knows of its own environment alone."""
-    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
-        assert way("GET", "/v1/traffic").status == 404
