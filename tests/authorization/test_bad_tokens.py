@@ -37,8 +37,7 @@ def public_key_as_a_secret() -> str:
 SIGNATURE = token("x").split(".")[2:]
 
 BAD = {
-    "expired": (signed(exp=NOW - 3600), "expired"),
-    "expired beyond the leeway": (signed(exp=NOW - 60), "expired"),
+    "expired, beyond the leeway": (signed(exp=NOW - 60), "expired"),
     "not yet valid": (signed(nbf=NOW + 3600), "not valid yet"),
     "without an end": (jwt.encode({"scope": ADMIN}, SECRET, "HS256"), "lacks a claim"),
     "an end that is no time": (signed(exp="soon"), "JWT"),
@@ -49,7 +48,6 @@ BAD = {
         "signature",
     ),
     "none": (handmade({"alg": "none"}, claims(ADMIN)), "not known"),
-    "None": (handmade({"alg": "None"}, claims(ADMIN)), "not known"),
     "nOnE": (handmade({"alg": "nOnE"}, claims(ADMIN)), "not known"),
     "HS512 with the right secret": (token(ADMIN, key=SECRET * 2, algorithm="HS512"), "not known"),
     "HS256 with a public key": (public_key_as_a_secret(), "signature"),

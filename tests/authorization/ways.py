@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import unquote
 
 import pytest
 from starlette.types import ASGIApp, Message
 
+from tests.http.asgi import make_scope
 from tests.support import make_world
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
@@ -32,8 +32,9 @@ from tidemark.settings import Settings
 _T = TypeVar("_T")
 
 ROOT = Path(__file__).parents[2]
+TEMPLATE = load_template(ROOT / "template.yaml")
 #: Longer than any request waits: only one that never ends reaches it.
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
 
 
@@ -89,7 +90,7 @@ class Asgi:
 
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._app(_scope(method, target, headers), receive, send)
+                await self._app(make_scope(method, target, headers), receive, send)
         except TimeoutError:
             raise AssertionError(f"{method} {target} got no response") from None
         named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
@@ -98,49 +99,16 @@ class Asgi:
         return Answer(sent[0]["status"], named, body, timing)
 
 
-def _scope(method: str, target: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    raw_path, _, query = target.encode(errors="surrogateescape").partition(b"?")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(raw_path.decode("latin-1")),
-        "raw_path": raw_path,
-        "root_path": "",
-        "query_string": query,
-        "headers": _raw({"Host": "streams.example"} | dict(headers)),
-        "client": ("203.0.113.7", 50000),
-        "server": ("127.0.0.1", 8000),
-    }
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-
-
-class FunctionUrl:
-    """The functions' own URLs: no gateway in front, and the path as the client sent it."""
+class Functions:
+    """The deployed handlers, each with an event of the caller's."""
 
     def __init__(self) -> None:
-        self._template = load_template(ROOT / "template.yaml")
-        names = {route.function for route in self._template.routes}
-        self._environments = {name: Environments(self._template.functions[name]) for name in names}
+        names = {route.function for route in TEMPLATE.routes}
+        self._environments = {name: Environments(TEMPLATE.functions[name]) for name in names}
 
-    def __call__(
-        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Answer:
-        path, _, query = target.partition("?")
-        sent = [("host", FUNCTION_URL), *((name.lower(), value) for name, value in (headers or {}).items())]
-        request = HttpRequest(method, path, query, sent, body, "203.0.113.7", 443)
-        match = match_route(self._template.routes, method, path)
-        assert match is not None
-        event = http_event(request, match, datetime.now(UTC)) | {"rawPath": path, "routeKey": "$default"}
-        event["requestContext"] |= {"domainName": FUNCTION_URL, "routeKey": "$default"}
-        event["requestContext"]["http"]["path"] = path
-        answering = self._environments[match.route.function].invoke(json.dumps(event).encode())
-        answer = read_response(json.loads(answering.result(60)), method)
+    def invoke(self, function: str, event: dict[str, Any], method: str) -> Answer:
+        answering = self._environments[function].invoke(json.dumps(event).encode())
+        answer = read_response(json.loads(answering.result(PATIENCE_SECONDS)), method)
         named = dict(answer.headers)
         timing = named.pop("server-timing", "")
         return Answer(answer.status, named, answer.body, timing)
@@ -148,6 +116,23 @@ class FunctionUrl:
     def close(self) -> None:
         for environments in self._environments.values():
             environments.close()
+
+
+class FunctionUrl(Functions):
+    """The functions' own URLs: no gateway in front, and the path as the client sent it."""
+
+    def __call__(
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> Answer:
+        path, _, query = target.partition("?")
+        sent = [("host", FUNCTION_URL), *((name.lower(), value) for name, value in (headers or {}).items())]
+        request = HttpRequest(method, path, query, sent, body, "203.0.113.7", 443)
+        match = match_route(TEMPLATE.routes, method, path)
+        assert match is not None
+        event = http_event(request, match, datetime.now(UTC)) | {"rawPath": path, "routeKey": "$default"}
+        event["requestContext"] |= {"domainName": FUNCTION_URL, "routeKey": "$default"}
+        event["requestContext"]["http"]["path"] = path
+        return self.invoke(match.route.function, event, method)
 
 
 @contextmanager
@@ -161,7 +146,7 @@ def local_server(settings: Settings) -> Iterator[Way]:
 @contextmanager
 def http_api(_: Settings) -> Iterator[Way]:
     """Its functions read their settings from the environment variables."""
-    gateway = Gateway(load_template(ROOT / "template.yaml"))
+    gateway = Gateway(TEMPLATE)
     with asyncio.Runner() as runner:
         yield Asgi(gateway, runner)
     gateway.close()

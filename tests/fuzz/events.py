@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -13,15 +12,12 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.authorization.ways import FUNCTION_URL, ROOT, Answer
+from tests.authorization.ways import FUNCTION_URL, TEMPLATE, Answer, Functions
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject
-from tidemark.local.environments import Environments
 from tidemark.local.events import HttpRequest, http_event
-from tidemark.local.gateway import read_response
-from tidemark.local.template import Template, load_template, match_route
+from tidemark.local.template import match_route
 
-TEMPLATE: Final[Template] = load_template(ROOT / "template.yaml")
 METHODS: Final = (
     "GET",
     "GET",
@@ -34,7 +30,7 @@ METHODS: Final = (
     "DELETE",
     "OPTIONS",
     "PATCH",
-    "BREW",
+    "X",
 )
 NUMBERS: Final = st.sampled_from(
     ["0", "1", "2", "-1", "007", "9007199254740991", "9007199254740992", "1e3", "٣", ""]
@@ -85,23 +81,6 @@ PATHS: Final = st.sampled_from(
 ) | st.one_of(ANYTHING.map(lambda text: f"/v1/stream/{text}"), ANYTHING.map(lambda text: f"/{text}"))
 
 
-class Functions:
-    """The deployed handlers, with an event of ours."""
-
-    def __init__(self) -> None:
-        names = {route.function for route in TEMPLATE.routes}
-        self._environments = {name: Environments(TEMPLATE.functions[name]) for name in names}
-
-    def __call__(self, function: str, event: dict[str, Any], method: str) -> Answer:
-        payload = json.dumps(event).encode()
-        answer = read_response(json.loads(self._environments[function].invoke(payload).result(60)), method)
-        return Answer(answer.status, dict(answer.headers), answer.body)
-
-    def close(self) -> None:
-        for environments in self._environments.values():
-            environments.close()
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any], str]:
     """Method, event, and the function that it is routed to by method alone."""
@@ -143,7 +122,7 @@ def as_function_url(event: dict[str, Any], path: str) -> dict[str, Any]:
 
 def append(functions: Functions, path: str, content_type: str, body: bytes) -> int:
     event = make_event("POST", path, "", {"content-type": content_type}, body)
-    return functions("WriteFunction", as_function_url(event, path), "POST").status
+    return functions.invoke("WriteFunction", as_function_url(event, path), "POST").status
 
 
 def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) -> None:
@@ -162,7 +141,7 @@ def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) ->
         def run(made: tuple[str, dict[str, Any], str]) -> None:
             method, event, function = made
             is_encoded = event["requestContext"]["domainName"] == FUNCTION_URL
-            ask: Callable[[], Answer] = lambda: functions(function, event, method)  # noqa: E731 - as in published
+            ask: Callable[[], Answer] = lambda: functions.invoke(function, event, method)  # noqa: E731 - as in published
             answer = subject.exchange(method, event["rawPath"], encoded=is_encoded, ask=ask)
             if answer.status >= 400 and method != "HEAD":
                 assert answer.error

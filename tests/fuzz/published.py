@@ -39,14 +39,7 @@ CHECKS: Final = [
 NAMES: Final = ("a", "b/c", "é", "with%20space")
 BUCKETS: Final = ("agents", "agents", "team-1")
 STREAMS: Final = ("a", "%C3%A9", "snapshot")
-TYPES: Final = (
-    "text/plain",
-    "application/json",
-    "application/octet-stream",
-    "text/plain; charset=utf-8",
-    "x",
-    "",
-)
+TYPES: Final = ("text/plain", "application/json", "image/png", "text/plain; charset=utf-8", "x", "")
 BODIES: Final = (b"", b"[]", b"[1,2]", b"{}", b"x", b"{", b"\xff")
 OFFSETS: Final = ("-1", "now", "0" * 16, f"{1:016d}", "9" * 16, "")
 

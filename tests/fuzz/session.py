@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.authorization.ways import WAYS
+from tests.authorization.ways import WAYS, Functions
 from tests.fuzz import events, published
 from tests.fuzz.subject import Subject
 from tests.support import World, make_world
@@ -52,7 +52,7 @@ def fuzz_published(services: LocalServices, requests: int, seed: int) -> Subject
 
 def fuzz_events(services: LocalServices, requests: int, seed: int) -> Subject:
     with fresh(services) as (subject, _):
-        functions = events.Functions()
+        functions = Functions()
         try:
             events.fuzz(subject, functions, requests, seed)
         finally:
