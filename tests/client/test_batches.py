@@ -184,6 +184,36 @@ def test_a_close_whose_answer_was_lost_may_find_the_stream_closed_by_itself() ->
         stopped.check()
 
 
+@pytest.mark.parametrize("answer_first", [False, True])
+def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_behind_it(
+    *, answer_first: bool
+) -> None:
+    """A closed stream does not say that it has the batch; the answer to the close says so."""
+    server, made = Server(), batches("application/json", max_batch_messages=1)
+    made.add(b'"claims"', 0.0)
+    first = taken(made)
+    made.answered(first, server.answer(made.request(first)), 0.0)
+    for message in (b'"lost"', b'"last"'):
+        made.add(message, 0.0)
+    made.close()
+    lost, last = taken(made), taken(made)
+    server.answer(made.request(lost))
+    answer = server.answer(made.request(last))
+    made.answered(lost, LOST, 0.0)
+    if answer_first:
+        made.answered(last, answer, 0.0)
+    else:
+        again = taken(made, 20.0)
+        assert again is lost
+        refused = server.answer(made.request(again))
+        assert refused.status == 409
+        made.answered(again, refused, 20.0)
+        made.answered(last, answer, 20.0)
+    made.check()
+    assert made.is_closed
+    assert (made.acknowledged, server.messages) == (3, ["claims", "lost", "last"])
+
+
 def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one_that_was_claimed() -> None:
     """An epoch is given to repeat an earlier run's batches."""
     for epoch in (3, None):

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tidemark.client import (
     AsyncStream,
     ETagMismatch,
@@ -24,6 +25,8 @@ from tidemark.client import (
     StreamClosed,
     StreamConflict,
     StreamGone,
+    asynchronous,
+    blocking,
     wire,
 )
 from tidemark.client.core import Lost
@@ -316,6 +319,30 @@ def test_a_producer_that_nobody_closed_sends_what_it_has_when_the_process_ends(t
     stream = Stream.create(f"{tidemark_url}/v1/stream/ends", content_type="text/plain")
     assert run_program(APPENDS + AND_ENDS, stream.url) == ""
     assert stream.read().text == "".join(f"{number}," for number in range(100))
+
+
+@both
+def test_a_block_that_is_interrupted_sends_what_it_has_and_waits_for_no_server_that_is_gone(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C, or because its task is cancelled."""
+    for driver in (blocking, asynchronous):
+        monkeypatch.setattr(driver, "INTERRUPTED_SECONDS", 0.1)
+
+    async def interrupted() -> None:
+        patient = Retry(max_retries=1_000_000, initial_delay_seconds=3600, max_delay_seconds=3600)
+        gone = f"http://127.0.0.1:{free_port()}/v1/stream/gone"
+        producer = kind(gone, content_type="text/plain", retry=patient).producer("w", linger_seconds=60)
+        if kind is Stream:
+            with producer:
+                producer.append("last")
+                raise KeyboardInterrupt
+        async with producer:
+            await producer.append("last")
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="1 of its messages"), pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
 
 
 def test_what_a_process_could_not_send_when_it_ended_is_told(tidemark_url: str) -> None:

@@ -32,6 +32,7 @@ from tidemark.client.core import (
 from tidemark.client.errors import StreamError
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
+    INTERRUPTED_SECONDS,
     AsyncValue,
     StreamAddress,
     check_process,
@@ -272,8 +273,10 @@ class AsyncProducer:
         elif isinstance(error, StreamError):
             await self._stop()
         else:
-            with contextlib.suppress(StreamError):
-                await self.detach()
+            within = None if isinstance(error, Exception) else INTERRUPTED_SECONDS
+            with contextlib.suppress(StreamError, TimeoutError):
+                async with asyncio.timeout(within):
+                    await self.detach()
 
     async def _know_content_type(self) -> None:
         if self._batches.content_type is None:
@@ -310,7 +313,8 @@ class AsyncProducer:
 
     async def _stop(self) -> None:
         self._stopped = True
-        self._unfinished.detach()
+        if self._unfinished.detach():
+            warn_of_unwritten(self._batches)
         self._batches.detach()
         if self._timer is not None:
             self._timer.cancel()

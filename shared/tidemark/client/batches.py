@@ -218,7 +218,7 @@ class Batches:
 
     def answered(self, batch: ProducerBatch, reply: Reply | Lost, now: float) -> None:
         batch.in_flight = False
-        if self.failure is not None:
+        if self.failure is not None or batch not in self._unanswered:
             return
         request = self.request(batch)
         if isinstance(reply, Lost) or not 200 <= reply.status < 300:
@@ -230,6 +230,8 @@ class Batches:
             self._acknowledge(batch, reply)
         elif isinstance(why, OutOfOrderSequence) and not batch.was_first:
             batch.overtook = True
+        elif isinstance(why, StreamClosed) and batch.may_be_written and self._awaits_close(batch):
+            batch.ready_at = now + self._retry.delay(0, reply)
         elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
             self._claim_above(why.headers)
             batch.tries = 0
@@ -243,10 +245,16 @@ class Batches:
     def fail(self, why: Exception) -> None:
         self.failure = self.failure or why
 
+    def _awaits_close(self, batch: ProducerBatch) -> bool:
+        """The stream may be closed by this producer's own last batch, which followed this one: its answer
+        tells."""
+        return self._close_is_made and batch is not self._unanswered[-1]
+
     def _acknowledge(self, batch: ProducerBatch, reply: Reply) -> None:
+        """The server takes a number only behind all before it: these are written too."""
         self._claiming = False
-        self._unanswered.remove(batch)
-        self._held_bytes -= len(batch.body)
+        while self._unanswered and self._unanswered[0].seq <= batch.seq:
+            self._held_bytes -= len(self._unanswered.pop(0).body)
         headers = reply.headers
         if "stream-next-offset" in headers and batch.seq >= self._result_seq:
             closed = is_true(headers, "stream-closed")

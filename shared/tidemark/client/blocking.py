@@ -32,6 +32,7 @@ from tidemark.client.core import (
 from tidemark.client.errors import StreamError
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
+    INTERRUPTED_SECONDS,
     StreamAddress,
     Value,
     check_process,
@@ -291,6 +292,9 @@ class Producer:
             return
         if error is None:
             self.close() if self._closes else self.detach()
+        elif not isinstance(error, Exception):
+            self.send_at_exit(time.monotonic() + INTERRUPTED_SECONDS)
+            self._stop()
         elif isinstance(error, StreamError):
             self._stop()
         else:

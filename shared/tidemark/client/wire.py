@@ -20,6 +20,8 @@ ClientT = TypeVar("ClientT")
 ValueT = TypeVar("ValueT")
 
 _CONNECT_SECONDS: Final = 10.0
+#: How long a producer whose block was interrupted (Ctrl-C, a task that was cancelled) sends what it has.
+INTERRUPTED_SECONDS: Final = 2.0
 #: Each follower holds a connection for as long as it follows.
 CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
