@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import uuid
@@ -85,11 +86,19 @@ def test_bytes_and_text_come_back_byte_for_byte(
     assert run(server, "tail", url, "--no-follow") == sent
 
 
-def test_a_line_that_is_no_json_is_named_by_its_number(server: Server, stream: str) -> None:
-    failed = run(
-        server, "append", stream, "--create", "application/json", stdin=b"1\n\n2\n{oops\n3\n", status=1
-    )
-    assert b"Line 4 of the input: Invalid JSON" in failed
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(b"{oops", b"Invalid JSON"), (b'"%b"' % (b"x" * 5_000_000), b"It is larger than 4,194,304")],
+)
+@pytest.mark.parametrize("after", [b"\n3\n", b""], ids=["then more", "then the end"])
+def test_a_line_that_cannot_be_appended_is_named_by_its_number(
+    server: Server, stream: str, line: bytes, said: bytes, after: bytes
+) -> None:
+    """Also in a file that begins with a byte order mark."""
+    lines = b"\xef\xbb\xbf1\n\n2\n" + line + after
+    failed = run(server, "append", stream, "--create", "application/json", stdin=lines, status=1)
+    assert b"Line 4 of the input: " + said in failed
+    assert b"The lines before it were appended" in failed
     assert values(run(server, "tail", stream, "--no-follow")) == [1, 2]
 
 
@@ -153,6 +162,31 @@ def test_a_terminal_gets_the_control_characters_of_a_message_as_text(server: Ser
         os.close(far)
         assert everything_shown(near) == b"red \\x1b[31m \\x9b5m\tend\r\n"
         assert shown.wait(120) == 0
+
+
+def test_a_terminal_gets_the_control_characters_of_a_name_as_text(server: Server, stream: str) -> None:
+    """Of C1, and those that turn the direction of a text."""
+    name = f"{stream}/\x9b5m\u202eb"
+    run(server, "append", name, "--create", "text/plain", stdin=b"x")
+    near, far = os.openpty()
+    command = [*COMMAND, "--url", server.base_url, "ls", stream]
+    with subprocess.Popen(command, stdout=far, env=own_environment()):
+        os.close(far)
+        assert rf"{stream}/\u009b5m\u202eb  open".encode() in everything_shown(near)
+    assert name.encode() in run(server, "ls", stream), "a pipe gets it as it is"
+
+
+def test_ctrl_c_ends_a_tail_without_a_word(server: Server, stream: str) -> None:
+    run(server, "append", stream, "--create", "text/plain", stdin=b"x")
+    command = [*COMMAND, "--url", server.base_url, "tail", stream]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own_environment()
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.read(1) == b"x"
+        reader.send_signal(signal.SIGINT)
+        assert reader.communicate()[1] == b""
+    assert reader.returncode == 130
 
 
 def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:

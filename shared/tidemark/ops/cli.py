@@ -31,8 +31,13 @@ from tidemark.protocol.offset import parse_read_from
 #: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
+#: What an append takes.
+_LARGEST_MESSAGE: Final = 4 * 1024 * 1024
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 #: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+#: The same in a name, and what turns the direction of a text.
+_HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class _Commands(click.Group):
@@ -41,6 +46,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None  # As a shell counts it.
         except Unreachable as failed:
             raise click.ClickException(f"The server does not answer: {failed}") from None
         except (StreamError, ValueError) as failed:  # ValueError: what was given cannot be sent.
@@ -182,8 +189,10 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
 
 
 def show(value: Any, text: str) -> None:
-    """Print the result as JSON, or as a line for people."""
-    click.echo(json.dumps(value, ensure_ascii=False) if click.get_current_context().meta["as_json"] else text)
+    """Print the result as JSON, or as a line for people. A name must not steer a terminal either."""
+    if click.get_current_context().meta["as_json"]:
+        text = json.dumps(value, ensure_ascii=False)
+    click.echo(_HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if sys.stdout.isatty() else text)
 
 
 def instant(ms: int) -> str:
@@ -391,13 +400,18 @@ def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
 def groups(file: BufferedReader) -> Iterator[list[bytes]]:
     """Messages that go out together: the lines of one read that are not blank. Raises ClickException for a
     line that is no JSON, once the lines before it are on their way."""
-    rest, line_number = b"", 0
+    begun, line_number = list[bytes](), 0
     for [data] in pieces(file):
-        *whole, rest = (rest + data).split(b"\n")
-        for start in range(0, len(whole), _APPEND_LINES):
-            yield from _checked(whole[start : start + _APPEND_LINES], line_number + start)
-        line_number += len(whole)
-    yield from _checked([rest], line_number)
+        begun.append(data.removeprefix(b"" if begun or line_number else _BYTE_ORDER_MARK))
+        if b"\n" in data:
+            *whole, rest = b"".join(begun).split(b"\n")
+            begun = [rest]
+            for start in range(0, len(whole), _APPEND_LINES):
+                yield from _checked(whole[start : start + _APPEND_LINES], line_number + start)
+            line_number += len(whole)
+        elif sum(map(len, begun)) > _LARGEST_MESSAGE:
+            break
+    yield from _checked([b"".join(begun)], line_number)
 
 
 def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
@@ -407,6 +421,8 @@ def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
         if not line.strip():
             continue
         try:
+            if len(line) > _LARGEST_MESSAGE:
+                raise Malformed(f"It is larger than {_LARGEST_MESSAGE:,} bytes, which an append takes")
             messages.append(check_value(line))
         except Malformed as wrong:
             if messages:
