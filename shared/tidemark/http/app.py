@@ -81,8 +81,7 @@ def create_app(
 
 
 def create_data_path(backend: Backend, *, check_format: Callable[[], None] | None = None) -> ASGIApp:
-    """For the functions that write, read and wait: the operations of a stream, and FastAPI with the first
-    request for anything else. Its import takes as long as all of theirs."""
+    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`)."""
 
     @cache
     def load_api() -> Api:
