@@ -76,7 +76,6 @@ SLOW_FILES = frozenset(
         "log/test_retention.py",
         "observability/test_traces.py",
         "http/test_loop_lag.py",
-        "spark/test_churn.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",
         "wake/test_interleavings_of_the_code.py",

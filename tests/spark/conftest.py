@@ -135,10 +135,6 @@ def read(spark: Any, world: World) -> Callable[..., Any]:
     return read_with
 
 
-def settings_of(world: World) -> Settings:
-    return Settings(table_name=world.table_name, bucket_name=world.bucket_name)
-
-
 @pytest.fixture
 def name() -> str:
     return f"s-{uuid.uuid4().hex[:10]}"
@@ -151,7 +147,7 @@ def server(world: World) -> Iterator[Any]:
     from tidemark.http.backend import many_at_once
     from tidemark.service.stores import connect
 
-    settings = settings_of(world)
+    settings = Settings(table_name=world.table_name, bucket_name=world.bucket_name)
     with ThreadedServer(create_app(many_at_once(connect(settings), settings), with_metrics=True)) as running:
         yield running
 

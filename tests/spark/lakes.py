@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 from pyiceberg.catalog import load_catalog
 
 from pipeline.duckdb_iceberg import connect_duckdb
-from tidemark.spark.lake import LakeTable
 
 #: How many rows there are, and a digest of all of them.
 Content = tuple[int, str]
@@ -25,21 +21,6 @@ def digest(rows: list[tuple[str, str, bytes]]) -> Content:
     for stream, offset, value in sorted(rows):
         whole.update(orjson.dumps([stream, offset, bytes(value).hex()]))
     return len(rows), whole.hexdigest()
-
-
-@contextmanager
-def commits_die(*, behind: bool) -> Iterator[None]:
-    """Whoever commits to a table dies, before the commit or behind it."""
-    commit = LakeTable._commit
-
-    def dies(lake: LakeTable, change: Any) -> bool:
-        if behind:
-            commit(lake, change)
-        raise RuntimeError("killed")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LakeTable, "_commit", dies)
-        yield
 
 
 class Lake:

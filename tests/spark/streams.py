@@ -52,7 +52,8 @@ class Streams:
 
     def values(self, suffix: str = "") -> list[Any]:
         """The messages of a stream of JSON."""
-        return json_values(self.stored(suffix))
+        values: list[Any] = orjson.loads(b"[" + self.stored(suffix)[:-1] + b"]")
+        return values
 
     def by_table(self, **more: str) -> dict[str, str]:
         """Options that read the stream from the table, unless they name others."""
@@ -63,11 +64,6 @@ class Streams:
 
     def _subscribed(self, more: dict[str, str]) -> dict[str, str]:
         return more if "subscribePattern" in more else {"subscribe": self.name} | more
-
-
-def json_values(stored: bytes) -> list[Any]:
-    values: list[Any] = orjson.loads(b"[" + stored[:-1] + b"]")
-    return values
 
 
 def table_options(world: World) -> dict[str, str]:
@@ -119,15 +115,3 @@ def filled(world: World, name: str, *bodies: bytes, content_type: Any = BYTES) -
     process.create(key(name), content_type=content_type)
     for body in bodies:
         process.append(key(name), body, content_type=content_type)
-
-
-def rows(frame: Any) -> list[Row]:
-    """Offset, end and value of every row of a data frame, in the streams' order."""
-    found = frame.select("offset", "end_offset", "position", "value").collect()
-    found.sort(key=lambda row: (row["offset"], row["position"]))
-    return [(row["offset"], row["end_offset"], bytes(row["value"])) for row in found]
-
-
-def stored_values(world: World, name: str) -> list[Any]:
-    """The messages of a stream of JSON."""
-    return json_values(world.process().read_all(key(name)))

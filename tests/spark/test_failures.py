@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.spark.jobs import Jobs
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import Start, Streams, plan_here
+from tests.spark.streams import Streams, plan_here
 from tests.support import JSON
 from tidemark.spark import register
 from tidemark.spark.clients.http import ForbiddenHttpFault
@@ -66,13 +67,13 @@ def test_a_refusal_of_aws_is_told_with_code_action_table_and_region(
 
 
 def test_a_refusal_of_aws_is_the_last_line_of_a_streaming_job(
-    start: Start, refusing: Any, tmp_path: Path
+    jobs: Jobs, refusing: Any, tmp_path: Path
 ) -> None:
     """Planned in a process of Spark's, which hands on a trace."""
     refusing.code = "AccessDeniedException"
     where = ["--table", "t", "--option", "region=r", "--option", f"dynamodbEndpoint={refusing.url}"]
     places = ["--out", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")]
-    code, said, err = start("archive", *where, "--subscribe", "a", *places)
+    code, said, err = jobs.start("archive", *where, "--subscribe", "a", *places)
     assert (code, said) == (Exit.YOUR_RIGHTS, ""), err
     assert err.splitlines()[-1].startswith("archive: DynamoDB GetItem of table t in r at http://127.0.0.1:")
 
@@ -93,13 +94,13 @@ def test_a_bucket_that_does_not_exist_is_told_before_anything_is_read(streams: S
         assert explained(given) == ("no such bucket: nobucket", Exit.YOUR_INPUT)
 
 
-def test_a_row_that_the_server_would_refuse_is_named(start: Start, streams: Streams, tmp_path: Path) -> None:
+def test_a_row_that_the_server_would_refuse_is_named(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     """And not the line of our source that found it."""
     streams.fill(content_type=JSON)
     (tmp_path / "in.txt").write_text('{"a":1}\nnot json\n')
     ingest = ["--url", streams.server.url, "--input", str(tmp_path / "in.txt"), "--format", "text"]
     ingest += ["--stream", streams.name, "--value-column", "value", "--staging", str(tmp_path / "s")]
-    code, said, err = start("ingest", *ingest, "--id", streams.name)
+    code, said, err = jobs.start("ingest", *ingest, "--id", streams.name)
     assert (code, said) == (Exit.YOUR_INPUT, "")
     assert err.splitlines()[-1].startswith("ingest: row 1 of partition 0: not JSON (")
     assert "b'not json'" in err

@@ -1,55 +1,134 @@
 """The memory of a task is bounded, whatever the stream's size: N rows and 8 N, each in a fresh process.
 
 The most that a process ever held is compared, Arrow's and the parsers' own memory included. N is large
-enough for every buffer to be full once (`PIECE_BYTES`, `BATCH_BYTES`, `HELD_BYTES`), so that what grows
-from there on grows with the stream.
+enough for every buffer to be full once (`PIECE_BYTES`, `BATCH_BYTES`, `HELD_BYTES`), so that what grows from
+there on grows with the stream. The process is this file, run as `python -m tests.spark.test_memory KIND ROWS
+PLACE`, where the place is the URL of a server to read from or a directory to stage in.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
+from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.write import parse_write_options
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.snapshots.folds import SnapshotPlan, Snapshotter
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.manifest import Manifest
+from tidemark.spark.writer.publish import Publication, publish_here
+from tidemark.spark.writer.writers import make_write
 
 ROOT = Path(__file__).parents[2]
-ROWS = 60_000
-STAGED = 80_000
+ROWS, STAGED = 60_000, 80_000
 #: `TIMES=40 make testspark ARGS="-k test_memory -s"` takes half a gigabyte.
 TIMES = int(os.environ.get("TIMES", "8"))
 #: Of the bytes that were added: what an allocator does not give back at once is less than that.
 SHARE = 0.15
 
 
-def peak_megabytes(kind: str, rows: int, place: str) -> float:
-    command = [sys.executable, "-m", "tests.spark.memory_probe", kind, str(rows), place]
-    environment = os.environ | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+def table(url: str) -> ConnectionOptions:
+    given = {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
+    return parse_read_options(given | {"subscribe": "bench"}, streaming=False).connection
+
+
+def server(url: str) -> ConnectionOptions:
+    return parse_read_options({"url": url, "subscribe": "bench"}, streaming=False).connection
+
+
+def read(origin: ConnectionOptions, rows: int) -> None:
+    """The whole stream as one part, as one task has it."""
+    reader = connect(origin)
+    head = reader.head("bench")
+    (part,) = reader.partitions("bench", head.earliest, head.tail, 1 << 40)
+    assert sum(batch.num_rows for batch in reader.read(part)) == rows
+
+
+def fold(origin: ConnectionOptions, rows: int) -> None:
+    """With a thousand keys."""
+    nowhere = ConnectionOptions(Transport.HTTP)
+    plan = SnapshotPlan(origin, nowhere, "last-by-key", "key", skip_bad=False, dry_run=True)
+    assert Snapshotter(plan).run("bench").messages == rows
+
+
+def stage(directory: str, rows: int, streams: int) -> None:
+    """What `ingest`, `replay` and a streaming sink do, in a task and in the commit: rows of 450 bytes."""
+    given = {"url": "http://127.0.0.1:1", "streamColumn": "stream", "stagingDir": directory}
+    given |= {"producerId": "p", "contentType": "application/json"}
+    schema = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
+    write = make_write(parse_write_options(given), schema)
+    size = 5_000
+    names = pa.array([f"stream-{index % streams}" for index in range(size)])
+    # Each row is of a size of its own: what is remembered of each would be seen.
+    values = (
+        pa.array([row(index) + b" " * (300 + index % 300) for index in range(low, low + size)])
+        for low in range(0, rows, size)
     )
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+    manifest = Manifest("", write.stage((names, some) for some in values).runs)
+    assert manifest.rows == rows
+    taken, one_at_a_time = [0], threading.Lock()
+
+    def append(_stream: str, _type: Any, bodies: Iterator[bytes], *_: Any) -> None:
+        for body in bodies:
+            with one_at_a_time:
+                taken[0] += bool(body)
+
+    nobody: Any = SimpleNamespace(append=append)
+    publications = [
+        Publication(stream, write.content_type, tuple(runs), "p", 0)
+        for stream, runs in manifest.by_stream().items()
+    ]
+    publish_here(nobody, connect_staging(write.options), publications)
+    assert taken[0] == sum(run.appends for run in manifest.runs)
 
 
-def assert_bounded(few: float, many: float, *, rows: int = ROWS, row_bytes: int = ROW_BYTES) -> None:
+KINDS: dict[str, Callable[[str, int], None]] = {
+    "read over dynamodb": lambda place, rows: read(table(place), rows),
+    "read over http": lambda place, rows: read(server(place), rows),
+    "fold": lambda place, rows: fold(table(place), rows),
+    "stage": lambda place, rows: stage(place, rows, 1),
+    "stage to many streams": lambda place, rows: stage(place, rows, 500),
+}
+
+
+def assert_bounded(kind: str, rows: int, row_bytes: int, place: Callable[[int], Any]) -> None:
+    """`place` is a context whose value is the place with so many rows."""
+    peaks = []
+    for count in (rows, TIMES * rows):
+        with place(count) as where:
+            command = [sys.executable, "-m", "tests.spark.test_memory", kind, str(count), str(where)]
+            environment = os.environ | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+            done = subprocess.run(
+                command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            peaks.append(float(done.stdout))
     added = (TIMES - 1) * rows * row_bytes / 1024 / 1024
-    print(f"{few:.0f} MB, then {many:.0f} MB for {added:.0f} MB more to read")
-    assert many - few < SHARE * added, f"{few:.0f} MB, then {many:.0f} MB for {added:.0f} MB more to read"
+    said = f"{peaks[0]:.0f} MB, then {peaks[1]:.0f} MB for {added:.0f} MB more to read"
+    print(said)
+    assert peaks[1] - peaks[0] < SHARE * added, said
 
 
 @contextlib.contextmanager
-def stand_in(rows: int, per_item: int) -> Iterator[str]:
-    """DynamoDB and an HTTP server, with one stream, as a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.spark_standin", str(rows), str(per_item)]
+def stand_in(rows: int) -> Iterator[str]:
+    """DynamoDB with one stream, a hundred messages in an item, as a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.spark_standin", str(rows), "100"]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -60,19 +139,6 @@ def stand_in(rows: int, per_item: int) -> Iterator[str]:
         process.terminate()
         process.wait(30)
         process.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("kind", "per_item"),
-    [("read over dynamodb", 1), ("read over dynamodb", 100), ("read over http", 100), ("fold", 100)],
-)
-def test_reading_and_folding(kind: str, per_item: int) -> None:
-    """Both transports, pages of few and of many messages; a fold of a thousand keys."""
-    peaks = []
-    for rows in (ROWS, TIMES * ROWS):
-        with stand_in(rows, per_item) as url:
-            peaks.append(peak_megabytes(kind, rows, url))
-    assert_bounded(*peaks)
 
 
 class OnePage(BaseHTTPRequestHandler):
@@ -101,27 +167,37 @@ class OnePage(BaseHTTPRequestHandler):
 
     def _begin(self, length: int) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Stream-Next-Offset", "end")
-        self.send_header("Stream-Up-To-Date", "true")
-        self.send_header("Content-Length", str(length))
+        headers = {"Content-Type": "application/json", "Stream-Next-Offset": "end", "Content-Length": length}
+        for name, value in (headers | {"Stream-Up-To-Date": "true"}).items():
+            self.send_header(name, str(value))
         self.end_headers()
+
+
+@contextlib.contextmanager
+def one_page(rows: int) -> Iterator[str]:
+    handler = type("Sized", (OnePage,), {"rows": rows})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["read over dynamodb", "fold"])
+def test_reading_and_folding(kind: str) -> None:
+    assert_bounded(kind, ROWS, ROW_BYTES, stand_in)
 
 
 def test_a_page_without_a_limit() -> None:
     """Its messages are handed on while it arrives."""
-    peaks = []
-    for rows in (ROWS, TIMES * ROWS):
-        handler = type("Sized", (OnePage,), {"rows": rows})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            peaks.append(peak_megabytes("read over http", rows, f"http://127.0.0.1:{server.server_port}"))
-            server.shutdown()
-    assert_bounded(*peaks)
+    assert_bounded("read over http", ROWS, ROW_BYTES, one_page)
 
 
-@pytest.mark.parametrize("kind", ["stage", "stage to many streams", "stage an append for each row"])
+@pytest.mark.parametrize("kind", ["stage", "stage to many streams"])
 def test_staging_and_publishing(kind: str, tmp_path: Path) -> None:
-    """What `ingest`, `replay` and a streaming sink do, in a task and in the commit: rows of 450 bytes."""
-    few, many = (peak_megabytes(kind, rows, str(tmp_path / str(rows))) for rows in (STAGED, TIMES * STAGED))
-    assert_bounded(few, many, rows=STAGED, row_bytes=450)
+    assert_bounded(kind, STAGED, 450, lambda rows: contextlib.nullcontext(tmp_path / str(rows)))
+
+
+if __name__ == "__main__":
+    wanted, many, where_to = sys.argv[1:]
+    KINDS[wanted](where_to, int(many))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -29,22 +29,8 @@ from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.staging import files, manifest
-from tidemark.spark.staging.files import (
-    BucketStaging,
-    DirectoryStaging,
-    Staging,
-    decode_bodies,
-    encode_body,
-)
-from tidemark.spark.staging.manifest import (
-    AppendRun,
-    Fingerprint,
-    ForeignBatch,
-    Manifest,
-    ReusedId,
-    decode_manifest,
-    encode_manifest,
-)
+from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
+from tidemark.spark.staging.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
 from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
@@ -506,5 +492,5 @@ def test_a_manifest_reads_back_as_it_was_written() -> None:
     runs = (AppendRun("s", "f", 0, 11, 2, 3), AppendRun("t", "f", 11, 8, 1, 1))
     for fingerprint in (None, Fingerprint("there", {"s": 3, "t": 1}, 7)):
         settled = Manifest("q", runs, fingerprint)
-        assert decode_manifest(encode_manifest(settled)) == settled
+        assert manifest.decode_manifest(manifest.encode_manifest(settled)) == settled
     assert manifest.KEPT > 1

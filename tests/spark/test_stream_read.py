@@ -1,4 +1,5 @@
-"""The streaming read: every message once, across batches, limits, restarts and re-creations."""
+"""The streaming read: every message once, across batches, limits and restarts. Streams that come and go are
+in `test_churn.py` and `test_forgetting.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +11,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tests.spark.streams import Streams, started, values_of
-from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Progress, decode_offset, encode_offset, everything_until
 from tidemark.spark.queries import plan
 from tidemark.spark.queries.plan import Driver, plan_partitions, within_limit
-from tidemark.spark.readers.port import DataLoss
 from tidemark.spark.source import TidemarkSource, spark_version
 
 ADMISSION = spark_version() >= (4, 2)
@@ -189,40 +188,3 @@ def test_latest_reads_only_what_comes(follower: Follower, streams: Streams) -> N
     assert follower.run(startingOffsets="latest") == []
     streams.append(b"new")
     assert follower.run(startingOffsets="latest") == [b"new"]
-
-
-def test_new_streams_of_a_pattern_are_read_from_their_beginning(follower: Follower, streams: Streams) -> None:
-    pattern = f"{streams.name}-.*"
-    streams.fill(b"a1", suffix="-a")
-    assert follower.run(subscribePattern=pattern) == [b"a1"]
-    streams.fill(b"b1", b"b2", suffix="-b")
-    streams.append(b"a2", suffix="-a")
-    assert follower.run(subscribePattern=pattern) == [b"a2", b"b1", b"b2"]
-
-
-@pytest.mark.parametrize("bodies", [[b"new stream", b"!"], [b"n"]], ids=["longer", "shorter"])
-def test_a_stream_that_was_created_again_is_told_apart(
-    follower: Follower, streams: Streams, bodies: list[bytes]
-) -> None:
-    """A longer one would be read from its middle, and a shorter one not at all, by offsets alone."""
-    streams.fill(b"old")
-    follower.run()
-    streams.delete()
-    streams.fill(*bodies)
-    with pytest.raises(DataLoss, match="deleted and created again"):
-        follower.run()
-    assert follower.run(failOnDataLoss="false") == bodies
-
-
-def test_a_stream_that_is_gone_stops_the_query_or_is_left_out(follower: Follower, streams: Streams) -> None:
-    both = {"subscribe": f"{streams.name}-a,{streams.name}-b"}
-    with pytest.raises(InvalidOptions, match=f"no such stream in v1: {streams.name}-a, {streams.name}-b"):
-        follower.run(**both)
-    for suffix in ("-a", "-b"):
-        streams.fill(b"1", suffix=suffix)
-    assert follower.run(**both) == [b"1", b"1"]
-    streams.delete("-a")
-    streams.append(b"2", suffix="-b")
-    with pytest.raises(DataLoss, match=f"{streams.name}-a: it does not exist any more"):
-        follower.run(**both)
-    assert follower.run(failOnDataLoss="false", **both) == [b"2"]

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.spark.serving import posts_fail
 from tests.spark.streams import Streams, started
 from tests.support import JSON
 from tidemark.spark.source import TidemarkSource, spark_version
+from tidemark.spark.writer.publish import NotPublished
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark" / "writing.md"
+SCHEMA = StructType([StructField("value", StringType())])
 Options = dict[str, str]
 
 
@@ -76,20 +80,24 @@ def test_a_killed_task_is_repeated_and_lands_once(
 
 
 def test_a_write_whose_commit_failed_goes_on_under_its_id(
-    spark: Any, streams: Streams, options: Options, spoiling: Callable[..., None]
+    streams: Streams, options: Options, spoiling: Callable[..., None]
 ) -> None:
-    frame = numbers(spark, 2000)
-    spoiling(posts_fail("after", behind=3))
-    with pytest.raises(Exception, match="Write again with producerId=write-") as failed:
-        save(frame, options | {"bytesPerAppend": "2000"})
+    """As Spark calls the writer; repeated with the rows in another order."""
+    rows = [orjson.dumps(row).decode() for row in numbered(200)]
+
+    def write(values: list[str], **more: str) -> None:
+        writer = TidemarkSource(options | more).writer(SCHEMA, False)
+        writer.commit([writer.write(iter([pa.record_batch({"value": values})]))])
+
+    spoiling(posts_fail("before", behind=3))
+    with pytest.raises(NotPublished) as failed:
+        write(rows, bytesPerAppend="300")
     spoiling(lambda *_: None)
-    producer_id = re.search(r"producerId=(write-\w+)", str(failed.value))
-    assert producer_id is not None
-    assert 0 < len(streams.values()) < 2000
-    # Repeated differently: the rows in another order and in other partitions.
-    again = frame.orderBy(frame.value.desc()).coalesce(1)
-    save(again, options | {"producerId": producer_id[1]})
-    assert streams.values() == numbered(2000)
+    told = re.search(r"Write again with producerId=(write-\w+)", " ".join(failed.value.__notes__))
+    assert told is not None
+    assert 0 < len(streams.values()) < 200
+    write(rows[::-1], producerId=told[1])
+    assert streams.values() == numbered(200)
 
 
 def copy(spark: Any, source: Options, sink: Options, checkpoint: Path, change: Any = None) -> None:
@@ -139,33 +147,14 @@ def test_a_streaming_query_writes_exactly_once(
         assert streams.values() == list(range((batch + 1) * 100))
 
 
-def test_a_new_checkpoint_is_a_new_query(
-    spark: Any, streams: Streams, options: Options, tmp_path: Path
-) -> None:
-    """With an id of its own; under a given one it is refused rather than taken for a replay."""
-    streams.fill(b"[1,2,3]", suffix="-origin", content_type=JSON)
-    source, sink = (
-        streams.by_table(subscribe=f"{streams.name}-origin"),
-        options | {"producerId": streams.name},
-    )
-    copy(spark, source, sink, tmp_path / "one")
-    with pytest.raises(Exception, match="needs a new producerId"):
-        copy(spark, source, sink, tmp_path / "two")
-    copy(spark, source, options, tmp_path / "three")
-    assert streams.values() == [1, 2, 3, 1, 2, 3]
-
-
 def test_a_streaming_sink_gets_arrow_batches_where_there_are_any_and_refuses_complete_output(
     options: Options,
 ) -> None:
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    schema = StructType([StructField("value", StringType())])
-    writer = TidemarkSource(options).streamWriter(schema, False)
+    writer = TidemarkSource(options).streamWriter(SCHEMA, False)
     kinds = {kind.__name__ for kind in type(writer).__mro__}
     assert ("DataSourceStreamArrowWriter" in kinds) == (spark_version() >= (4, 1))
     with pytest.raises(Exception, match="overwrite is refused"):
-        TidemarkSource(options).streamWriter(schema, True)
+        TidemarkSource(options).streamWriter(SCHEMA, True)
 
 
 def test_a_foreach_batch_is_written_once_under_its_id_and_number(
