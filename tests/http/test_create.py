@@ -106,22 +106,6 @@ def test_a_repeated_creation_must_match_the_expiry_and_the_retention(
     assert door.put(path, TEXT | second).status == status
 
 
-def test_a_stream_created_again_after_deletion_has_nothing_of_the_old_one(door: Door, path: str) -> None:
-    """Neither content, type, producers nor sequence."""
-    producer = {"Producer-Id": "p", "Producer-Epoch": "3", "Producer-Seq": "0", "Stream-Seq": "9"}
-    door.put(path, TEXT, b"old")
-    door.post(path, TEXT | producer, b"older")
-    old = door.get(path)
-    assert door.delete(path).status == 204
-    assert door.get(path).status == 404
-    assert door.put(path, JSON).status == 201
-    new = door.get(path)
-    assert (new.body, new["content-type"]) == (b"[]", "application/json")
-    again = JSON | producer | {"Producer-Epoch": "0", "Stream-Seq": "1"}
-    assert door.post(path, again, b"1").status == 200
-    assert door.get(path, {"If-None-Match": old["etag"] or ""}).status == 200
-
-
 # --- Location -----------------------------------------------------------------------
 
 

@@ -156,36 +156,6 @@ def test_the_end_of_a_stream_wakes_a_long_poll(  # noqa: PLR0917 - fixtures and 
         assert (answer.body, answer.next_offset) == (body, f"{3 + len(body):016d}")
 
 
-def test_an_append_to_another_stream_does_not_wake_a_long_poll(
-    server: Door, looked: asyncio.Event, path: str
-) -> None:
-    server.put(path, TEXT)
-    server.put(f"{path}/other", TEXT)
-
-    async def both() -> None:
-        await server.ask("POST", f"{path}/other", TEXT, b"other")
-        await server.ask("POST", path, TEXT, b"own")
-
-    answer = server.run(poll_while(server, looked, f"{path}?offset=now{POLL}", both))
-    assert answer.body == b"own"
-
-
-def test_equal_long_polls_get_equal_responses(server: Door, looked: asyncio.Event, path: str) -> None:
-    """So a cache in front may forward only one of them."""
-    server.put(path, JSON, b"[0]")
-    target = f"{path}?offset=0000000000000002{POLL}&cursor=7"
-
-    async def crowd() -> list[Answer]:
-        waiting = [asyncio.create_task(server.ask("GET", target)) for _ in range(20)]
-        await looked.wait()
-        await server.ask("POST", path, JSON, b"[1]")
-        return await asyncio.gather(*waiting)
-
-    answers = server.run(crowd())
-    assert answers[0].json == [1]
-    assert answers == [answers[0]] * 20
-
-
 def test_a_client_that_leaves_ends_only_its_own_request(
     server: Door, looked: asyncio.Event, path: str
 ) -> None:
