@@ -60,6 +60,22 @@ MUTATIONS = (
         "wake/test_hub.py",
     ),
     mutation(
+        "the trigger and the readers may read what was there a while ago",
+        "log/dynamodb.py",
+        'self._call("Query", ConsistentRead=True, ',
+        'self._call("Query", ConsistentRead=False, ',
+        "wake/test_interleavings_of_the_code.py",
+    ),
+    mutation(
+        "a reader registers after it has read",
+        "http/live.py",
+        "    poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0\n"
+        "    reading = read_on(stores, seen, small=small)\n",
+        "    reading = read_on(stores, seen, small=small)\n"
+        "    poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0\n",
+        "wake/test_interleavings_of_the_code.py",
+    ),
+    mutation(
         "messages of the queue are not handed on",
         "wake/wake.py",
         "self._hub.wake(message.key, message.incarnation, message.start)",

@@ -15,7 +15,7 @@ from typing import Any, Final, ParamSpec
 
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
-from tidemark.aws.sqs import Queues, sqs_client
+from tidemark.aws.sqs import Queues, receiving_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
 
@@ -37,13 +37,14 @@ def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 def shared_sqs() -> Any:
-    """A client of the engines that run now: making one takes longer than most of these tests."""
+    """A client of the engines that run now, which waits as long as a receive lasts. Making one takes longer
+    than most of these tests."""
     return _sqs_at(os.environ["AWS_ENDPOINT_URL_SQS"])
 
 
 @cache
 def _sqs_at(_endpoint: str) -> Any:
-    return sqs_client()
+    return receiving_client()
 
 
 def make_prefix() -> str:

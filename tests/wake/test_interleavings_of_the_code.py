@@ -1,7 +1,7 @@
 """No wake-up is lost: every order in which a reader, and a writer with its trigger, can make their calls.
 
 Every call to the table or the queue waits for its turn, on a real engine. What would rescue a reader whose
-wake message got lost, a receive that returns empty, is counted: there must be none.
+wake message got lost, the end of a receive that brings nothing, is counted: there must be none.
 """
 
 from __future__ import annotations
@@ -89,17 +89,18 @@ class Turns:
 
 
 class TurnedQueues(Queues):
-    """The reader's and the trigger's calls take turns; empty receives are counted."""
+    """The reader and the trigger take turns. Counts receives that bring nothing, however they end."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(shared_sqs, make_prefix())
         self.turns = turns
-        self.empty_receives = 0
+        self.vain_receives = 0
 
     def receive(self, url: str, wait_seconds: int) -> list[str]:
         with self.turns.turn("R", may_last=True):
+            self.vain_receives += 1
             bodies = super().receive(url, wait_seconds)
-        self.empty_receives += not bodies
+        self.vain_receives -= bool(bodies)
         return bodies
 
     def send(self, url: str, bodies: Any) -> None:
@@ -109,7 +110,7 @@ class TurnedQueues(Queues):
 
 def read_and_append(world: World, order: str, receive_seconds: int) -> int:
     """One reader that waits at the beginning, and one append: the reader must get it. Returns how many
-    receives ended empty."""
+    receives brought nothing."""
     turns = Turns(order)
     queues, key = TurnedQueues(turns), a_key("order")
     reader, trigger = world.process(), world.process()
@@ -135,9 +136,10 @@ def read_and_append(world: World, order: str, receive_seconds: int) -> int:
         turns.finish("T")
 
     together(read, append_and_wake)
+    vain_receives = queues.vain_receives
     wake.close()
     assert got == [b"news"]
-    return queues.empty_receives
+    return vain_receives
 
 
 def together(*calls: Callable[[], None]) -> None:
