@@ -2,43 +2,119 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from durable_streams import DurableStream, stream
 
-from tests.conformance.clients.turnstile import (
-    BUSY,
-    FAILED,
-    LIMIT,
-    NO_ENVIRONMENT,
-    NO_ENVIRONMENT_AT_A_FUNCTION,
-    Refusal,
-    Turnstile,
-    in_front_of,
-)
 from tests.conformance.servers import ROOT, running, temporary_directory, tidemark_server
 
 SCRIPT = Path(__file__).with_name("npm_backoff.mjs")
 EXAMPLE = ROOT / "docs" / "examples" / "patient-producer.mjs"
-REFUSALS = {
-    "no environment": NO_ENVIRONMENT,
-    "the API's limit": LIMIT,
-    "no environment at a function": NO_ENVIRONMENT_AT_A_FUNCTION,
-    "the table throttles": BUSY,
-    "the function failed": FAILED,
-}
 needs_npm = pytest.mark.skipif(
     shutil.which("node") is None or not (ROOT / "node_modules" / "@durable-streams" / "client").exists(),
     reason="node or the npm client is missing (`make` installs it): it cannot be turned away",
 )
+
+
+HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length", "date", "server"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a gateway says by itself: not in our words, and mostly without `Retry-After`."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+REFUSALS = {
+    "no environment": Refusal(503, b'{"message":"Service Unavailable"}'),
+    "the API's limit": Refusal(429, b'{"message":"Too Many Requests"}'),
+    "no environment at a function": Refusal(429, b'{"Message":"Rate Exceeded."}'),
+    "the table throttles": Refusal(
+        429, b'{"error":"Too many requests for this stream; try again in 1 s"}', {"Retry-After": "1"}
+    ),
+    "the function failed": Refusal(500, b'{"message":"Internal Server Error"}'),
+}
+
+
+@dataclass
+class Turnstile:
+    base_url: str
+    origin: str
+    #: Each is said once, to whoever comes first.
+    refusals: list[Refusal] = field(default_factory=list)
+    #: Method and status of every answer.
+    answered: list[tuple[str, int]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refuse(self, refusal: Refusal, times: int = 3) -> None:
+        with self.lock:
+            self.refusals = [refusal] * times
+
+    def next(self) -> Refusal | None:
+        with self.lock:
+            return self.refusals.pop() if self.refusals else None
+
+
+@contextmanager
+def in_front_of(origin: str) -> Iterator[Turnstile]:
+    class Handler(BaseHTTPRequestHandler):
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            refusal = turnstile.next()
+            status, headers, answer = pass_on(self, body) if refusal is None else said(refusal)
+            turnstile.answered.append((self.command, status))
+            self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
+            if status != 204:
+                self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer if self.command != "HEAD" else b"")
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the base class's own names
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's own name
+            pass
+
+    def said(refusal: Refusal) -> tuple[int, list[tuple[str, str]], bytes]:
+        return refusal.status, [("Content-Type", "application/json"), *refusal.headers.items()], refusal.body
+
+    def pass_on(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Whole, as an HTTP API does."""
+        sent = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
+        with closing(http.client.HTTPConnection(urlsplit(origin).netloc, timeout=120)) as connection:
+            connection.request(request.command, request.path, body, sent)
+            answer = connection.getresponse()
+            headers = [pair for pair in answer.getheaders() if pair[0].lower() not in HOP_BY_HOP]
+            return answer.status, headers, answer.read()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    turnstile = Turnstile(f"http://127.0.0.1:{server.server_address[1]}", origin)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    try:
+        yield turnstile
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +180,7 @@ def test_the_npm_client_comes_again(turnstile: Turnstile, name: str, refusal: Re
 
 @needs_npm
 def test_the_example_of_a_patient_producer_runs(turnstile: Turnstile) -> None:
-    turnstile.refusals = [NO_ENVIRONMENT, LIMIT, FAILED]
+    turnstile.refusals = list(REFUSALS.values())
     ran = subprocess.run(
         [str(shutil.which("node")), str(EXAMPLE)],
         env=os.environ | {"BASE_URL": turnstile.base_url},
