@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.authorization.tokens import SECRET
-from tests.conformance.servers import Server, own_environment, running, tidemark_server
+from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.ports import free_port
 from tidemark.ops.cli import main
 
@@ -260,3 +261,18 @@ def test_token_copy_table_and_completion_are_commands(server: Server) -> None:
     assert b"usage" in run(server, "copy-table", "--help")
     for shell in ("bash", "zsh", "fish"):
         assert b"_TIDEMARK_COMPLETE" in run(server, "completion", shell)
+
+
+def test_the_commands_of_the_console_page_run_as_printed(server: Server, tmp_path: Path) -> None:
+    [script] = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "console.md").read_text(), re.DOTALL)
+    command = tmp_path / "tidemark"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidemark.ops.cli "$@"\n')
+    command.chmod(0o755)
+    found = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TIDEMARK_URL": server.base_url}
+    ran = subprocess.run(
+        ["bash", "-euc", script], env=os.environ | found, capture_output=True, text=True, check=True
+    )
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "2 messages"
+    assert lines[1].startswith("chat/42  open  application/json")
+    assert lines[-1] == '{"who": "b", "text": "low tide"}'
