@@ -17,6 +17,7 @@ from typing import Any  # noqa: E402
 
 import botocore.client  # noqa: E402
 
+from tidemark.aws.clock import StorageClock  # noqa: E402
 from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
 from tidemark.aws.s3 import Objects  # noqa: E402
 
@@ -163,11 +164,10 @@ async def serve(app: Any, steps: list[Any]) -> list[Any]:
 
 
 def run() -> list[Any]:
+    now_ms = StorageClock.now_ms
+    StorageClock.now_ms = lambda clock: now_ms(clock) + task["hours_ahead"] * 3_600_000  # type: ignore[method-assign, assignment]
     import app  # type: ignore[import-not-found]
 
-    if task.get("hours_ahead"):
-        clock = app._stores.clock_ms
-        app._stores.clock_ms = lambda: clock() + task["hours_ahead"] * 3_600_000
     if not hasattr(app, "handler"):
         import uvicorn  # noqa: F401 - what run.sh starts it with
 
