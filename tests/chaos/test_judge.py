@@ -18,9 +18,10 @@ from tests.chaos.judge import (
     TAIL_DIFFERS,
     TORN,
     WRONG_OFFSET,
+    judge,
     judge_stream,
 )
-from tests.chaos.recording import Append, Outcome, Page, StreamHistory, render_messages
+from tests.chaos.recording import Append, Outcome, Page, Recordings, StreamHistory, Violation, render_messages
 
 
 def stored(append: Append) -> bytes:
@@ -144,6 +145,13 @@ def test_a_spoiled_recording_is_caught(spoil: Callable[[Recording], object], kin
     made = sound()
     spoil(made)
     assert kind in kinds(made)
+
+
+def test_the_verdict_is_of_all_streams_and_of_what_was_wrong_at_once() -> None:
+    at_once, made = Violation("a deleted thing is back", "stream", ""), sound()
+    assert judge(Recordings([made])) == []
+    made.replace(b'"p:1:0",')
+    assert {each.kind for each in judge(Recordings([sound(), made], [at_once]))} >= {LOST, at_once.kind}
 
 
 @pytest.mark.parametrize("has_log", [True, False])
