@@ -404,6 +404,7 @@ def test_other_servers_tags_tell_no_incarnation(etag: str | None) -> None:
     tagged = Reply(200, {**first.headers} | ({"etag": etag} if etag else {}), first.body)
     seen, _ = play(follow(), tagged, of(OLD, last))
     assert [one.incarnation for one in seen if isinstance(one, Chunk)] == [None, OLD]
+    assert {one.content_type for one in seen if isinstance(one, Chunk)} == {"text/plain"}
 
 
 def test_base64_is_decoded_however_its_lines_are_broken() -> None:
