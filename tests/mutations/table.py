@@ -618,6 +618,13 @@ MUTATIONS = (
         "subscriptions/test_delivery.py",
     ),
     mutation(
+        "the parts of a bootstrap are put together on the event loop",
+        "http/buckets.py",
+        "await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()",
+        "render()",
+        "http/test_loop_lag.py::test_no_snapshot_and_no_bootstrap_blocks_the_event_loop",
+    ),
+    mutation(
         "a page of the console may run scripts from anywhere",
         "http/console/__init__.py",
         "script-src 'self'",
