@@ -35,12 +35,11 @@ def test_a_duplicate_gets_204_with_the_highest_sequence(door: Door, make_stream:
     path = make_stream()
     first = door.post(path, claim(0, 0), b"a")
     again = door.post(path, claim(0, 0), b"a")
-    assert told(again) == (204, "0", "0")
-    assert again.next_offset == first.next_offset
-    for seq in (1, 2, 3):
+    assert (told(again), again.next_offset) == ((204, "0", "0"), first.next_offset)
+    for seq in (1, 2):
         door.post(path, claim(0, seq), b"a")
-    assert told(door.post(path, claim(0, 1), b"different")) == (204, "0", "3")
-    assert door.get(path).body == b"aaaa"
+    assert told(door.post(path, claim(0, 1), b"different")) == (204, "0", "2")
+    assert door.get(path).body == b"aaa"
 
 
 def test_a_refused_producer_learns_where_it_stands(door: Door, make_stream: Make) -> None:

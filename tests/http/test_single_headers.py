@@ -59,18 +59,16 @@ def test_a_creation_with_a_header_sent_twice_gets_400(door: Door, path: str, nam
 
 def test_a_repeated_header_that_a_gateway_joined_gets_400(door: Door, stream: str) -> None:
     """API Gateway joins repeated headers with a comma before a function sees them."""
-    for headers in (PRODUCER | {"Producer-Id": "p,p"}, {"Stream-Seq": "a,b"}, {"Stream-Seq": "a, b"}):
-        refused = door.post(stream, TEXT | headers, b"x")
-        assert refused.status == 400
-        assert "must not contain a comma: gateways join repeated headers with one" in refused.json["error"]
-    for headers in (
-        {"Stream-Closed": "true,true"},
-        {"Stream-Closed": "false, TRUE"},
-        {"Content-Type": "text/plain; charset=utf-8,text/plain"},
+    comma = "must not contain a comma: gateways join repeated headers with one"
+    for headers, reason in (
+        (PRODUCER | {"Producer-Id": "p,p"}, comma),
+        ({"Stream-Seq": "a, b"}, comma),
+        ({"Stream-Closed": "true,true"}, "must be sent once"),
+        ({"Stream-Closed": "false, TRUE"}, "must be sent once"),
+        ({"Content-Type": "text/plain; charset=utf-8,text/plain"}, "must be sent once"),
     ):
         refused = door.post(stream, TEXT | headers, b"x")
-        assert refused.status == 400
-        assert "must be sent once" in refused.json["error"]
+        assert (refused.status, reason in refused.json["error"]) == (400, True), headers
     assert door.head(stream)["Stream-Closed"] is None
 
 

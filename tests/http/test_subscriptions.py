@@ -105,26 +105,17 @@ def test_claim_ack_and_release(door: Door, name: str) -> None:
     assert claimed["generation"] == 1
     assert claimed["lease_ttl_ms"] == 30_000
     [stream] = claimed["streams"]
-    assert (stream["path"], stream["tail_offset"], stream["has_pending"]) == (
-        f"{name}/a",
-        "0000000000000002",
-        True,
-    )
-    busy = send(door, "POST", at(name, "/claim"), {"worker": "w2"})
-    assert busy.json["error"] == busy.json["error"] | {
-        "code": "ALREADY_CLAIMED",
-        "current_holder": "w1",
-        "generation": 1,
-    }
+    found = (stream["path"], stream["tail_offset"], stream["has_pending"])
+    assert found == (f"{name}/a", "0000000000000002", True)
+    busy = send(door, "POST", at(name, "/claim"), {"worker": "w2"}).json["error"]
+    assert busy == busy | {"code": "ALREADY_CLAIMED", "current_holder": "w1", "generation": 1}
     wake = {"wake_id": claimed["wake_id"], "generation": 1}
     beyond = wake | {"acks": [{"stream": f"{name}/a", "offset": "0000000000000003"}]}
     answer = send(door, "POST", at(name, "/ack"), beyond, claimed["token"])
     assert (answer.status, answer.json["error"]["code"]) == (409, "INVALID_OFFSET")
     done = wake | {"acks": [{"path": f"{name}/a", "offset": stream["tail_offset"]}], "done": True}
-    assert send(door, "POST", at(name, "/ack"), done, claimed["token"]).json == {
-        "ok": True,
-        "next_wake": False,
-    }
+    acked = send(door, "POST", at(name, "/ack"), done, claimed["token"])
+    assert acked.json == {"ok": True, "next_wake": False}
     fenced = send(door, "POST", at(name, "/ack"), done, claimed["token"])
     assert (fenced.status, fenced.json["error"]["code"]) == (409, "FENCED")
     append(door, f"{name}/a")
