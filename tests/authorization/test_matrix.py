@@ -136,15 +136,16 @@ def do(way: Way, title: str, name: str, authorization: dict[str, str]) -> Answer
 def test_an_operation_requires_its_right(way: Way, title: str) -> None:
     """With it the operation succeeds. A token that may read gets 403; every other one gets 404, and without
     a token it is 401. What is refused changes nothing."""
-    operation = OPERATIONS[title]
+    operation, name = OPERATIONS[title], make_scene(way)
+    before = state(way, name)
     for right in (None, "fork", *RIGHTS):
-        name = make_scene(way)
-        before = state(way, name)
         scope = f"{right}:{operation.target.format(n=name)} {operation.also}"
         answer = do(way, title, name, bearer(scope) if right else {})
         if right in operation.rights.split():
             assert answer.status == operation.succeeds, (right, answer)
             assert "public" not in answer.headers.get("cache-control", "")
+            name = make_scene(way)
+            before = state(way, name)
         else:
             assert answer.status == {None: 401, "read": 403}.get(right, 404), (right, answer)
             assert state(way, name) == before
