@@ -160,6 +160,13 @@ MUTATIONS = (
         "authorization/test_matrix.py",
     ),
     mutation(
+        "a fork takes no right to its source",
+        "http/streams.py",
+        "    if fork is not None:",
+        "    if False:",
+        "authorization/test_matrix.py::test_a_fork_requires_read_and_a_right_to_hold_its_source",
+    ),
+    mutation(
         "the origin secret is not compared",
         "http/security/origin_secret.py",
         'hmac.compare_digest((sent or "").encode(), expected.encode())',
