@@ -227,8 +227,7 @@ OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 
 
 def is_open(scope: Scope) -> bool:
-    """Whether a request needs neither a token nor the origin secret. A path that is not UTF-8 is none of
-    them: the error for it comes later."""
+    """Whether it needs neither token nor origin secret. A path that is not UTF-8 gets its error later."""
     try:
         return request_path(scope)[0] in OPEN_PATHS
     except Malformed:
