@@ -104,7 +104,8 @@ def test_a_filter_gives_the_rows_that_it_gives_anywhere(read: Read, streams: Str
     other.close()
     some = frame.where("offset >= '0000000000000008' AND offset < '0000000000000013'")
     none = frame.where("bucket = 'elsewhere'")
-    every = frame.rdd.getNumPartitions()
+    # A frame of its own: Spark 4.3 plans an unfiltered read by the filters that the same frame had before.
+    every = read(bytesPerPartition="5").rdd.getNumPartitions()
     parts = (some.rdd.getNumPartitions(), none.rdd.getNumPartitions())
     assert parts == ((1, 1) if PUSHES_FILTERS else (every, every))
     assert every > 3
