@@ -222,6 +222,7 @@ def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door,
 
     async def follow() -> list[Event]:
         async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)  # It begins at 0.
             for number, at in enumerate(range(len(whole)), start=1):
                 await server.ask("POST", path, TEXT, whole[at : at + 1])
                 await exchange.until(lambda answer, number=number: len(controls(answer.events)) > number)  # type: ignore[misc]
