@@ -107,7 +107,8 @@ class Batches:
             raise ValueError(f"producer_id is {producer_id!r}; it must be printable ASCII, and not empty")
         if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
             raise ValueError(f"epoch is {epoch}; it must be from 0 to {_MAX_EPOCH}")
-        self._url, self._id, self._retry, self.limits = protocol.url, producer_id, protocol.retry, limits
+        self._url, self._retry, self.limits = protocol.url, protocol.retry, limits
+        self.producer_id: Final = producer_id
         #: None until it is known; then messages can be added.
         self.content_type = protocol.content_type
         self.epoch = now_microseconds if epoch is None else epoch
@@ -142,10 +143,6 @@ class Batches:
     def unwritten(self) -> int:
         """So many messages have not been acknowledged."""
         return self.added - self.acknowledged
-
-    @property
-    def producer_id(self) -> str:
-        return self._id
 
     @property
     def is_closed(self) -> bool:
@@ -206,7 +203,7 @@ class Batches:
 
     def request(self, batch: ProducerBatch) -> Request:
         headers = {
-            "Producer-Id": self._id,
+            "Producer-Id": self.producer_id,
             "Producer-Epoch": str(self.epoch),
             "Producer-Seq": str(batch.seq),
         }

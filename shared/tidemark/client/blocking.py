@@ -66,7 +66,7 @@ def _finish() -> None:
     """Producers that nobody closed send what they have."""
     until = time.monotonic() + _EXIT_SECONDS
     for producer in list(_producers):
-        producer.send_at_exit(until)
+        producer.finish(until)
     if client := _clients.get(os.getpid()):
         client.close()
 
@@ -293,7 +293,7 @@ class Producer:
         if error is None:
             self.close() if self._closes else self.detach()
         elif not isinstance(error, Exception):
-            self.send_at_exit(time.monotonic() + INTERRUPTED_SECONDS)
+            self.finish(time.monotonic() + INTERRUPTED_SECONDS)
             self._stop()
         elif isinstance(error, StreamError):
             self._stop()
@@ -301,7 +301,8 @@ class Producer:
             with contextlib.suppress(StreamError):
                 self.detach()
 
-    def send_at_exit(self, until: float) -> None:
+    def finish(self, until: float) -> None:
+        """Send what it has until then, and warn of what is left."""
         if self._stopped or self._process != os.getpid():
             return
         with self._changed:

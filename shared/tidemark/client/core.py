@@ -293,9 +293,6 @@ class Protocol:
         if unknown := given.keys() - CreateOptions.__annotations__.keys():
             known = ", ".join(CreateOptions.__annotations__)
             raise TypeError(f"create has no option {min(unknown)!r}; it has {known}")
-        return self._create(given)
-
-    def _create(self, given: CreateOptions) -> Steps[Receipt]:
         forked_from, data = given.get("forked_from"), given.get("data")
         headers = {
             "Content-Type": self.content_type,
@@ -412,16 +409,14 @@ class Protocol:
         silent, ever = 0, False
         while not chunk.closed:
             try:
+                before = chunk
                 if not chunk.up_to_date or live == "long-poll":
-                    before, chunk = chunk, (yield from self._next_page(chunk, silent, forever=ever))
+                    chunk = yield from self._next_page(chunk, silent, forever=ever)
                     silent = 0 if _tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
-                    before, (chunk, has_events) = (
-                        chunk,
-                        (yield from self._try_events(chunk, live, silent, forever=ever)),
-                    )
+                    chunk, has_events = yield from self._try_events(chunk, live, silent, forever=ever)
                     silent = 0 if chunk is not before else silent + 1
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live, silent = "long-poll", 0
@@ -490,7 +485,7 @@ class Protocol:
         following = _next_offset(request, reply)
         # An empty page of a JSON stream is an empty array.
         data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
-        check_goes_on(request.what, data, offset, following)
+        check_goes_on(request, data, offset, following)
         closed = is_true(headers, "stream-closed")
         if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
             yield Sleep(self.retry.delay(silent, reply))
@@ -524,7 +519,7 @@ class Protocol:
                 if name == "data":
                     pieces.append(_decode_base64(text) if base64 else text.encode())
                 elif name == "control":
-                    before, last, pieces = last, self._chunk(pieces, text, last), []
+                    before, last, pieces = last, self._chunk(request, pieces, text, last), []
                     if _tells(last, before):
                         yield last
         return last
@@ -534,7 +529,7 @@ class Protocol:
         headers = {"Accept": "text/event-stream"}
         return Request("GET", self.url, headers, _given(params), streams=True, timeout_seconds=_LIVE_SECONDS)
 
-    def _chunk(self, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
+    def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
         try:
             told = json.loads(control)
             offset = told["streamNextOffset"]
@@ -544,7 +539,7 @@ class Protocol:
             ) from wrong
         closed = told.get("streamClosed") is True
         data = _joined(pieces, json_array=is_json(self.content_type or ""))
-        check_goes_on(f"GET {self.url.partition('?')[0]}", data, before.offset, str(offset))
+        check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
             offset=str(offset),
@@ -595,12 +590,12 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def check_goes_on(what: str, data: bytes, asked: str, following: str) -> None:
+def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> None:
     """Raises MalformedReply for data behind which a reader would ask for the same data."""
     if data and following == asked:
         raise MalformedReply(
-            f"{what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; look for a "
-            "cache or proxy in front of the server that answers for another offset"
+            f"{request.what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; "
+            "look for a cache or proxy in front of the server that answers for another offset"
         )
 
 
@@ -626,8 +621,9 @@ def whole_characters(
         except StopIteration:
             break
         if isinstance(effect, Chunk):
+            result = None
             chunk = replace(effect, data=held.data + effect.data) if held else effect
-            held, result = (None if chunk.closed or ends_whole(chunk) else chunk), None
+            held = None if chunk.closed or ends_whole(chunk) else chunk
             if held is None:
                 yield chunk
         else:

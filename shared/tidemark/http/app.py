@@ -18,7 +18,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import Traffic
-from tidemark.http.paths import Find, Operations, check_query, is_open
+from tidemark.http.paths import Find, Operations, is_open
 from tidemark.http.streams import StreamRoute, stream_routes
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
 from tidemark.service.stores import Run
@@ -92,7 +92,6 @@ def create_data_path(backend: Backend, *, check_format: Callable[[], None] | Non
     operations = Operations(stream_routes(), rest=lambda: load_api().operations)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        check_query(scope["query_string"])
         operation = operations.operation(scope)
         served = operation.handle if isinstance(operation, StreamRoute) else load_api()
         await served(scope, receive, send)

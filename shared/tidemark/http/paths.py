@@ -59,9 +59,6 @@ class _Segment(Convertor[str]):
     def convert(self, value: str) -> str:
         return value.replace("%2F", "/").replace("%25", "%") if "%" in value else value
 
-    def to_string(self, value: str) -> str:
-        return value.replace("%", "%25").replace("/", "%2F")
-
 
 class _Bucket(_Segment):
     regex = f"(?!{PLAIN_BUCKET}(?:/|%2F|$))[^/]*"
@@ -89,10 +86,9 @@ for _name, _convertor in {
     register_url_convertor(_name, _convertor)
 
 
-def sent_path(scope: Mapping[str, Any]) -> str:
-    """The request's path with every character decoded but slashes and percent signs inside of names. Raises
-    Malformed for a path that is not UTF-8, or that a gateway has decoded so that it may be another one."""
-    path, encoded = request_path(scope)
+def sent_path(path: str, *, encoded: bool) -> str:
+    """The path with every character decoded but slashes and percent signs inside of names. Raises Malformed
+    for a path that is not UTF-8, or that a gateway has decoded so that it may be another one."""
     if encoded and "%" not in path:
         return path
     segments = (parse_segment(segment, encoded=encoded) for segment in path.split("/"))
@@ -117,11 +113,9 @@ class Endpoint:
 
     def add(self, operation: Operation) -> None:
         """HEAD without an operation of its own is GET: `ResponseHeaders` leaves out the body."""
-        methods = operation.methods or set()
-        for method in methods - {"HEAD"} or methods:
-            self.by_method[method] = operation
-        if "GET" in methods:
-            self.by_method.setdefault("HEAD", operation)
+        self.by_method |= dict.fromkeys(operation.methods or (), operation)
+        if "GET" in self.by_method:
+            self.by_method.setdefault("HEAD", self.by_method["GET"])
 
 
 Find = Callable[[Scope], Endpoint]
@@ -158,7 +152,7 @@ class Operations:
         return found[1]
 
     def _look_up(self, scope: Scope) -> Endpoint | None:
-        path = request_path(scope)[0]
+        path, encoded = request_path(scope)
         for root, endpoint in self._plain.items():
             if path.startswith(root) and not path.startswith(SUBSCRIPTION_ROOTS):
                 scope["path_params"] = {}  # `parse_stream` decodes the name.
@@ -167,7 +161,7 @@ class Operations:
         if (fixed := self._fixed.get(scope["path"])) is not None:
             scope["path_params"] = {}
             return fixed
-        path = sent_path(scope)
+        path = sent_path(path, encoded=encoded)
         if path.startswith(_ALIAS_OF_SUBSCRIPTIONS):
             path = SUBSCRIPTION_ROOTS[0] + path.removeprefix(_ALIAS_OF_SUBSCRIPTIONS)
         for endpoint in self._named:
@@ -177,7 +171,8 @@ class Operations:
         return None
 
     def operation(self, scope: Scope) -> Operation:
-        """Raises as `find`, and HTTPException where the path has no such method."""
+        """Raises as `find` and `check_query`, and HTTPException where the path has no such method."""
+        check_query(scope.get("query_string", b""))
         method = scope["method"]
         if method == "OPTIONS":
             raise HTTPException(405)  # A preflight: the path does not matter.
@@ -189,7 +184,8 @@ class Operations:
 
 
 def raise_not_found(scope: Scope) -> NoReturn:
-    path = sent_path(scope)
+    path, encoded = request_path(scope)
+    path = sent_path(path, encoded=encoded)
     if path.startswith(SUBSCRIPTION_ROOTS):
         raise SubscriptionNotFound
     first = unquote(path.split("/")[1])

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tidemark.http.paths import CalledDirectly, Operation, Operations, check_query
+from tidemark.http.paths import CalledDirectly, Operation, Operations
 from tidemark.http.requests import read_body, singles
 from tidemark.http.scopes import Requires
 from tidemark.protocol.authorization import Right
@@ -107,5 +107,4 @@ class Dispatch(APIRouter):
         if scope["type"] != "http":
             await super().app(scope, receive, send)
             return
-        check_query(scope["query_string"])
         await self.operations.operation(scope).handle(scope, receive, send)

@@ -99,7 +99,8 @@ class StreamRoute(CalledDirectly):
     """A route of the functions that write and read."""
 
     def __init__(self, path: str, declared: StreamOperation) -> None:
-        super().__init__(path, declared.handler, methods=[declared.method])
+        super().__init__(path, declared.handler)
+        self.methods = {declared.method}  # Starlette would add HEAD to GET.
         self.rights = frozenset(map(Right, declared.rights.split()))
         self.demand = required_scopes
 

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import sys
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +34,6 @@ _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
 #: What an append takes.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 #: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 #: The same in a name, and what turns the direction of a text.
@@ -402,7 +402,7 @@ def groups(file: BufferedReader) -> Iterator[list[bytes]]:
     line that is no JSON, once the lines before it are on their way."""
     begun, line_number = list[bytes](), 0
     for [data] in pieces(file):
-        begun.append(data.removeprefix(b"" if begun or line_number else _BYTE_ORDER_MARK))
+        begun.append(data if begun else data.removeprefix(BOM_UTF8))
         if b"\n" in data:
             *whole, rest = b"".join(begun).split(b"\n")
             begun = [rest]
