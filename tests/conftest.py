@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.available import NotAvailable, require_engine
+from tidemark.local.emulators import environment_for
 from tidemark.local.engines import ENGINES, LocalServices
 
 TESTS = Path(__file__).parent
@@ -221,7 +222,8 @@ def services(
     require_engine(engine)
     running = start_engines(engine)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
+        # An engine that was started beside another was given no credentials: the other's were there.
+        for name, value in (environment_for({}, os.environ) | running.environment).items():
             patch.setitem(os.environ, name, value)
         # Functions are loaded as they are deployed, and refuse to be open unless asked by name.
         patch.setitem(os.environ, "ALLOW_ANONYMOUS", "true")

@@ -40,8 +40,9 @@ def at(server: Server, block: str) -> str:
 
 def start(command: list[str], directory: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, cwd=directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=directory, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe
     )
 
 
@@ -74,11 +75,18 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 def test_a_browser_that_reloads_shows_the_whole_answer_once(server: Server, tmp_path: Path) -> None:
     """Opened before there is a stream, and reloaded half-way: it goes on from the saved offset."""
     task = {"code": at(server, TS_READER), "whole": ANSWER, "reload": True}
+    half = TS_WRITER.replace(
+        "setTimeout(next, 250)",
+        'word === "turns " ? process.stdin.on("end", next).resume() : setTimeout(next, 50)',
+    )
+    assert half != TS_WRITER
     with opened("quickstart.html", task) as page:
-        finish(start_typescript(at(server, TS_WRITER), tmp_path))
-        report = page.report()
-    assert report["shown"] == ANSWER
-    assert int(report["resumedFrom"]) > 0
+        writer = start_typescript(at(server, half), tmp_path)
+        resumed_from = int(page.report()["resumedFrom"])
+        finish(writer)  # which ends its input: the rest of the answer is written after the reload
+        shown = page.report()["shown"]
+    assert shown == ANSWER
+    assert 0 < resumed_from <= ANSWER.index("turns")
 
 
 @NEEDS_CHROMIUM
