@@ -11,11 +11,11 @@ from typing import Any, Final
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.delivery.connect import connect_attendant
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.settings import Settings
-    from tidemark.wake.attention import NotAttention, decode_attention
+    from tidemark.subscriptions.connect import connect_attendant
+    from tidemark.subscriptions.messages import NotAttention, decode_attention
 
 _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)

@@ -42,7 +42,7 @@ from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.wake.attention import Changed, encode_attention
+from tidemark.subscriptions.messages import Changed, encode_attention
 
 pytestmark = [pytest.mark.artifact, pytest.mark.usefixtures("built")]
 

@@ -17,16 +17,13 @@ from typing import cast
 import pytest
 
 from tests.support import BYTES, append_request, create_request
-from tidemark.delivery.attend import Attendant
-from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.janitor.sweep import sweep
-from tidemark.log.records import Batch, PendingMark
+from tidemark.log.records import Batch
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.server.serve import _prepared
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, Turns
 from tidemark.service.append import append
@@ -36,7 +33,11 @@ from tidemark.service.read import read
 from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
-from tidemark.wake.attention import Appended, Attention, Changed, encode_attention
+from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.messages import Appended, Attention, Changed, encode_attention
+from tidemark.subscriptions.records import PendingMark
+from tidemark.subscriptions.state import DeliveryFailure
+from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 
 JSON = parse_content_type("application/json")
 KEY = StreamKey(PLAIN_BUCKET, "a")

@@ -12,15 +12,16 @@ import pytest
 import yaml
 
 from tidemark.aws.sqs import Queues
-from tidemark.delivery.attend import SLOW_SLOTS
 from tidemark.local.template import load_template, match_route
 from tidemark.local.triggers import matches
-from tidemark.log.schema import log_pk, subscription_key, table_definition, wait_pk
+from tidemark.log.schema import log_pk, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
-from tidemark.wake.attention import changed_from_record
+from tidemark.subscriptions.deliveries import SLOW_SLOTS
+from tidemark.subscriptions.messages import changed_from_record
+from tidemark.subscriptions.records import subscription_key
 from tidemark.wake.notifier import message_from_record
 
 ROOT = Path(__file__).parents[2]

@@ -19,15 +19,9 @@ from tidemark.log.records import (
     DueKind,
     EndMark,
     Fork,
-    PendingMark,
-    RosterEntry,
     Segment,
-    SigningKey,
     Snapshot,
-    StreamFollower,
-    StreamLink,
     StreamRecord,
-    SubscriptionRecord,
     Waiter,
 )
 from tidemark.protocol.append import Append
@@ -39,9 +33,18 @@ from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.wake_state import WakeState
+from tidemark.subscriptions import records
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
+from tidemark.subscriptions.records import (
+    PendingMark,
+    RosterEntry,
+    SigningKey,
+    StreamFollower,
+    StreamLink,
+    SubscriptionRecord,
+)
+from tidemark.subscriptions.state import WakeState
 
 JSON = parse_content_type("application/json")
 TEXT = parse_content_type("text/plain; charset=utf-8")
@@ -158,7 +161,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "ttl":{"N":"1767229200"}}""",
      Batch(42, Tail(245, stream_seq="7"), SECOND, AT, None, lengths=(203,),
         mailed=(Mailed("00112233aabbccdd", 242), Mailed("44556677aabbccdd", 245)))),
-    "webhook subscription whose call has failed": (schema.decode_subscription,
+    "webhook subscription whose call has failed": (records.decode_subscription,
      r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "cf":{"S":"[\"webhook\",\"orders/*\",[\"a\"],\"https://example.com/hook\",null,30000,\"mails\"]"},
      "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
@@ -168,7 +171,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
         ("a",), "https://example.com/hook", None, 30_000, "mails"), "secret", AT,
         WakeState(7, "w_1", None, AT + 30_000, AT + 2_000, 2, failed=True),
         active=True, version=12, write_id="write1")),
-    "pull-wake subscription, not active yet": (schema.decode_subscription,
+    "pull-wake subscription, not active yet": (records.decode_subscription,
      r"""{"pk":{"S":"sub/pool"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "cf":{"S":"[\"pull-wake\",null,[\"a\",\"b\"],null,\"wake/pool\",1000,null]"},
      "ts":{"S":"secret"},"cr":{"N":"1767225600000"},"ws":{"S":"[0,null,null,null,null,0,false]"},
@@ -176,7 +179,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      SubscriptionRecord("pool", FIRST, SubscriptionConfiguration(SubscriptionKind.PULL_WAKE, None,
         ("a", "b"), None, "wake/pool", 1_000), "secret", AT, WakeState(),
         active=False, version=1, write_id="write1")),
-    "subscription with a delivery": (schema.decode_subscription,
+    "subscription with a delivery": (records.decode_subscription,
      r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
      "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
@@ -185,7 +188,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK, "orders/*",
         (), "https://example.com/hook", None, 30_000), "secret", AT, WakeState(7, delivered_ms=AT + 5_000),
         active=True, version=13, write_id="write1")),
-    "webhook that is slow": (schema.decode_subscription,
+    "webhook that is slow": (records.decode_subscription,
      r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
      "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
@@ -194,22 +197,22 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK, "orders/*",
         (), "https://example.com/hook", None, 30_000), "secret", AT, WakeState(7, slow=True),
         active=True, version=13, write_id="write1")),
-    "roster entry": (schema.decode_roster_entry,
+    "roster entry": (records.decode_roster_entry,
      """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
      "wk":{"S":"wake/pool"},"hx":{"BOOL":true}}""",
      RosterEntry("pool", FIRST, "orders/*", "wake/pool", has_explicit=True)),
-    "follower": (schema.decode_follower,
+    "follower": (records.decode_follower,
      """{"pk":{"S":"follow/orders/eu"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"}}""",
      StreamFollower("orders/eu", "pool", FIRST)),
-    "link": (schema.decode_link,
+    "link": (records.decode_link,
      """{"pk":{"S":"link/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"ak":{"N":"42"},
      "si":{"S":"Zk3v9QpLw2Xa_-02"},"ex":{"BOOL":true}}""",
      StreamLink(FIRST, "orders/eu", explicit=True, acked=42, stream_incarnation=SECOND)),
-    "pending mark": (schema.decode_mark,
+    "pending mark": (records.decode_mark,
      """{"pk":{"S":"pending/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"si":{"S":"Zk3v9QpLw2Xa_-02"},
      "sa":{"N":"42"}}""",
      PendingMark(FIRST, "orders/eu", SECOND, 42)),
-    "signing key": (schema.decode_signing_key,
+    "signing key": (records.decode_signing_key,
      """{"pk":{"S":"keys"},"sk":{"S":"0001767225600000/ds_abc"},"pu":{"S":"x"}}""",
      SigningKey("ds_abc", "x", AT)),
     "pack": (schema.decode_batch,

@@ -119,10 +119,10 @@ MUTATIONS = (
     ),
     mutation(
         "a lease that is over is not fenced",
-        "protocol/wake_state.py",
+        "subscriptions/state.py",
         "if not token_generation == generation == state.generation or wake_id != state.wake_id:",
         "if wake_id != state.wake_id and not generation:",
-        "protocol/test_wake_state.py",
+        "subscriptions/test_state.py",
     ),
     mutation(
         "an expired stream is served",
@@ -259,10 +259,10 @@ MUTATIONS = (
     ),
     mutation(
         "a webhook may lead into the private network",
-        "protocol/webhook_url.py",
+        "subscriptions/webhook_url.py",
         "if refused or not address.is_global or",
         "if refused or",
-        "protocol/test_webhook_url.py",
+        "subscriptions/test_webhook_url.py",
     ),
     mutation(
         "a commit of the engine is acknowledged before it is on the disk",
@@ -619,7 +619,7 @@ MUTATIONS = (
     ),
     mutation(
         "the host of a webhook may lead into the private network",
-        "delivery/webhook.py",
+        "subscriptions/webhook.py",
         "        check_addresses(url, addresses)\n",
         "",
         "subscriptions/test_delivery.py",

@@ -9,27 +9,27 @@ from typing import Any, ClassVar
 import orjson
 
 from tests.support import JSON, Process, World, append_request
-from tidemark.delivery.attend import Attendant
-from tidemark.delivery.signing_keys import SigningKeys
-from tidemark.delivery.webhook import WebhookResponse
 from tidemark.log.schema import log_pk
-from tidemark.log.subscriptions import load_links
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.protocol.subscription import SubscriptionKind, configure
-from tidemark.protocol.wake_state import WakeState
-from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.service.append import append
 from tidemark.service.load import load_head
-from tidemark.service.subscriptions.configure import Subscribed, require_subscription, subscribe
-from tidemark.service.subscriptions.pending import acked_in, find_head
-from tidemark.service.subscriptions.wakes import Ack, WakeRequest, answer_wake, claim, release
-from tidemark.wake.attention import (
+from tidemark.subscriptions.configuration import SubscriptionKind, configure
+from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.lifecycle import Subscribed, require_subscription, subscribe
+from tidemark.subscriptions.messages import (
     Changed,
     Subscribers,
     decode_attention,
     encode_attention,
 )
+from tidemark.subscriptions.pending import acked_in, find_head
+from tidemark.subscriptions.signing_keys import SigningKeys
+from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.storage import load_links
+from tidemark.subscriptions.webhook import WebhookResponse
+from tidemark.subscriptions.webhook_url import WebhookUrl
+from tidemark.subscriptions.workers import Ack, WakeRequest, answer_wake, claim, release
 from tidemark.wake.notifier import WakeMessage
 
 POOL = "wake/pool"

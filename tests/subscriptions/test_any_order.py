@@ -26,14 +26,14 @@ from hypothesis.stateful import (
 
 from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import POOL, Receiver, Scene
-from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.janitor.backstops import remind
-from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.wake_state import DeliveryFailure
-from tidemark.service.subscriptions import configure
-from tidemark.service.subscriptions.pending import acked_in, find_head
-from tidemark.wake.attention import TimeCame, decode_attention
+from tidemark.subscriptions import lifecycle
+from tidemark.subscriptions.messages import TimeCame, decode_attention
+from tidemark.subscriptions.pending import acked_in, find_head
+from tidemark.subscriptions.state import DeliveryFailure
+from tidemark.subscriptions.storage import load_links, load_subscription
+from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.wake.notifier import WakeMessage
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
@@ -263,7 +263,7 @@ class Subscribed(RuleBasedStateMachine):
             self.scene.clock.advance(70_000)
             remind(self.scene.worker.stores, self.scene.queue.send)
         assert self.scene.left(*self.paths) == {}, "appended, and nobody was woken"
-        configure.unsubscribe(self.scene.worker.stores, "s")
+        lifecycle.unsubscribe(self.scene.worker.stores, "s")
         self.scene.changed()
         self.scene.work_off()
 

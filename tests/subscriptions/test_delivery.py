@@ -19,13 +19,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tests.subscriptions.scene import Scene
-from tidemark.delivery import webhook
-from tidemark.delivery.signing_keys import PUBLISHED_BEFORE_MS, FolderKeys, SigningKeys, render_jwks
-from tidemark.delivery.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
 from tidemark.protocol.caching import DOCUMENT
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.wake_state import DeliveryFailure
-from tidemark.protocol.webhook_url import WebhookUrl, parse_webhook_url
+from tidemark.subscriptions import webhook
+from tidemark.subscriptions.signing_keys import PUBLISHED_BEFORE_MS, FolderKeys, SigningKeys, render_jwks
+from tidemark.subscriptions.state import DeliveryFailure
+from tidemark.subscriptions.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
+from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
 
 Serve = Callable[[socket.socket], None]
 PUBLIC = parse_webhook_url("https://worker.example.com/hook", allow_local=False)

@@ -16,17 +16,15 @@ import pytest
 
 from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import Scene
-from tidemark.delivery.attend import Attendant
-from tidemark.delivery.webhook import WebhookResponse
-from tidemark.log import subscriptions
-from tidemark.log.records import PendingMark, SubscriptionRecord
-from tidemark.log.schema import mark_key
 from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
-from tidemark.service.subscriptions import pending, wakes
-from tidemark.service.subscriptions.configure import require_subscription
-from tidemark.service.subscriptions.pending import find_pending
-from tidemark.wake.attention import Appended, Subscribers
+from tidemark.subscriptions import pending, storage, workers
+from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.lifecycle import require_subscription
+from tidemark.subscriptions.messages import Appended, Subscribers
+from tidemark.subscriptions.pending import find_pending
+from tidemark.subscriptions.records import PendingMark, SubscriptionRecord, mark_key
+from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.wake.notifier import WakeMessage
 
 A, B = "events/a", "events/b"
@@ -187,9 +185,9 @@ def remove_any_mark(table: Table, mark: PendingMark) -> None:
 
 def mark_last(self: Attendant, message: Any) -> None:
     """The subscription is looked at before the mark is put."""
-    record = subscriptions.load_subscription(self.stores.table, message.subscription_id)
+    record = storage.load_subscription(self.stores.table, message.subscription_id)
     if isinstance(message, Appended):
-        subscriptions.put_mark(self.stores.table, message.mark)
+        storage.put_mark(self.stores.table, message.mark)
     if record is not None:
         self._follow(record, message)
 
@@ -217,14 +215,14 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
             id="the subscription is read before the mark is put",
         ),
         pytest.param(
-            subscriptions,
+            storage,
             "_as_seen",
             as_it_is,
             (False, "ack", "ack"),
             id="transitions do not exclude each other",
         ),
         pytest.param(
-            wakes,
+            workers,
             "check_fence",
             lambda *_: None,
             (False, "ack", "ack"),
@@ -237,6 +235,6 @@ def test_without_one_of_the_rules_some_interleaving_loses_a_wake(
 ) -> None:
     monkeypatch.setattr(place, name, broken)
     # It looks at the tails themselves, and would find most of what is lost: only of 1,000 streams.
-    monkeypatch.setattr(wakes, "mark_appended", lambda *_: False)
+    monkeypatch.setattr(workers, "mark_appended", lambda *_: False)
     with pytest.raises(AssertionError):
         play_every_order(*orders)

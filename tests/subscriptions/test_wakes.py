@@ -12,10 +12,6 @@ import pytest
 
 from tests.subscriptions.scene import POOL, Receiver, Scene
 from tests.support import items_left
-from tidemark.delivery import attend
-from tidemark.delivery.attend import SLOTS_OF_A_HOST
-from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
-from tidemark.log.subscriptions import free_slow_slot, load_marks, load_roster, take_slow_slot
 from tidemark.protocol.errors import (
     AlreadyClaimed,
     InvalidAck,
@@ -27,13 +23,16 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.protocol.wake_state import DeliveryFailure, WakePhase, phase, wakes_at
-from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.service.delete import delete
-from tidemark.service.subscriptions import configure
-from tidemark.service.subscriptions.configure import require_subscription
-from tidemark.service.subscriptions.wakes import wake_now
-from tidemark.wake.attention import decode_attention
+from tidemark.subscriptions import deliveries, lifecycle
+from tidemark.subscriptions.deliveries import SLOTS_OF_A_HOST
+from tidemark.subscriptions.lifecycle import require_subscription
+from tidemark.subscriptions.messages import decode_attention
+from tidemark.subscriptions.state import DeliveryFailure, WakePhase, phase, wakes_at
+from tidemark.subscriptions.storage import free_slow_slot, load_marks, load_roster, take_slow_slot
+from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
+from tidemark.subscriptions.webhook_url import WebhookUrl
+from tidemark.subscriptions.workers import wake_now
 
 DONE = WebhookResponse(200, b'{"done": true}')
 WRONG = WebhookResponse(500, b"")
@@ -132,13 +131,13 @@ def test_streams_are_added_and_removed_one_by_one(scene: Scene) -> None:
     scene.stream("manual/b", 1)
     scene.stream("events/a", 1)
     scene.subscribe()
-    configure.add_streams(stores, "s", ["manual/b", "events/a"])
-    configure.add_streams(stores, "s", ["manual/b"])
+    lifecycle.add_streams(stores, "s", ["manual/b", "events/a"])
+    lifecycle.add_streams(stores, "s", ["manual/b"])
     assert scene.links() == {"manual/b": (True, 2), "events/a": (True, 2)}
     scene.news("manual/b")
     assert claimed_streams(scene) == [("manual/b", 2, 4)]
     for path in ("manual/b", "events/a", "absent"):
-        configure.remove_stream(stores, "s", path)
+        lifecycle.remove_stream(stores, "s", path)
     assert scene.links() == {"events/a": (False, 2)}
 
 
@@ -300,7 +299,7 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
     scene.work_off()
     claimed = scene.claim()
     for _ in range(2):
-        configure.unsubscribe(scene.worker.stores, "s")
+        lifecycle.unsubscribe(scene.worker.stores, "s")
     with pytest.raises(SubscriptionNotFound):
         scene.ack(claimed)
     scene.changed()
@@ -478,7 +477,7 @@ def test_webhooks_that_hang_leave_room_for_the_others(
 ) -> None:
     """Sixty never answer, and twenty messages are worked off at once: the slow ones have half of that, one
     host two. None has ended when the good one is delivered, also where all have one address."""
-    monkeypatch.setattr(attend, "SLOW_SLOTS", 10)
+    monkeypatch.setattr(deliveries, "SLOW_SLOTS", 10)
     scene.stream("events/a")
     names = [f"hung-{number}" for number in range(60)]
     for number, name in enumerate(names):

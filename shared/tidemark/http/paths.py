@@ -27,7 +27,7 @@ from tidemark.protocol.authorization import RequiredScope, Right
 from tidemark.protocol.bucket import LISTING, parse_bucket_id, stream_of_bucket
 from tidemark.protocol.errors import Malformed, RouteNotFound, SubscriptionNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_segment
-from tidemark.protocol.subscription import check_subscription_id
+from tidemark.subscriptions.configuration import check_subscription_id
 
 Handler = Callable[[Request], Awaitable[Response]]
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]

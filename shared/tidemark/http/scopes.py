@@ -17,7 +17,7 @@ from tidemark.http.requests import bucket_of, parse_stream_parameter, single, st
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, RESERVED_SEGMENT
-from tidemark.protocol.subscription import check_subscription_id
+from tidemark.subscriptions.configuration import check_subscription_id
 
 Rights = frozenset[Right]
 _NO_BUCKET: Final = BucketNotFound().message

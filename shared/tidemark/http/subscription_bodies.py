@@ -18,19 +18,19 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from tidemark.delivery.attend import LinkType, PendingDescription, render_pending
-from tidemark.log.records import StreamLink, SubscriptionRecord
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.subscription import (
+from tidemark.subscriptions.configuration import (
     DEFAULT_LEASE_MS,
     MAX_STREAMS,
     SubscriptionConfiguration,
     SubscriptionKind,
     configure,
 )
-from tidemark.protocol.wake_state import WakeState, phase
-from tidemark.protocol.webhook_url import parse_webhook_url
-from tidemark.service.subscriptions.wakes import Ack, Claimed
+from tidemark.subscriptions.deliveries import LinkType, PendingDescription, render_pending
+from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
+from tidemark.subscriptions.state import WakeState, phase
+from tidemark.subscriptions.webhook_url import parse_webhook_url
+from tidemark.subscriptions.workers import Ack, Claimed
 
 #: Acks of one request.
 MAX_ACKS = 1_000

@@ -9,8 +9,6 @@ from fastapi import APIRouter, Depends, Query, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidemark.delivery.connect import signing_keys
-from tidemark.delivery.signing_keys import KeySet, render_jwks
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.catalog import PageQuery
 from tidemark.http.requests import ACCESS
@@ -38,15 +36,17 @@ from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.protocol.subscription import (
+from tidemark.subscriptions import lifecycle
+from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
     SubscriptionKind,
     check_subscription_id,
     literal_prefix,
     stream_path,
 )
-from tidemark.service.subscriptions import configure
-from tidemark.service.subscriptions.wakes import WakeRequest, answer_wake, claim, release, wake_now
+from tidemark.subscriptions.connect import signing_keys
+from tidemark.subscriptions.signing_keys import KeySet, render_jwks
+from tidemark.subscriptions.workers import WakeRequest, answer_wake, claim, release, wake_now
 
 #: Streams that one response lists.
 PAGE: Final = 1_000
@@ -80,7 +80,7 @@ async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query(
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
     backend, asked = backend_of(request), page.listing()
     records, next_cursor = await backend.run(
-        lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
+        lambda: lifecycle.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
     return {
         "prefix": asked.prefix,
@@ -109,7 +109,7 @@ async def create_subscription(request: Request, name: SubscriptionId, body: Crea
     if keys is not None:
         # Before anything can be delivered: this function alone may make a key.
         await backend.run(partial(keys.active, backend.stores.clock_ms()))
-    made = await backend.run(lambda: configure.subscribe(backend.stores, name, asked))
+    made = await backend.run(lambda: lifecycle.subscribe(backend.stores, name, asked))
     return JSONResponse(await _describe(request, backend, name), 201 if made.is_new else 200)
 
 
@@ -129,8 +129,8 @@ async def _describe(
     request: Request, backend: Backend, name: str, after: str = ""
 ) -> SubscriptionDescription:
     stores = backend.stores
-    record = await backend.run(lambda: configure.require_subscription(stores, name))
-    links, next_after = await backend.run(lambda: configure.list_links(stores, record, after, PAGE))
+    record = await backend.run(lambda: lifecycle.require_subscription(stores, name))
+    links, next_after = await backend.run(lambda: lifecycle.list_links(stores, record, after, PAGE))
     signing: SigningDescription | None = None
     if record.configuration.webhook_url is not None:
         keys = signing_keys(backend.settings, stores)
@@ -144,7 +144,7 @@ async def _describe(
 async def delete_subscription(request: Request, name: SubscriptionId) -> Response:
     """Delete a subscription (§6.3). Deleting what is not there succeeds."""
     backend = backend_of(request)
-    await backend.run(lambda: configure.unsubscribe(backend.stores, name))
+    await backend.run(lambda: lifecycle.unsubscribe(backend.stores, name))
     return _nothing()
 
 
@@ -155,7 +155,7 @@ async def name_streams(request: Request, name: SubscriptionId, body: NameStreams
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
         _check(request, RequiredScope(Target(PLAIN_BUCKET, path), frozenset({Right.READ})))
-    await backend.run(lambda: configure.add_streams(backend.stores, name, paths))
+    await backend.run(lambda: lifecycle.add_streams(backend.stores, name, paths))
     return _nothing()
 
 
@@ -163,7 +163,7 @@ async def name_streams(request: Request, name: SubscriptionId, body: NameStreams
 async def unname_stream(request: Request, name: SubscriptionId) -> Response:
     """Follow a stream by its name no more (§6.4)."""
     backend, path = backend_of(request), stream_path(request.path_params["path"])
-    await backend.run(lambda: configure.remove_stream(backend.stores, name, path))
+    await backend.run(lambda: lifecycle.remove_stream(backend.stores, name, path))
     return _nothing()
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.aws.sqs import QueueGone, Queues
-from tidemark.log.subscriptions import load_marks, load_roster, load_subscription
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, remove_lapsed
-from tidemark.protocol.wake_state import Step, next_step
 from tidemark.service.stores import Stores
-from tidemark.wake.attention import Changed, encode_attention
+from tidemark.subscriptions.messages import Changed, encode_attention
+from tidemark.subscriptions.state import Step, next_step
+from tidemark.subscriptions.storage import load_marks, load_roster, load_subscription
 
 #: No registration lasts a tenth of this; a queue is younger until its first one.
 ORPHAN_MS: Final = 10 * 60 * 1000

@@ -41,9 +41,9 @@ from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog, wants_colour, write_audit_lines
 from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import Stores, connect
-from tidemark.service.subscriptions.recover import recover
 from tidemark.settings import InvalidSetting, Settings
-from tidemark.wake.attention import Changed, encode_attention
+from tidemark.subscriptions.messages import Changed, encode_attention
+from tidemark.subscriptions.recover import recover
 
 #: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (

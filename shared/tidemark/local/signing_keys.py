@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemark.delivery.signing_keys import FolderKeys, SigningKeys
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
@@ -20,6 +19,7 @@ from tidemark.ops import signing_keys
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 from tidemark.settings import Settings
+from tidemark.subscriptions.signing_keys import FolderKeys, SigningKeys
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

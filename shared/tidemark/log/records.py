@@ -16,9 +16,7 @@ from tidemark.protocol.messages import ContentType
 from tidemark.protocol.pack import BatchTimes, BlockEntry, PackIndex
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.subscription import SubscriptionConfiguration
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.wake_state import WakeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,75 +301,3 @@ class Waiter:
     incarnation: str
     queue_url: str
     until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionRecord:
-    """A subscription that exists. One that is created anew has another incarnation, and so other links.
-
-    `secret` signs its wake tokens. `active` says that the streams that were there at its creation are linked.
-    `version` rises with each write of the item, and `write_id` is that write's own mark.
-    """
-
-    subscription_id: str
-    incarnation: str
-    configuration: SubscriptionConfiguration
-    secret: str
-    created_ms: int
-    wake: WakeState
-    active: bool
-    version: int
-    write_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RosterEntry:
-    """A subscription in the roster, and the streams that it may follow: all that the notifier needs.
-    `has_explicit`: some streams were named one by one."""
-
-    subscription_id: str
-    incarnation: str
-    pattern: str | None
-    wake_stream: str | None
-    has_explicit: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFollower:
-    """A subscription that names the stream at `path`."""
-
-    path: str
-    subscription_id: str
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLink:
-    """A stream that a subscription follows, and how far its workers have come. `acked` counts in the stream
-    of `stream_incarnation` alone: another stream of that name is followed from its beginning."""
-
-    subscription_incarnation: str
-    path: str
-    explicit: bool
-    acked: int
-    stream_incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class PendingMark:
-    """Something was appended to the stream, at `start` or behind it, that a subscription should look at."""
-
-    subscription_incarnation: str
-    path: str
-    stream_incarnation: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class SigningKey:
-    """The public half of a key that signs webhooks. `public` is its 32 bytes in base64url. The youngest key
-    signs, and the others stay published until they are removed."""
-
-    kid: str
-    public: str
-    created_ms: int

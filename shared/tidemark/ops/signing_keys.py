@@ -17,14 +17,14 @@ from typing import NamedTuple
 from tidemark.aws.account import Account
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
-from tidemark.delivery.signing_keys import (
+from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.protocol.errors import ProtocolError
+from tidemark.subscriptions.signing_keys import (
     PUBLISHED_BEFORE_MS,
     SigningKeys,
     choose_signing_key,
     private_keys_at,
 )
-from tidemark.log.dynamodb import DynamoDBTable
-from tidemark.protocol.errors import ProtocolError
 
 
 class CannotChangeKeys(Exception):

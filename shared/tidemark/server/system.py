@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tidemark.aws.clock import JumpWatch
-from tidemark.delivery.attend import Attendant
-from tidemark.delivery.connect import signing_keys
-from tidemark.delivery.webhook import WebhookResponse
 from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
@@ -32,8 +29,7 @@ from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Batch
-from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
-from tidemark.log.subscriptions import load_roster
+from tidemark.log.schema import PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.protocol.pack import Packing
@@ -41,7 +37,9 @@ from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
-from tidemark.wake.attention import (
+from tidemark.subscriptions.connect import signing_keys
+from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.messages import (
     Appended,
     Attention,
     NotAttention,
@@ -49,6 +47,9 @@ from tidemark.wake.attention import (
     changed_from_record,
     decode_attention,
 )
+from tidemark.subscriptions.records import ROSTER_PK
+from tidemark.subscriptions.storage import load_roster
+from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.wake.notifier import message_from_record
 from tidemark.wake.wake import WakeByHub
 

@@ -1,9 +1,10 @@
 """Use cases: load, decide, commit. Free of HTTP, and synchronous but for the group commit, which exists
 because many requests are under way at once.
 
-It imports the rules, the log and the blobs, and touches storage through `Stores` alone; `http`, `delivery`,
-the janitor and Spark call it. What HTTP asks of it, and what refuses that (`protocol/errors.py`); each may
-also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for storage, and Damaged for bytes:
+It imports the rules, the log and the blobs, and touches storage through `Stores` alone; `http`,
+`subscriptions`, the janitor and Spark call it. What HTTP asks of it, and what refuses that
+(`protocol/errors.py`); each may also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for
+storage, and Damaged for bytes:
 
     create                create: Malformed, TooManyMessages, Conflict, StreamNotFound, RetentionGone,
                           BucketNotFound
@@ -33,17 +34,4 @@ also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for storage
     load_times            catalog: as read
     parse_start_point     start_point: Malformed
     find_start            start_point: StreamNotFound, StreamGone
-    subscribe             subscriptions.configure: SubscriptionExists
-    unsubscribe           subscriptions.configure: nothing
-    require_subscription  subscriptions.configure: SubscriptionNotFound
-    add_streams           subscriptions.configure: SubscriptionNotFound
-    remove_stream         subscriptions.configure: SubscriptionNotFound
-    list_links            subscriptions.configure: nothing
-    list_subscriptions    subscriptions.configure: nothing
-    claim                 subscriptions.wakes: SubscriptionNotFound, InvalidSubscription, AlreadyClaimed,
-                          NoPendingWork
-    wake_now              subscriptions.wakes: SubscriptionNotFound, AlreadyClaimed, NoPendingWork
-    answer_wake           subscriptions.wakes: SubscriptionNotFound, InvalidSubscription, WakeFenced,
-                          InvalidAck
-    release               subscriptions.wakes: SubscriptionNotFound, InvalidSubscription, WakeFenced
 """

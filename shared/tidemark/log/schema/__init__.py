@@ -1,5 +1,6 @@
 """The table's schema: every kind of key and value, written and read side by side, in a module for each kind
-of item. Other packages import all names from here.
+of item. Other packages import all names from here. Those of subscriptions, down to the signing key, are
+written and read by `subscriptions/records.py`.
 
 | item     | pk                                       | sk                                             |
 | -------- | ---------------------------------------- | ---------------------------------------------- |
@@ -83,4 +84,3 @@ from tidemark.log.schema.batches import *
 from tidemark.log.schema.items import *
 from tidemark.log.schema.mail import *
 from tidemark.log.schema.streams import *
-from tidemark.log.schema.subscriptions import *

@@ -1,6 +1,6 @@
 """The steps of the wake cycle (§7), each committed by one conditional write to the subscription's item.
 
-`protocol/wake_state.py` says what the steps are. A step that loses a race is decided again on what is there.
+`state.py` says what the steps are. A step that loses a race is decided again on what is there.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.log.records import SubscriptionRecord
-from tidemark.log.subscriptions import (
-    MAX_ACKS,
-    SubscriptionChanged,
-    ack_link,
-    commit_subscription,
-    load_link,
-)
 from tidemark.log.table import Write
 from tidemark.protocol.errors import Busy, InvalidAck, InvalidSubscription, NoPendingWork
-from tidemark.protocol.subscription import SubscriptionKind
-from tidemark.protocol.wake_state import (
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import SubscriptionKind
+from tidemark.subscriptions.lifecycle import activate, require_subscription
+from tidemark.subscriptions.pending import (
+    PendingStream,
+    acked_in,
+    find_head,
+    find_pending,
+    mark_appended,
+    mark_what_is_pending,
+)
+from tidemark.subscriptions.records import SubscriptionRecord
+from tidemark.subscriptions.state import (
     WakePhase,
     WakeState,
     attempt_succeeded,
@@ -34,17 +37,14 @@ from tidemark.protocol.wake_state import (
     extend_lease,
     phase,
 )
-from tidemark.service.stores import Stores
-from tidemark.service.subscriptions.configure import activate, require_subscription
-from tidemark.service.subscriptions.pending import (
-    PendingStream,
-    acked_in,
-    find_head,
-    find_pending,
-    mark_appended,
-    mark_what_is_pending,
+from tidemark.subscriptions.storage import (
+    MAX_ACKS,
+    SubscriptionChanged,
+    ack_link,
+    commit_subscription,
+    load_link,
 )
-from tidemark.service.subscriptions.wake_token import make_token, token_generation
+from tidemark.subscriptions.token import make_token, token_generation
 
 _MAX_TRIES: Final = 10
 

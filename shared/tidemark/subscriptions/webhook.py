@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import Final
 
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.wake_state import DeliveryFailure
-from tidemark.protocol.webhook_url import WebhookUrl, check_address
+from tidemark.subscriptions.state import DeliveryFailure
+from tidemark.subscriptions.webhook_url import WebhookUrl, check_address
 
 #: So many of a name's addresses are tried. Each has half of the time that is left, the last one all of it.
 MOST_ADDRESSES: Final = 4

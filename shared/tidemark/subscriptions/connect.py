@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
-from tidemark.delivery.attend import Attendant
-from tidemark.delivery.signing_keys import SigningKeys, private_keys_at
 from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
+from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.signing_keys import SigningKeys, private_keys_at
 
 
 def signing_keys(settings: Settings, stores: Stores) -> SigningKeys | None:

@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.serialization import (
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
-from tidemark.log.records import SigningKey
-from tidemark.log.subscriptions import load_signing_keys, publish_signing_key, withdraw_signing_key
 from tidemark.log.table import Table
+from tidemark.subscriptions.records import SigningKey
+from tidemark.subscriptions.storage import load_signing_keys, publish_signing_key, withdraw_signing_key
 
 #: Begins a place in SSM; any other is a folder.
 SSM: Final = "ssm:"

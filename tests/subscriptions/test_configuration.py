@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import InvalidSubscription
-from tidemark.protocol.subscription import (
+from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
     SubscriptionKind,
     check_subscription_id,

@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.log.records import PendingMark, RosterEntry
-from tidemark.log.schema import decode_subscription_pk, is_subscription_pk
-from tidemark.log.subscriptions import load_followers, load_roster
 from tidemark.log.table import Table
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.protocol.subscription import matches
+from tidemark.subscriptions.configuration import matches
+from tidemark.subscriptions.records import (
+    PendingMark,
+    RosterEntry,
+    decode_subscription_pk,
+    is_subscription_pk,
+)
+from tidemark.subscriptions.storage import load_followers, load_roster
 from tidemark.wake.notifier import WakeMessage
 
 #: A message to SQS has at most 256 KB; these have a path and an id.

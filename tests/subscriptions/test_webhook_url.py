@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.webhook_url import WebhookUrl, check_address, parse_webhook_url
+from tidemark.subscriptions.webhook_url import WebhookUrl, check_address, parse_webhook_url
 
 HOSTILE_URLS = [
     "http://example.com/hook", "http://10.0.0.1/hook", "ftp://example.com/", "file:///etc/passwd",

@@ -10,8 +10,8 @@ from typing import Final
 
 import jwt
 
-from tidemark.log.records import SubscriptionRecord
 from tidemark.protocol.errors import WakeTokenInvalid
+from tidemark.subscriptions.records import SubscriptionRecord
 
 #: A worker that extends its lease for longer than this gets a new wake.
 LIFETIME_SECONDS: Final = 24 * 60 * 60

@@ -12,7 +12,7 @@ finds the mark. If it sees the subscription idle, it begins the wake. A mark is 
 an append behind it raises `start`, and the removal is refused.
 
 All that is committed to the subscription's item comes out of the table's stream again, so whoever dies
-between a commit and what follows from it (`service/subscriptions/`) is stood in for by the record.
+between a commit and what follows from it is stood in for by the record.
 """
 
 from __future__ import annotations
@@ -21,55 +21,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemark.log.records import (
-    EndMark,
-    PendingMark,
-    RosterEntry,
-    SigningKey,
-    StreamFollower,
-    StreamLink,
-    SubscriptionRecord,
-)
+from tidemark.log.records import EndMark
 from tidemark.log.schema import (
-    ACKED,
-    BEHIND_SLASH,
-    EXPLICIT,
     INCARNATION,
     PK,
-    ROSTER_PK,
-    SIGNING_KEYS_PK,
     SK,
-    SLASH,
-    START,
-    STREAM_INCARNATION,
     UNTIL_MS,
-    VERSION,
-    WRITE_ID,
     Item,
     decode_end_mark,
-    decode_follower,
-    decode_link,
-    decode_mark,
-    decode_roster_entry,
-    decode_signing_key,
-    decode_subscription,
     encode_end_mark,
-    encode_follower,
-    encode_link,
-    encode_mark,
-    encode_roster_entry,
-    encode_signing_key,
-    encode_subscription,
-    follower_key,
-    followers_pk,
     is_end_mark,
-    link_key,
-    links_pk,
-    mark_key,
-    marks_pk,
-    roster_key,
-    slow_slot_key,
-    subscription_key,
 )
 from tidemark.log.table import (
     IF_ABSENT,
@@ -88,6 +49,45 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.protocol.errors import OutcomeUnknown
+from tidemark.subscriptions.records import (
+    ACKED,
+    BEHIND_SLASH,
+    EXPLICIT,
+    ROSTER_PK,
+    SIGNING_KEYS_PK,
+    SLASH,
+    START,
+    STREAM_INCARNATION,
+    VERSION,
+    WRITE_ID,
+    PendingMark,
+    RosterEntry,
+    SigningKey,
+    StreamFollower,
+    StreamLink,
+    SubscriptionRecord,
+    decode_follower,
+    decode_link,
+    decode_mark,
+    decode_roster_entry,
+    decode_signing_key,
+    decode_subscription,
+    encode_follower,
+    encode_link,
+    encode_mark,
+    encode_roster_entry,
+    encode_signing_key,
+    encode_subscription,
+    follower_key,
+    followers_pk,
+    link_key,
+    links_pk,
+    mark_key,
+    marks_pk,
+    roster_key,
+    slow_slot_key,
+    subscription_key,
+)
 
 #: Sorts before everything that a path can go on with.
 _NEXT = "\x00"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
-from tidemark.protocol.subscription import SubscriptionKind
-from tidemark.protocol.wake_state import (
+from tidemark.subscriptions.configuration import SubscriptionKind
+from tidemark.subscriptions.state import (
     DeliveryFailure,
     Step,
     WakeState,

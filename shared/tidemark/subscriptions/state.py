@@ -24,7 +24,7 @@ from typing import Final
 
 from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
 from tidemark.protocol.offset import parse_token, render_offset
-from tidemark.protocol.subscription import SubscriptionKind
+from tidemark.subscriptions.configuration import SubscriptionKind
 
 FIRST_RETRY_MS: Final = 1_000
 MAX_RETRY_MS: Final = 60_000

@@ -20,8 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tidemark.log.buckets import list_records
-from tidemark.log.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
-from tidemark.log.subscriptions import (
+from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
+from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, configuration_hash, literal_prefix
+from tidemark.subscriptions.pending import find_head
+from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.storage import (
     SubscriptionChanged,
     SubscriptionEndedLater,
     SubscriptionThere,
@@ -39,12 +45,6 @@ from tidemark.log.subscriptions import (
     remove_follower,
     remove_link,
 )
-from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
-from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.protocol.subscription import SubscriptionConfiguration, configuration_hash, literal_prefix
-from tidemark.protocol.wake_state import WakeState
-from tidemark.service.stores import Stores
-from tidemark.service.subscriptions.pending import find_head
 
 _MAX_TRIES = 5
 _PAGE = 200

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tidemark.log.buckets import list_records
-from tidemark.log.records import PendingMark, SubscriptionRecord
-from tidemark.log.subscriptions import load_link, load_links, load_roster, load_subscription, put_mark
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.protocol.subscription import literal_prefix
 from tidemark.service.stores import Stores
-from tidemark.service.subscriptions.pending import acked_in, find_head
+from tidemark.subscriptions.configuration import literal_prefix
+from tidemark.subscriptions.pending import acked_in, find_head
+from tidemark.subscriptions.records import PendingMark, SubscriptionRecord
+from tidemark.subscriptions.storage import load_link, load_links, load_roster, load_subscription, put_mark
 
 _PAGE = 200
 

@@ -108,7 +108,7 @@ def configure(
     description: str | None,
 ) -> SubscriptionConfiguration:
     """The configuration in its normal form. Raises InvalidSubscription. Whether the webhook's URL may be
-    called is decided elsewhere (`protocol/webhook_url.py`)."""
+    called is decided elsewhere (`webhook_url.py`)."""
     if not pattern and not streams:
         raise InvalidSubscription("Name what to follow: pattern, streams or both")
     if not MIN_LEASE_MS <= lease_ttl_ms <= MAX_LEASE_MS:

@@ -26,24 +26,20 @@ import orjson
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.aws.sqs import MAX_DELAY_SECONDS
-from tidemark.delivery.signing_keys import SigningKeys
-from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse, call_webhook
-from tidemark.log.records import SubscriptionRecord
-from tidemark.log.subscriptions import (
-    SubscriptionChanged,
-    free_slow_slot,
-    load_ended,
-    load_subscription,
-    put_mark,
-    remove_belongings,
-    take_slow_slot,
-)
 from tidemark.observability.metrics import PROCESS, WAKES, WEBHOOK_FAILURES
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, SubscriptionNotFound, WebhookUrlRejected
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.subscription import SubscriptionKind
-from tidemark.protocol.wake_state import (
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.load import load_head
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import SubscriptionKind
+from tidemark.subscriptions.lifecycle import activate
+from tidemark.subscriptions.messages import Appended, Attention, TimeCame, encode_attention
+from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
+from tidemark.subscriptions.records import SubscriptionRecord
+from tidemark.subscriptions.signing_keys import SigningKeys
+from tidemark.subscriptions.state import (
     DeliveryFailure,
     Step,
     WakeState,
@@ -57,15 +53,19 @@ from tidemark.protocol.wake_state import (
     start_attempt,
     wakes_at,
 )
-from tidemark.protocol.webhook_url import WebhookUrl, parse_webhook_url
-from tidemark.service.append import AppendRequest, append
-from tidemark.service.load import load_head
-from tidemark.service.stores import Stores
-from tidemark.service.subscriptions.configure import activate
-from tidemark.service.subscriptions.pending import PendingStream, find_pending, stream_key_of
-from tidemark.service.subscriptions.wake_token import make_token
-from tidemark.service.subscriptions.wakes import begin_if_pending, commit, finish_delivery, new_wake_id
-from tidemark.wake.attention import Appended, Attention, TimeCame, encode_attention
+from tidemark.subscriptions.storage import (
+    SubscriptionChanged,
+    free_slow_slot,
+    load_ended,
+    load_subscription,
+    put_mark,
+    remove_belongings,
+    take_slow_slot,
+)
+from tidemark.subscriptions.token import make_token
+from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
+from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
+from tidemark.subscriptions.workers import begin_if_pending, commit, finish_delivery, new_wake_id
 
 _log = logging.getLogger("tidemark")
 
@@ -116,7 +116,7 @@ class Attendant:
         """Raises what storage and the queue raise; the message must come again then."""
         table = self.stores.table
         if isinstance(message, Appended):
-            # The mark comes before the look at the subscription: `log/subscriptions.py` says why.
+            # The mark comes before the look at the subscription: `storage.py` says why.
             put_mark(table, message.mark)
         record = load_subscription(table, message.subscription_id)
         if isinstance(message, Appended):

@@ -12,9 +12,14 @@ from typing import Final
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.records import PendingMark, StreamLink, SubscriptionRecord
 from tidemark.log.schema import PK, batch_key, log_pk
-from tidemark.log.subscriptions import (
+from tidemark.log.table import MAX_GETS
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.load import head_from
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.records import PendingMark, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.storage import (
     SubscriptionChanged,
     change_link,
     load_link,
@@ -25,11 +30,6 @@ from tidemark.log.subscriptions import (
     remove_link,
     remove_mark,
 )
-from tidemark.log.table import MAX_GETS
-from tidemark.log.tails import StreamHead
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.service.load import head_from
-from tidemark.service.stores import Stores
 
 #: Streams that one wake names. The others stay pending, and the next wake names them.
 MAX_STREAMS_IN_A_WAKE: Final = 500

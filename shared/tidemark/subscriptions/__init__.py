@@ -1,0 +1,35 @@
+"""Subscriptions (§6, §7): webhooks are called, and wake events are written, for what is new in streams.
+
+Rules (no I/O, no clock):
+
+    configuration   what a subscription follows and how it delivers
+    state           the steps from one delivery to the next
+    webhook_url     the URLs and addresses that may be called
+
+Storage:
+
+    records         what is stored, as items
+    storage         reading and writing them
+    pending         which streams have something new
+
+Use cases, with what refuses them (`protocol/errors.py`); `http` asks for them:
+
+    subscribe             lifecycle: SubscriptionExists
+    unsubscribe           lifecycle: nothing
+    require_subscription  lifecycle: SubscriptionNotFound
+    add_streams           lifecycle: SubscriptionNotFound
+    remove_stream         lifecycle: SubscriptionNotFound
+    list_links            lifecycle: nothing
+    list_subscriptions    lifecycle: nothing
+    claim                 workers: SubscriptionNotFound, InvalidSubscription, AlreadyClaimed, NoPendingWork
+    wake_now              workers: SubscriptionNotFound, AlreadyClaimed, NoPendingWork
+    answer_wake           workers: SubscriptionNotFound, InvalidSubscription, WakeFenced, InvalidAck
+    release               workers: SubscriptionNotFound, InvalidSubscription, WakeFenced
+
+Behind an append, in the functions `notifier` and `subscriptions`, and in the server:
+
+    messages        which subscriptions an append concerns, and the messages that say so
+    deliveries      what a message leads to
+    webhook         one call
+    signing_keys    the keys that sign it
+"""
