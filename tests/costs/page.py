@@ -229,9 +229,7 @@ def container_hour(readers: int) -> float:
 
 
 def tables(costs: dict[str, Cost]) -> list[str]:
-    append = costs[KILOBYTE_OF_JSON]
-    parts = _operations(costs), _one_append(append), _choices(append), _waiting(), _memory()
-    return ["\n".join(lines) for lines in parts]
+    return ["\n".join(lines) for lines in (_operations(costs), _waiting())]
 
 
 def _operations(costs: dict[str, Cost]) -> Iterator[str]:
@@ -250,51 +248,6 @@ def _operations(costs: dict[str, Cost]) -> Iterator[str]:
             yield f"{start}{cost.edge_out:.2f} | **{cost.deployed:.2f}** | {cost.direct:.2f} |"
 
 
-def _one_append(cost: Cost) -> Iterator[str]:
-    """The arithmetic of one append, as deployed by default and by the API's own URL."""
-    storage, milliseconds = cost.bill.storage_dollars, prices.REQUEST_SECONDS * 1000
-    function = f"Lambda: a request and {milliseconds:.0f} ms × {prices.MEMORY_GB} GB"
-    data_out = "Bytes: a response's headers out, and through CloudFront the body in"
-    rows = [
-        (f"DynamoDB: {cost.bill.write_units} write unit × ${prices.WRITE_UNIT}", storage, storage),
-        ("HTTP API", cost.api, cost.api),
-        (function, cost.function, cost.function),
-        ("Waking, where five appends share an invocation", cost.waking, cost.waking),
-        ("CloudFront: a request and its function", edge_request(), 0.0),
-        (data_out, cost.edge_out, cost.direct_out),
-    ]
-    yield "| part | as deployed | by the API's URL |"
-    yield "| --- | ---: | ---: |"
-    for name, first, second in rows:
-        yield f"| {name} | {first:.3f} | {second:.3f} |"
-    yield f"| **all in** | **{cost.deployed:.2f}** | **{cost.direct:.2f}** |"
-    alone = notifier_dollars() - cost.waking
-    own = f"{cost.deployed + alone:.2f} | {cost.direct + alone:.2f}"
-    yield f"| all in, where each append has a waking to itself | {own} |"
-
-
-def _choices(cost: Cost) -> Iterator[str]:
-    """What a parameter adds to the append, or takes from it. Per million."""
-    default = cost.deployed
-    memory = prices.REQUEST_SECONDS * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
-    yield "| choice | $ per million appends | all in |"
-    yield "| --- | ---: | ---: |"
-    yield f"| as deployed by default | – | {default:.2f} |"
-    for name, dollars in (
-        ("`Edge=optional`, and the writer uses `ApiUrl`", cost.direct - default),
-        ("`Edge=false`", cost.direct - default),
-        ("`MemorySize=1024`, at the same time", memory),
-        ("`MemorySize=256`, at the same time", -memory / 2),
-        ("`LogLevel=INFO`", gigabytes(prices.LOG_LINE_BYTES) * prices.LOG_GB),
-        (
-            "`SystemLogLevel: INFO` (not a parameter: it was so before)",
-            gigabytes(prices.PLATFORM_LINES_BYTES) * prices.LOG_GB,
-        ),
-        ("`Tracing=Active`", prices.TRACE * prices.TRACED_SHARE),
-    ):
-        yield f"| {name} | {dollars:+.2f} | {default + dollars:.2f} |"
-
-
 def _waiting() -> Iterator[str]:
     columns = "a function for each, $ a month | one container, $ a month | a reader in it, $ an hour"
     yield f"| readers that wait all the time | {columns} |"
@@ -303,24 +256,3 @@ def _waiting() -> Iterator[str]:
         function, container = function_hour(readers), container_hour(readers)
         months = f"{function * HOURS_A_MONTH:,.2f} | {container * HOURS_A_MONTH:.2f}"
         yield f"| {readers:,} | {months} | {container / readers:.5f} |"
-
-
-def _memory() -> Iterator[str]:
-    """The classes of a function's memory on paper: what a request takes and costs in each."""
-    columns = "of a core | warm append, ms | $ a million | 4 MB out of items, ms | 4 MB out of packs, ms"
-    yield f"| `MemorySize` | {columns} |"
-    yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
-    for memory_mb in (256, 512, 1024, prices.WHOLE_CORE_MB):
-        share = memory_mb / prices.WHOLE_CORE_MB
-        append_ms, items_ms, packs_ms = (
-            1000 * (calls * prices.CALL_SECONDS + cpu_seconds / share)
-            for calls, cpu_seconds in (
-                (1, prices.APPEND_CPU_SECONDS),
-                (5, prices.ITEMS_CPU_SECONDS_PER_MB * 4),
-                (3, prices.PACKS_CPU_SECONDS_PER_MB * 4),
-            )
-        )
-        gb_seconds = memory_mb / 1024 * append_ms / 1000
-        dollars = prices.LAMBDA_REQUEST + gb_seconds * prices.LAMBDA_GB_SECOND * 1e6
-        costs = f"{append_ms:.1f} | {dollars:.2f} | {items_ms:,.0f} | {packs_ms:,.0f}"
-        yield f"| {memory_mb:,} | {share:.2f} | {costs} |"

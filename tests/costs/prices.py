@@ -34,11 +34,6 @@ BALANCER_UNIT_HOUR: Final = 0.008
 #: Of container/template.yaml.
 TASK_VCPU: Final = 0.25
 TASK_GB: Final = 0.5
-#: Per GB of log lines.
-LOG_GB: Final = 0.50
-#: X-Ray, per million traces; it records about one request in twenty.
-TRACE: Final = 5.00
-TRACED_SHARE: Final = 0.05
 
 #: The template's default, in GB.
 MEMORY_GB: Final = 0.5
@@ -58,16 +53,3 @@ REQUEST_HEADER_BYTES: Final = 700
 WRITE_HEADER_BYTES: Final = 400
 READ_HEADER_BYTES: Final = 920
 EDGE_HEADER_BYTES: Final = 210
-#: A request's line at LogLevel=INFO; the platform's two lines at SystemLogLevel=INFO.
-LOG_LINE_BYTES: Final = 300
-PLATFORM_LINES_BYTES: Final = 500
-
-#: So much memory comes with one whole core.
-WHOLE_CORE_MB: Final = 1769
-#: One call to the table, which no memory makes faster.
-CALL_SECONDS: Final = 0.005
-#: CPU, from `docs/internals/benchmarks.md` and `docs/internals/packs.md`: a warm append, and a
-#: megabyte of messages of about a hundred bytes out of items and out of packs.
-APPEND_CPU_SECONDS: Final = 0.000241
-ITEMS_CPU_SECONDS_PER_MB: Final = 0.0497
-PACKS_CPU_SECONDS_PER_MB: Final = 0.006
