@@ -27,8 +27,6 @@ BATCHES_AT_ONCE: Final = 10
 NOTIFIER_SECONDS: Final = 2 * math.ceil(BATCH_RECORDS / 32) * 0.005
 SENDS_AT_ONCE: Final = 32
 SEND_SECONDS: Final = 0.01
-#: What DynamoDB gives one partition a second; nobody can raise it.
-PARTITION_WRITES: Final = 1_000
 HOUR: Final = 3600
 
 
@@ -52,9 +50,7 @@ class Demand:
     read_units: float
     write_environments: float
     notifier_environments: float
-    queues: int
     queue_calls: float
-    stream_shards: int
     dollars_of: dict[str, float]
 
     @property
@@ -99,9 +95,7 @@ def demand_of(load: Load) -> Demand:
         read_units,
         write_environments,
         notifier_environments,
-        readers,
         queue_calls,
-        math.ceil(write_units / PARTITION_WRITES),
         dollars_of,
     )
 
@@ -148,24 +142,6 @@ def quotas_of(load: Load) -> list[Quota]:
     return sorted(found, key=lambda quota: -quota.times)
 
 
-def render_demand(load: Load) -> str:
-    asked = demand_of(load)
-    rows = [
-        ("requests through CloudFront, a second", load.appends_per_second + asked.polls),
-        ("of these, long-polls that begin, which do not pass the HTTP API", asked.polls),
-        ("write units a second", asked.write_units),
-        ("read units a second", asked.read_units),
-        ("Lambda environments that write", asked.write_environments),
-        ("Lambda environments that wait", load.waiting_readers),
-        ("Lambda environments of the notifier", asked.notifier_environments),
-        ("batches that the notifier can take at once", asked.stream_shards * BATCHES_AT_ONCE),
-        ("partitions, and so shards of the table's stream, at least", asked.stream_shards),
-        ("queues", asked.queues),
-        ("calls of SQS a second", asked.queue_calls),
-    ]
-    return "\n".join(["| | |", "| --- | ---: |", *(f"| {name} | {value:,.0f} |" for name, value in rows)])
-
-
 def render_dollars(load: Load) -> str:
     asked = demand_of(load)
     lines = [f"| {name} | {value:,.0f} |" for name, value in asked.dollars_of.items()]
@@ -184,35 +160,13 @@ def render_quotas(load: Load) -> str:
     )
 
 
-def render_crowd() -> str:
-    """How long one append takes to tell so many environments that wait at the same stream."""
-    lines = []
-    for readers in (100, 1_000, 10_000, 100_000):
-        seconds = math.ceil(readers / SENDS_AT_ONCE) * SEND_SECONDS
-        lines.append(f"| {readers:,} | {seconds:,.2f} | {readers * 2:,} |")
-    return "\n".join(
-        [
-            "| environments at one stream | seconds until all are told | calls of SQS |",
-            "| ---: | ---: | ---: |",
-            *lines,
-        ]
-    )
-
-
 LARGE: Final = Load()
 #: The same with the readers in always-on processes, which share queues and registrations.
 WRITERS_ALONE: Final = Load(waiting_readers=0)
 
 
 def render_all() -> list[str]:
-    return [
-        render_demand(LARGE),
-        render_dollars(LARGE),
-        render_quotas(LARGE),
-        render_quotas(WRITERS_ALONE),
-        render_dollars(WRITERS_ALONE),
-        render_crowd(),
-    ]
+    return [render_dollars(LARGE), render_quotas(LARGE), render_quotas(WRITERS_ALONE)]
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fanout import _Queues, fanout
 from benchmarks.fanout import line as line_of_fanout
-from benchmarks.scale import LARGE, Load, demand_of, quotas_of, render_all
+from benchmarks.scale import LARGE, WRITERS_ALONE, Load, demand_of, quotas_of, render_all
 from benchmarks.surge import line, surge
 from tidemark.aws.sqs import QueueUnavailable
 
@@ -20,6 +20,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "scale.md").read_text
 @pytest.mark.parametrize("table", render_all(), ids=range(len(render_all())))
 def test_the_page_has_the_models_numbers(table: str) -> None:
     assert f"\n{table}\n" in PAGE
+
+
+def test_the_page_says_what_writes_alone_cost() -> None:
+    assert f"${demand_of(WRITERS_ALONE).dollars:,.0f} an hour" in PAGE
 
 
 def test_silent_readers_begin_a_poll_every_twenty_five_seconds() -> None:
