@@ -18,10 +18,11 @@ import pytest
 
 from tests.support import BYTES, append_request, create_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.records import Batch
+from tidemark.log.entries import Pack
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
+from tidemark.protocol.pack import PackIndex
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.server.serve import _prepared
@@ -224,12 +225,12 @@ def test_nothing_is_remembered_before_its_turn_is_committed(tmp_path: Path, fail
     create(system.stores, KEY, create_request(BYTES))
     database, stores = system.database, system.stores
     commit, incarnation = database._try_commit, load_head(stores, KEY).record.incarnation
-    pack = Batch(0, Tail(9), "", 0, None)
+    pack = Pack(0, Tail(9), "", 0, "blob", PackIndex(()))
 
     def remembered() -> tuple[int, int, int]:
         head = stores.tails.get(KEY, stores.clock_ms())
         assert head is not None
-        batches, packs = (stores.recent.chain(log, 0, 100, with_pack=True) for log in (incarnation, "packed"))
+        batches, packs = (stores.recent.chain_with_pack(log, 0, 100) for log in (incarnation, "packed"))
         return head.tail.offset, len(batches), len(packs)
 
     def append_and_look() -> tuple[int, int, int]:

@@ -14,8 +14,8 @@ import pytest
 from tests.buckets import key_in_new_bucket, objects, publish
 from tests.support import Process, World, a_key
 from tidemark.blobs import log_prefix, snapshot_blob_key
-from tidemark.log.records import Batch, Checksums
-from tidemark.log.schema import decode_batch, encode_batch, log_pk, stream_key
+from tidemark.log.entries import Batch, Checksums
+from tidemark.log.schema import decode_entry, encode_batch, log_pk, stream_key
 from tidemark.log.schema.batches import deflate, inflate
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged
@@ -86,13 +86,19 @@ def sealed(start: int, data: bytes) -> Batch:
     return Batch(start, Tail(start + len(data)), "id", 0, data, checksums=Checksums.of(None, start, data))
 
 
+def decoded_data(item: Any) -> bytes | None:
+    batch = decode_entry(item)
+    assert isinstance(batch, Batch)
+    return batch.data
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_batch_is_not_decoded(kind: str) -> None:
     body, change = DAMAGES[kind]
     item = encode_batch("", sealed(5, body))
-    assert decode_batch(item).data == body
+    assert decoded_data(item) == body
     with pytest.raises(Damaged):
-        decode_batch(change(item))
+        decode_entry(change(item))
 
 
 def another_history(items: list[Item]) -> None:
@@ -176,7 +182,7 @@ def test_no_flipped_bit_of_a_deflated_body_is_returned() -> None:
         with suppress(ValueError):
             found += inflate(damaged, len(SHRINKS)) != SHRINKS
         with suppress(Damaged):
-            assert decode_batch(item | {"z": binary(damaged)}).data == SHRINKS
+            assert decoded_data(item | {"z": binary(damaged)}) == SHRINKS
     assert found, "lengths alone do not tell"
 
 

@@ -18,8 +18,9 @@ from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, bef
 from tidemark.janitor.sweep import sweep
 from tidemark.log import tails
 from tidemark.log.append import TailMoved
-from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_batch
+from tidemark.log.entries import Batch
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import decode_entry
 from tidemark.log.table import Table, Write
 from tidemark.protocol.errors import SequenceGap, StreamNotFound
 from tidemark.protocol.expiry import Expiry
@@ -105,7 +106,7 @@ def append_refused_for_a_gap_that_is_filled_later(world: World) -> bool:
 
 
 def always_somebody_else(_batch: Batch, existing: dict[str, Any]) -> None:
-    raise TailMoved(decode_batch(existing))
+    raise TailMoved(decode_entry(existing))
 
 
 def no_tombstone(table: Table, _last: Batch, _record: StreamRecord, writes: list[Write]) -> None:

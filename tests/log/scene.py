@@ -14,9 +14,10 @@ from tests.simulation.world import SimulatedWorld
 from tests.support import BYTES, HOUR_MS, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
+from tidemark.log.entries import Entry, Pack
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_batch
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import decode_entry
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
@@ -122,14 +123,14 @@ class Scene:
         items = [item for item in self.world.table.items() if item["pk"]["S"].startswith("log/v1/a#")]
         return sorted(items, key=lambda item: str(item["sk"]["S"]))
 
-    def batches(self) -> list[Batch]:
-        return [decode_batch(item) for item in self.items()]
+    def entries(self) -> list[Entry]:
+        return [decode_entry(item) for item in self.items()]
 
-    def packs(self) -> list[Batch]:
-        return [batch for batch in self.batches() if batch.index]
+    def packs(self) -> list[Pack]:
+        return [entry for entry in self.entries() if isinstance(entry, Pack)]
 
     def starts(self) -> list[int]:
-        return [batch.start for batch in self.batches()]
+        return [entry.start for entry in self.entries()]
 
     def due(self, *kinds: str) -> list[dict[str, Any]]:
         """The janitor's entries of these kinds."""

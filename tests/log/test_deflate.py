@@ -74,7 +74,7 @@ def test_a_page_counts_inflated_bytes_and_inflates_no_more(
     reader = world.process()
     record, start, rest = load_head(reader.stores, key).record, 0, 100 * INLINE_BYTES - PAGE_BYTES
     for size, at_tail in ((PAGE_BYTES, False), (rest, True)):
-        page = read_page(reader.stores.table, record, start)
+        page = read_page(reader.stores.table, record, start, fill=reader.stores.fill)
         assert (page.data, page.end, page.up_to_date) == (bytes(size), start + size, at_tail)
         assert size <= sum(inflated) <= size + INLINE_BYTES
         start = page.end

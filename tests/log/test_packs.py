@@ -14,9 +14,9 @@ from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
 from tests.simulation.scheduler import Turns
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.packs import block_batches
+from tidemark.log.entries import Batch, Checksums, Pack, Tombstone
+from tidemark.log.packs import blocks_of
 from tidemark.log.read import read_page
-from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import encode_batch
 from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType
@@ -142,9 +142,9 @@ def test_every_answer_is_that_of_plain_batches(stage: str, content_type: Content
 @pytest.mark.parametrize("stage", ["packed", "packed again"])
 def test_all_old_batches_are_in_packs_except_the_last_one(stage: str) -> None:
     scene = a_scene_at(stage)
-    *packs, last = scene.batches()
-    assert all(batch.index for batch in packs)
-    assert (last.index, last.end, packs[-1].end) == (None, len(scene.data), last.start)
+    packs, last = scene.packs(), scene.entries()[-1]
+    assert [*packs, last] == scene.entries()
+    assert (type(last), last.end, packs[-1].end) == (Batch, len(scene.data), last.start)
     assert scene.due("pack", "packed") == []
     assert {pack.blob for pack in packs} <= scene.world.bucket.objects.keys()
     assert (len(packs) == 1) == (stage == "packed again")
@@ -156,13 +156,13 @@ def test_packs_keep_the_chain_of_checksums(stage: str) -> None:
     """Each pack has that before its first batch and that behind its last one; in between it can be worked out
     again from what the pack holds. A stretch that was written behind other bytes is found."""
     scene = a_scene_at(stage, 60)
-    batches = scene.batches()
-    for earlier, later in pairwise(batches):
+    entries = [entry for entry in scene.entries() if not isinstance(entry, Tombstone)]
+    for earlier, later in pairwise(entries):
         assert earlier.checksums.after == later.checksums.before is not None
     reached = None
-    for pack in batches[:-1]:
+    for pack in scene.packs():
         start = pack.start
-        for block in scene.process().fill(list(block_batches(pack, start))):
+        for block in scene.process().fill(list(blocks_of(pack, start))):
             assert block.times
             assert block.data
             lengths = iter(block.lengths)
@@ -171,7 +171,7 @@ def test_packs_keep_the_chain_of_checksums(stage: str) -> None:
                 data = block.data[start - block.start : start - block.start + size]
                 reached, start = Checksums.of(reached, start, data).after, start + size
         assert reached == pack.checksums.after
-    foreign = Batch(0, Tail(1), "id", 0, b"x", checksums=Checksums(7, batches[1].checksums.after))
+    foreign = Batch(0, Tail(1), "id", 0, b"x", checksums=Checksums(7, entries[1].checksums.after))
     scene.world.table.store(scene.items()[1] | {"h": encode_batch("", foreign)["h"]})
     with pytest.raises(Damaged):
         scene.read_from(0)
@@ -207,7 +207,7 @@ def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
     scene.write(b"a", b"b", large, b"c", b"d", b"e", large, b"f", large, b"g", b"h")
     scene.write(b"i", close=True)
     scene.sweep_after()
-    assert [bool(batch.index) for batch in scene.batches()] == [1, 0, 1, 0, 0, 0, 1, 0]
+    assert [isinstance(entry, Pack) for entry in scene.entries()] == [1, 0, 1, 0, 0, 0, 1, 0]
     scene.check(1)
     scene = Scene(packing=ONE)
     scene.write(b"a", b"b", large, b"c", b"d", b"e")
@@ -215,7 +215,7 @@ def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
     scene.write(b"f")
     scene.write(b"g", close=True)
     scene.sweep_after()
-    found = [(batch.size, bool(batch.index)) for batch in scene.batches()]
+    found = [(entry.size, isinstance(entry, Pack)) for entry in scene.entries()]
     assert found == [(2, True), (70_000, False), (4, True), (1, False)]
 
 
@@ -287,7 +287,7 @@ def test_an_append_makes_one_call_more_only_where_it_crosses_a_boundary() -> Non
     assert calls == {"PutItem": 20 + 20 * 60_000 // (256 * 1024)}
 
 
-def a_scene_to_merge(**asked: Any) -> tuple[Scene, list[Batch]]:
+def a_scene_to_merge(**asked: Any) -> tuple[Scene, list[Pack]]:
     """A stream of many small packs, and batches that are old enough to make a pack that takes them all in."""
     scene = a_scene_at("to be packed again", 60, **asked)
     return scene, scene.packs()
@@ -371,12 +371,11 @@ def test_a_deleted_stream_leaves_no_pack_once_its_last_fork_has_ended(stage: str
 # --- what is missing or damaged ---------------------------------------------------------------
 
 
-def harm(scene: Scene, how: str) -> Batch:
+def harm(scene: Scene, how: str) -> Pack:
     """Harms the second pack."""
     first, second = scene.items()[:2]
     pack = scene.packs()[1]
     assert pack.blob
-    assert pack.index
     stored, block = scene.world.bucket.objects[pack.blob], pack.index.blocks[0]
     match how:
         case "object is missing":
@@ -414,7 +413,7 @@ def test_a_pack_that_is_harmed_gets_503_and_is_named_in_the_log_and_the_others_a
     with suppress(Damaged, StorageUnavailable):
         assert read(scene.process(), KEY, 0).page.end == harmed.start
     assert scene.read_from(harmed.end) == scene.data[harmed.end :]
-    if how == "block is damaged" and harmed.index:
+    if how == "block is damaged":
         start = harmed.index.blocks[1].start
         assert scene.read_from(start) == scene.data[start:]
 

@@ -7,8 +7,8 @@ import pytest
 from tests.support import BYTES, JSON, Process, World, a_key, before
 from tidemark.blobs import joined_key
 from tidemark.log.append import put_batch
+from tidemark.log.entries import Batch, Checksums
 from tidemark.log.read import load_last, read_page
-from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import log_pk
 from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StreamNotFound
@@ -65,7 +65,9 @@ def test_each_page_begins_where_the_last_one_ended(world: World, limit: int) -> 
     for start in (0, 1, 4, 5, 6):
         data, position, up_to_date = b"", start, False
         while not up_to_date:
-            page = read_page(process.stores.table, record, position, limit_bytes=limit)
+            page = read_page(
+                process.stores.table, record, position, limit_bytes=limit, fill=process.stores.fill
+            )
             data += page.data
             assert page.end > position, "every page brings the reader forward"
             # Cut at a batch end, and over the limit only by a batch that is alone.
@@ -122,7 +124,7 @@ def test_a_read_of_the_tail_does_not_read_the_bytes_of_the_last_batch(world: Wor
     process, key = filled(world, b"a", b"bcd")
     record = process.create(key).head.record
     last = load_last(process.stores.table, log_pk(key, record.incarnation))
-    assert last is not None
+    assert isinstance(last, Batch)
     assert (last.start, last.end, last.data) == (1, 4, None)
 
 

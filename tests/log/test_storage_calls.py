@@ -14,9 +14,9 @@ import pytest
 from tests.buckets import key_in_new_bucket, new_bucket, publish
 from tests.support import BYTES, JSON, Process, World, a_key, make_world, table_of
 from tidemark.local.engines import LocalServices
-from tidemark.log.append import batch_item
+from tidemark.log.entries import Batch
 from tidemark.log.read import PAGE_QUERIES
-from tidemark.log.records import Batch
+from tidemark.log.schema import encode_batch, log_pk
 from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import RetentionGone
 from tidemark.protocol.expiry import Expiry
@@ -70,13 +70,14 @@ def grown(request: pytest.FixtureRequest, services: LocalServices) -> tuple[Worl
     world, length = make_world(services), request.param
     process, key = world.process(), a_key(f"{length}-batches")
     record = process.create(key).head.record
+    pk = log_pk(record.key, record.incarnation)
     for first in range(0, length, 25):
         items = []
         for index in range(first, min(first + 25, length)):
             start = index * len(MESSAGE)
             after = Tail(start + len(MESSAGE))
             batch = Batch(start, after, f"a{index}", world.clock(), MESSAGE, lengths=(len(MESSAGE),))
-            items.append({"PutRequest": {"Item": batch_item(record, batch)}})
+            items.append({"PutRequest": {"Item": encode_batch(pk, batch)}})
         process.dynamodb.call("BatchWriteItem", {"RequestItems": {world.table_name: items}})
     return world, key
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 import pytest
 
 from tests.support import TEXT, World, a_key
-from tidemark.log.records import Batch, Segment, Snapshot, StreamRecord
+from tidemark.log.entries import Batch, Pack
+from tidemark.log.records import Segment, Snapshot, StreamRecord
 from tidemark.log.tails import CAPACITY_BYTES, MAX_AGE_MS, RecentBatches, StreamHead, TailCache, held_bytes
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import NEVER
@@ -160,21 +161,21 @@ def test_a_chain_of_recent_batches_ends_at_the_first_gap_or_one_batch_over_the_l
     assert recent.chain("two", 0, 100) == []
 
 
-def a_pack(start: int, *ends: int) -> Batch:
+def a_pack(start: int, *ends: int) -> Pack:
     writer = PackWriter(start, block_bytes=1)
     for one, other in pairwise((start, *ends)):
         writer.add(bytes(other - one), (other - one,), (), 0)
-    return Batch(start, Tail(ends[-1]), "id", 0, None, "blob", index=decode_index(writer.finish()[1]))
+    return Pack(start, Tail(ends[-1]), "id", 0, "blob", decode_index(writer.finish()[1]))
 
 
 def test_a_pack_is_part_of_a_chain_only_for_a_reader_that_can_load_its_bytes() -> None:
     recent = RecentBatches(1_000_000)
     recent.keep("one", a_batch(0, 3), a_batch(9, 2))
     recent.keep_pack("one", a_pack(3, 5, 9))
-    assert [batch.start for batch in recent.chain("one", 0, 100, with_pack=True)] == [0, 3, 9]
-    assert [batch.start for batch in recent.chain("one", 5, 100, with_pack=True)] == [3, 9]
+    assert [batch.start for batch in recent.chain_with_pack("one", 0, 100)] == [0, 3, 9]
+    assert [batch.start for batch in recent.chain_with_pack("one", 5, 100)] == [3, 9]
     assert [batch.start for batch in recent.chain("one", 0, 100)] == [0]
-    assert recent.chain("two", 3, 100, with_pack=True) == []
+    assert recent.chain_with_pack("two", 3, 100) == []
 
 
 def test_a_block_of_a_pack_is_not_confused_with_the_batch_at_its_offset() -> None:
@@ -189,7 +190,7 @@ def test_the_number_of_remembered_packs_is_bounded() -> None:
     recent = RecentBatches(1_000_000)
     for number in range(100):
         recent.keep_pack(str(number), a_pack(0, 5))
-    known = [recent.chain(str(number), 0, 1, with_pack=True) != [] for number in range(100)]
+    known = [recent.chain_with_pack(str(number), 0, 1) != [] for number in range(100)]
     assert known == [False] * 36 + [True] * 64
 
 

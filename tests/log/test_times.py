@@ -30,7 +30,7 @@ def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
     for size in (10, 70_000, 3_000_000, 2_000_000, 20, *[40_000] * 150):
         append(scene.stores, KEY, [append_request(b"x" * size)])
         scene.world.advance(7)
-    times = [batch.time_ms for batch in scene.batches()]
+    times = [batch.time_ms for batch in scene.entries()]
     for packed in (False, True):
         assert not packed or scene.sweep_after().packed
         told, start = [], 0

@@ -18,10 +18,11 @@ from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
 from tidemark.log.append import TailMoved
+from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import add_reference
 from tidemark.log.packs import commit_pack
-from tidemark.log.records import Batch, Fork, StreamRecord
-from tidemark.log.schema import decode_batch
+from tidemark.log.records import Fork, StreamRecord
+from tidemark.log.schema import decode_entry, encode_batch, log_pk
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
 
@@ -97,11 +98,11 @@ def test_a_seed_plays_the_same_way_every_time(*, combines: bool) -> None:
 
 
 def without_a_condition(table: Table, record: Any, batch: Batch, pushed_out: Any = ()) -> None:
-    table.put(log_append.batch_item(record, batch))
+    table.put(encode_batch(log_pk(record.key, record.incarnation), batch))
 
 
 def always_somebody_else(_batch: Batch, existing: dict[str, Any]) -> None:
-    raise TailMoved(decode_batch(existing))
+    raise TailMoved(decode_entry(existing))
 
 
 def no_tombstone(table: Table, _last: Batch, _record: Any, writes: list[Write]) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of, values_of
 from tests.support import BYTES, JSON
 from tidemark.blobs import BlobStore, joined_key
-from tidemark.log.records import Batch, Checksums
-from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
+from tidemark.log.entries import Batch, Checksums, Tombstone
+from tidemark.log.schema import decode_entry, encode_batch, encode_lengths, encode_tombstone, log_pk
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
@@ -180,8 +180,9 @@ def test_small_batches_are_joined_and_large_ones_handed_on(seed: int) -> None:
     assert all(first.num_rows + second.num_rows >= BATCH_ROWS // 4 for first, second in pairwise(joined))
 
 
-def decoded(batch: Batch) -> BatchItem:
-    return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=BatchItem, strict=False)
+def decoded(entry: Batch | Tombstone) -> BatchItem:
+    encode: Any = encode_batch if isinstance(entry, Batch) else encode_tombstone
+    return msgspec.json.decode(orjson.dumps(encode("log/v1/a#i", entry)), type=BatchItem, strict=False)
 
 
 def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
@@ -193,15 +194,17 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         Batch(100, Tail(2100), "id", 1, b"deflated " * 222 + b"..", lengths=(2000,)),
         Batch(100, Tail(100, closed=True), "id", 1),
         Batch(100, Tail(400_000), "id", 1, None, "blob", lengths=(399_900,)),
-        Batch(100, Tail(100, closed=True), "id", 1, tombstone=True, behind_closing=True),
     ]
     for batch in batches:
-        known, item = decode_batch(encode_batch("log/v1/a#i", batch)), decoded(batch)
+        known, item = decode_entry(encode_batch("log/v1/a#i", batch)), decoded(batch)
+        assert isinstance(known, Batch)
         assert (item.start, item.end, item.t.N) == (known.start, known.end, known.time_ms)
         assert (item.data or None) == (known.data or None)
         assert (item.s.S if item.s else None) == known.blob
         places = [known.start, *message_ends(item)]
         assert [end - start for start, end in pairwise(places)] == list(known.lengths)
+    tombstone = decoded(Tombstone(100, Tail(100, closed=True), "id", 1, behind_closing=True))
+    assert (tombstone.start, tombstone.end, tombstone.data or None) == (100, 100, None)
     named = {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()}
     assert named == {107: "new"}
     many = tuple(ProducerState(f"writer-{number}", 0, 0, number) for number in range(108))

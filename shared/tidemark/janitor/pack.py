@@ -24,11 +24,12 @@ from typing import Final
 from tidemark.blobs import batch_blob_key
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
+from tidemark.log.entries import Batch, Entry, Pack
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch, decode_batch_start, just_behind, log_pk
+from tidemark.log.records import Due, DueKind, StreamRecord
+from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
 from tidemark.observability.metrics import (
     MERGED_PACKS,
@@ -51,7 +52,7 @@ _log: Final = logging.getLogger("tidemark")
 
 def take_in(
     stores: Stores, record: StreamRecord, pack: bytes, index: bytes
-) -> tuple[list[Batch], bytes, bytes]:
+) -> tuple[list[Pack], bytes, bytes]:
     """The packs that a new one takes in, and the merged pack's object and index. If one of them is missing or
     damaged, nothing is merged: readers of the damaged pack get the error."""
     new, merged = decode_index(index), None
@@ -69,7 +70,7 @@ def take_in(
     return before, *merged.finish()
 
 
-def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Batch]:
+def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Pack]:
     """The small packs right before the new one, one after the other. All of them are at or above the retained
     offset."""
     start, data_bytes = new.start, new.end - new.start
@@ -82,23 +83,23 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
         limit=_MOST_TAKEN_IN,
         backward=True,
     )
-    found: list[Batch] = []
-    for batch in map(decode_batch, items):
-        # A plain batch here was replaced by a pack, and is not removed yet.
-        if batch.index is None or batch.end != start or not stores.packing.takes_in(data_bytes, batch.size):
+    found: list[Pack] = []
+    for entry in map(decode_entry, items):
+        if not isinstance(entry, Pack) or entry.end != start:
+            break  # A batch here was replaced by a pack, and is not removed yet.
+        if not stores.packing.takes_in(data_bytes, entry.size):
             break
-        found.append(batch)
-        start, data_bytes = batch.start, data_bytes + batch.size
+        found.append(entry)
+        start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
 
 
-def _take_object(stores: Stores, merged: PackWriter, batch: Batch) -> None:
+def _take_object(stores: Stores, merged: PackWriter, pack: Pack) -> None:
     """All blocks of a pack in the log, with one request."""
-    assert batch.index is not None, "a pack"
-    assert batch.blob is not None, "a pack has an object"
-    first, last = batch.index.blocks[0], batch.index.blocks[-1]
+    assert pack.blob is not None, "a pack that was read whole has its object's name"
+    first, last = pack.index.blocks[0], pack.index.blocks[-1]
     size = last.first_byte + last.stored_bytes - first.first_byte
-    _take_blocks(merged, batch.index, memoryview(stores.blobs.get_range(batch.blob, first.first_byte, size)))
+    _take_blocks(merged, pack.index, memoryview(stores.blobs.get_range(pack.blob, first.first_byte, size)))
 
 
 def _take_blocks(merged: PackWriter, index: PackIndex, stored: memoryview) -> None:
@@ -182,13 +183,13 @@ class _Packer:
         self._finish(run)
         return None
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, entry: Entry) -> None:
         """A large body is in S3 already, under its own name."""
-        is_packable = bool(batch.data) and batch.blob is None and not batch.tombstone
+        batch = entry if isinstance(entry, Batch) and entry.data and entry.blob is None else None
         run = self._run
-        if run is not None and not (is_packable and batch.start == run.last.end):
+        if run is not None and not (batch and batch.start == run.last.end):
             self._finish(run)
-        if not is_packable:
+        if batch is None:
             return
         run = self._run = self._run or _Run(batch, self._packing.block_bytes)
         run.add(batch)
@@ -247,7 +248,7 @@ class _OldBatches:
         self._until_ms = until_ms
         self.are_all = True
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Entry]:
         record = self._record
         pk = log_pk(record.key, record.incarnation)
         begin = max(record.base, record.packed, record.retained)
@@ -255,7 +256,7 @@ class _OldBatches:
         if last is None or last.start <= begin:
             return
         span = Span(pk, record.incarnation, begin, None)
-        decode = partial(map, decode_batch)
+        decode = partial(map, decode_entry)
         walk = ChainWalk(self._table.query, decode, [span], begin, until=last.start, looks_back=False)
         for batch in walk:
             if batch.time_ms > self._until_ms:
@@ -273,7 +274,7 @@ def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool])
     if due.blob is not None:
         schedule_removal(stores, due, start, due.blob)
     found = stores.table.get(batch_key(pk, start))
-    is_there = found is not None and (pack := decode_batch(found)).index is not None and pack.end == end
+    is_there = found is not None and isinstance(pack := decode_entry(found), Pack) and pack.end == end
     more = is_there
     while more:
         items, more = stores.table.query(

@@ -17,11 +17,12 @@ from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
 from tidemark.janitor.pack import pack, remove_object, remove_replaced
 from tidemark.log.append import TailMoved
 from tidemark.log.due import claim, due_entries, schedule, settle
+from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import StreamChanged, load_stream, next_look_ms
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind
 from tidemark.log.retention import batches_below
-from tidemark.log.schema import BLOB, PK, SK, batch_sk, log_pk, producer_pk
+from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
 from tidemark.log.table import MAX_DELETES, Table
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
@@ -119,9 +120,9 @@ def remove_log(table: Table, due: Due) -> bool:
     """
     pk = log_pk(due.key, due.incarnation)
     last = load_last(table, pk)
-    if last is not None and not last.tombstone:
+    if isinstance(last, Batch):
         return False
-    below = batch_sk(last) if last else "~"
+    below = entry_sk(last) if last else "~"
     for partition, stop in ((pk, below), (producer_pk(due.incarnation), "~")):
         more = True
         while more:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import EPOCH, SEQUENCE, decode_state, encode_batch, encode_producer, log_pk
+from tidemark.log.entries import Batch, Entry, Tombstone
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import (
+    EPOCH,
+    SEQUENCE,
+    decode_state,
+    encode_batch,
+    encode_producer,
+    log_pk,
+)
 from tidemark.log.table import (
     IF_ABSENT,
     AllOf,
@@ -21,9 +29,9 @@ from tidemark.protocol.producer import ProducerState
 
 
 class TailMoved(Exception):
-    """Another writer's batch has the key; `winner` carries the state to decide on next."""
+    """Another entry has the key; `winner` carries the state to decide on next."""
 
-    def __init__(self, winner: Batch) -> None:
+    def __init__(self, winner: Entry) -> None:
         super().__init__(f"the tail has moved to {winner.end}")
         self.winner = winner
 
@@ -39,7 +47,7 @@ def put_batch(
     A write whose reply was lost is sent again, and then finds its own item: the append id tells
     that it has landed.
     """
-    item = batch_item(record, batch)
+    item = encode_batch(log_pk(record.key, record.incarnation), batch)
     try:
         if pushed_out:
             states = [put_producer(record.incarnation, state) for state in pushed_out]
@@ -63,13 +71,9 @@ def put_producer(incarnation: str, state: ProducerState) -> Write:
     return Write(encode_producer(incarnation, state), condition=is_ahead)
 
 
-def check_landed(batch: Batch, existing: dict[str, object] | None) -> None:
-    """Raises TailMoved unless the item that is in the way is the batch itself."""
+def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -> None:
+    """Raises TailMoved unless the item that is in the way is the entry itself."""
     assert existing is not None, "a refused write names the item that is there"
     winner = decode_state(existing)
-    if winner.append_id != batch.append_id:
+    if winner.append_id != entry.append_id:
         raise TailMoved(winner)
-
-
-def batch_item(record: StreamRecord, batch: Batch) -> dict[str, object]:
-    return encode_batch(log_pk(record.key, record.incarnation), batch)

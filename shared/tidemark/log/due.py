@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.entries import Batch
+from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     DUE_SHARDS,
     KIND,

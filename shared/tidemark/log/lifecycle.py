@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from tidemark.log.append import TailMoved, batch_item, check_landed
+from tidemark.log.append import TailMoved, check_landed
 from tidemark.log.buckets import check_counted, count_streams
 from tidemark.log.due import settle_for_good
-from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord
+from tidemark.log.entries import Batch, Tombstone
+from tidemark.log.records import Due, DueKind, EndMark, Fork, Snapshot, StreamRecord
 from tidemark.log.schema import (
     DELETED_MS,
     INCARNATION,
@@ -25,10 +26,13 @@ from tidemark.log.schema import (
     Item,
     decode_end_mark,
     decode_stream,
+    encode_batch,
     encode_due,
     encode_end_mark,
     encode_stream,
+    encode_tombstone,
     is_end_mark,
+    log_pk,
     stream_key,
 )
 from tidemark.log.table import (
@@ -195,7 +199,8 @@ def create_stream(table: Table, creation: Creation) -> None:
 
 def _creation_extras(creation: Creation) -> list[Write]:
     record = creation.record
-    extras = [] if creation.first is None else [Write(batch_item(record, creation.first))]
+    pk, first = log_pk(record.key, record.incarnation), creation.first
+    extras = [] if first is None else [Write(encode_batch(pk, first))]
     deadline = deadline_ms(record.expiry, record.created_ms)
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
@@ -238,14 +243,18 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
     raise StreamExists(found)
 
 
-def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
+def tombstone(tail: Tail, append_id: str, now_ms: int) -> Tombstone:
     """Takes the key that the next writer needs, so that no append follows a deletion."""
-    after = Tail(offset=tail.offset, closed=True)
-    return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
+    return Tombstone(tail.offset, Tail(tail.offset, closed=True), append_id, now_ms, tail.closed)
 
 
 def end_stream(
-    table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = (), *, expired: bool = False
+    table: Table,
+    record: StreamRecord,
+    last: Tombstone,
+    release: Sequence[Write] = (),
+    *,
+    expired: bool = False,
 ) -> None:
     """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
     bucket, have the space reclaimed, and release the stream it was forked from (`log/lifecycle.py`).
@@ -265,7 +274,7 @@ def end_stream(
 def replace_stream(
     table: Table,
     expired: StreamRecord,
-    last: Batch,
+    last: Tombstone,
     creation: Creation,
     *,
     release: Sequence[Write] = (),
@@ -293,15 +302,16 @@ def reclaim(record: StreamRecord, now_ms: int) -> Write:
     return Write(encode_due(due))
 
 
-def _end(table: Table, last: Batch, record: StreamRecord, writes: Sequence[Write]) -> None:
+def _end(table: Table, last: Tombstone, record: StreamRecord, writes: Sequence[Write]) -> None:
     try:
-        table.transact([Write(batch_item(record, last), condition=IF_ABSENT), *writes])
+        pk = log_pk(record.key, record.incarnation)
+        table.transact([Write(encode_tombstone(pk, last), condition=IF_ABSENT), *writes])
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise StreamChanged from refused
         try:
             check_landed(last, refused.existing[0])
         except TailMoved as moved:
-            if moved.winner.tombstone:
+            if isinstance(moved.winner, Tombstone):
                 raise StreamChanged from moved
             raise

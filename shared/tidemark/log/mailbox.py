@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.entries import Batch, Entry
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import (
     FIRST_MAIL,
     batch_key,
@@ -47,12 +48,12 @@ def put_receipt(table: Table, record: StreamRecord, batch: Batch) -> None:
     table.put(encode_receipt(record.incarnation, batch))
 
 
-def find_receipt(table: Table, record: StreamRecord, start: int) -> Batch | None:
+def find_receipt(table: Table, record: StreamRecord, start: int) -> Entry | None:
     item = table.get(receipt_key(record.incarnation, start))
     return decode_receipt(item) if item else None
 
 
-def find_batch(table: Table, record: StreamRecord, start: int) -> Batch | None:
-    """The batch at this offset, without its bytes."""
+def find_entry(table: Table, record: StreamRecord, start: int) -> Entry | None:
+    """What is at this offset, without its bytes."""
     item = table.get(batch_key(log_pk(record.key, record.incarnation), start))
     return decode_state(item) if item else None

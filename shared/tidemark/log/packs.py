@@ -1,8 +1,7 @@
-"""Packs in the log: one batch in place of many, whose bytes are in blocks of an object in S3.
+"""Packs in the log: one entry in place of many batches, whose bytes are in blocks of an object in S3.
 
-The walk along the chain yields a pack as one batch (`log/chain.py`). For a reader, the pack expands into
-blocks, each a batch of its own. Only needed blocks are fetched, with one ranged request for each run of
-neighbours.
+The walk along the chain yields a pack whole (`log/chain.py`). A reader gets it as blocks, each a batch of its
+own. Only needed blocks are fetched, with one ranged request for each run of neighbours.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
+from tidemark.log.entries import Batch, Checksums, Pack, UnreadBlock
 from tidemark.log.lifecycle import is_live, retains_from
-from tidemark.log.records import Batch, Checksums, Due, DueKind, StreamRecord
+from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
@@ -30,80 +30,77 @@ from tidemark.log.schema import (
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.pack import BatchTimes, BlockEntry, CorruptPack, decode_columns
+from tidemark.protocol.pack import BatchTimes, CorruptPack, decode_columns
 from tidemark.protocol.tail import Tail
 
 FetchRange = Callable[[str, int, int], bytes]
 """Fetches a range by the object's name, the first byte and the number of bytes. Raises Damaged,
 StorageUnavailable and the like."""
 
-Each = Callable[[Callable[[Sequence[Batch]], list[Batch]], Sequence[Sequence[Batch]]], list[list[Batch]]]
+Piece = Batch | UnreadBlock
+"""What a page is made of. Of both, one with its bytes is a `Batch`."""
+
+Each = Callable[[Callable[[Sequence[Piece]], list[Batch]], Sequence[Sequence[Piece]]], list[list[Batch]]]
 """The same call for several things at once (`service/stores.py`)."""
 
-Fill = Callable[[Sequence[Batch]], list[Batch]]
-"""The batches with the bytes of those that are blocks: `fill_blocks` on some bucket."""
+Fill = Callable[[Sequence[Piece]], list[Batch]]
+"""The batches, and the blocks as batches with their bytes: `fill_blocks` on some bucket."""
 
 _log: Final = logging.getLogger("tidemark")
 
 
-def block_batches(batch: Batch, start: int) -> Iterator[Batch]:
-    """The blocks of a pack from the one that `start` lies in, without their bytes; of any other batch, the
-    batch itself."""
-    if batch.index is None:
-        yield batch
-        return
-    whole = batch.checksums
-    for block in batch.index.blocks_from(start):
-        before = whole.before if block.start == batch.start else None
-        checksums = Checksums(before, whole.after if block.end == batch.end else None)
-        yield replace(
-            batch, start=block.start, after=Tail(block.end), index=None, block=block, checksums=checksums
-        )
+def blocks_of(pack: Pack, start: int) -> Iterator[UnreadBlock]:
+    """Its blocks from the one that `start` lies in, without their bytes."""
+    return (UnreadBlock(pack, entry) for entry in pack.index.blocks_from(start))
 
 
-def fill_blocks(batches: Sequence[Batch], fetch: FetchRange, each: Each) -> list[Batch]:
-    """Fill every block with its bytes; plain batches stay as they are. The blocks of a pack are one range,
+def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: Each) -> list[Batch]:
+    """Read the bytes of every block; batches stay as they are. The blocks of a pack are one range,
     and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
     index, and the exceptions of `fetch`."""
 
-    def fill_run(run: Sequence[Batch]) -> list[Batch]:
-        blocks = [batch.block for batch in run if batch.block is not None]
-        blob = run[0].blob
-        if not blocks or blob is None:
-            return list(run)
-        first_byte = blocks[0].first_byte
-        try:
-            stored = fetch(blob, first_byte, blocks[-1].first_byte + blocks[-1].stored_bytes - first_byte)
-        except (StorageUnavailable, Damaged):
-            _log.error("a pack cannot be read: %s", blob)
-            raise
-        filled = []
-        for batch, block in zip(run, blocks, strict=True):
-            place = block.first_byte - first_byte
-            filled.append(_fill(batch, block, stored[place : place + block.stored_bytes]))
-        return filled
+    def fill_run(run: Sequence[Piece]) -> list[Batch]:
+        blocks = [piece for piece in run if isinstance(piece, UnreadBlock)]
+        return _read_blocks(blocks, fetch) if blocks else [piece for piece in run if isinstance(piece, Batch)]
 
-    by_pack = groupby(batches, key=lambda batch: batch.blob if batch.block else None)
+    by_pack = groupby(pieces, key=lambda piece: piece.pack.blob if isinstance(piece, UnreadBlock) else None)
     runs = [list(group) for _, group in by_pack]
     filled_runs = each(fill_run, runs) if len(runs) > 1 else map(fill_run, runs)
     return [batch for run in filled_runs for batch in run]
 
 
-def _fill(batch: Batch, entry: BlockEntry, stored: bytes) -> Batch:
+def _read_blocks(blocks: Sequence[UnreadBlock], fetch: FetchRange) -> list[Batch]:
+    """Neighbours in one pack, with one request."""
+    blob, first, last = blocks[0].pack.blob, blocks[0].entry, blocks[-1].entry
+    assert blob is not None, "a pack that was read to be shown has its object's name"
     try:
-        block = decode_columns(entry, stored)
+        stored = fetch(blob, first.first_byte, last.first_byte + last.stored_bytes - first.first_byte)
+    except (StorageUnavailable, Damaged):
+        _log.error("a pack cannot be read: %s", blob)
+        raise
+    places = [block.entry.first_byte - first.first_byte for block in blocks]
+    return [
+        _decode_block(block, stored[place : place + block.entry.stored_bytes])
+        for block, place in zip(blocks, places, strict=True)
+    ]
+
+
+def _decode_block(block: UnreadBlock, stored: bytes) -> Batch:
+    try:
+        columns = decode_columns(block.entry, stored)
     except CorruptPack as fault:
-        _log.error("a pack is damaged: %s: %s", batch.blob, fault)
+        _log.error("a pack is damaged: %s: %s", block.pack.blob, fault)
         raise Damaged from fault
-    return replace(
-        batch,
-        data=block.data,
-        blob=None,
-        block=None,
-        lengths=tuple(block.lengths),
-        appends=tuple(block.appends),
-        time_ms=block.times_ms[-1],
-        times=BatchTimes(block.batches, block.times_ms),
+    return Batch(
+        block.start,
+        Tail(block.end),
+        block.pack.append_id,
+        columns.times_ms[-1],
+        columns.data,
+        lengths=tuple(columns.lengths),
+        appends=tuple(columns.appends),
+        times=BatchTimes(columns.batches, columns.times_ms),
+        checksums=block.checksums,
     )
 
 
@@ -136,10 +133,9 @@ def cut_front(batch: Batch, begin: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """A pack that will replace `first`, a batch or a pack, and all up to `last`; its object is in S3
-    already."""
+    """A pack that will replace `first` and all up to `last`; its object is in S3 already."""
 
-    first: Batch
+    first: Batch | Pack
     last: Batch
     blob: str
     index: bytes
@@ -159,7 +155,7 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     is_known: Condition = AllOf(
         equals(APPEND_ID, first.append_id), equals(END, first.end), Missing(PACK_INDEX)
     )
-    if first.index is not None:
+    if isinstance(first, Pack):
         is_known = equals(BLOB, first.blob or "")
     moved = Update(stream_key(record.key), {PACKED: {"N": str(last.end)}})
     due = Due(

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
-from tidemark.log.packs import Fill, block_batches, cut_front
-from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, STATE_ATTRIBUTES, decode_batch
+from tidemark.log.entries import Batch, Entry, Pack, Tombstone, UnreadBlock
+from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, STATE_ATTRIBUTES, decode_entry
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
@@ -24,7 +25,7 @@ from tidemark.protocol.tail import Tail
 
 def load_batch_at(
     table: Table, record: StreamRecord, offset: int, fill: Fill, *, or_before: bool = False
-) -> Batch | None:
+) -> Batch | Tombstone | None:
     """The batch that holds the offset, in whichever log of a lineage that lies; of a pack, the block that
     holds it. None if nothing is stored there. With `or_before` also one that ends there, and the last
     one for an offset beyond the end.
@@ -32,17 +33,32 @@ def load_batch_at(
     Behind batches that are being removed, the pack that replaces them is found by the second query.
     """
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
-    found: Batch | None = None
+    found: Entry | None = None
     for limit in (1, MOST_BEHIND):
         items, _ = table.query(
             span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=limit, backward=True
         )
-        batches = [decode_batch(item) for item in items]
-        reaching = (each for each in batches if each.end > offset or (or_before and each.end == offset))
-        found = next(reaching, batches[0] if or_before and batches else None)
-        if not batches or (found is not None and found.end >= offset):
+        entries = [decode_entry(item) for item in items]
+        reaching = (each for each in entries if each.end > offset or (or_before and each.end == offset))
+        found = next(reaching, entries[0] if or_before and entries else None)
+        if not entries or (found is not None and found.end >= offset):
             break
-    return None if found is None else cut_batch(fill([next(block_batches(found, offset))])[0], span.end)
+    match found:
+        case None | Tombstone():
+            return found
+        case Pack():
+            return cut_batch(fill([next(blocks_of(found, offset))])[0], span.end)
+        case Batch():
+            return cut_batch(found, span.end)
+
+
+def load_last(table: Table, pk: str) -> Batch | Tombstone | None:
+    """The end of a log, without its bytes; None for a log that nothing was written to."""
+    items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
+    last = decode_entry(items[0]) if items else None
+    if isinstance(last, Pack):
+        raise Damaged from LookupError(f"the batches behind the pack at {last.start} are missing: {pk}")
+    return last
 
 
 _log: Final = logging.getLogger("tidemark")
@@ -58,8 +74,8 @@ PAGE_QUERIES: Final = 4
 class Page:
     """Batches from `start` on, without a gap.
 
-    `up_to_date` says that the tail was reached, `closed` that the stream ends there for
-    good. `batches[0]` may begin before `start`: `skip` of its bytes are left out.
+    `up_to_date` says that the tail was reached, `closed` that nothing will follow it, `ended` that the stream
+    was deleted, or has expired. `batches[0]` may begin before `start`: `skip` of its bytes are left out.
     """
 
     start: int
@@ -67,6 +83,7 @@ class Page:
     up_to_date: bool
     closed: bool = False
     skip: int = 0
+    ended: bool = False
 
     @property
     def end(self) -> int:
@@ -98,12 +115,6 @@ class Page:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def load_last(table: Table, pk: str) -> Batch | None:
-    """The last batch without its bytes; None for a log that nothing was written to."""
-    items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
-    return decode_batch(items[0]) if items else None
-
-
 def read_page(
     table: Table,
     record: StreamRecord,
@@ -113,7 +124,7 @@ def read_page(
     recent: RecentBatches | None = None,
     limit_bytes: int = PAGE_BYTES,
     ahead_bytes: int = 0,
-    fill: Fill = list,
+    fill: Fill,
     attributes: tuple[str, ...] = (),
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
@@ -130,96 +141,110 @@ def read_page(
     walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
     # The first retained offset is in the stream, though the batch that ended there may be gone.
     is_begin = start in {walk.span.begin, record.retained}
-    gathered = _gather(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
-    if gathered.found:
-        batches = _load_blocks(gathered.found, fill, recent if ahead_bytes else None)
-        reached_tail = walk.at_tail and not gathered.is_cut
-        return _cut_page(record, start, batches, limit_bytes, reached_tail=reached_tail)
-    if gathered.is_cut:
+    found = _stretch(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
+    if found.parts:
+        batches = _load_parts(found.parts, fill, recent if ahead_bytes else None)
+        page = _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not found.is_cut)
+        return replace(page, ended=True) if found.has_ended and page.up_to_date else page
+    if found.has_ended:
+        return Page(start, (), up_to_date=True, ended=True)
+    if found.is_cut:
         raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
-    if not (is_tail or is_begin or gathered.is_in_stream):
+    if not (is_tail or is_begin or found.is_in_stream):
         raise HistoryGone(start, record.retained)
-    before = gathered.before or (known_tail if is_tail else None)
+    before = found.before or (known_tail if is_tail else None)
     return Page(start, (), walk.at_tail, before is not None and before.closed)
 
 
-class _Gathered(NamedTuple):
-    """The batches of a page."""
+class _Part(NamedTuple):
+    """A batch, or a block of a pack, on its way into a page, which has it from `begin` on."""
 
-    found: list[_Found]
-    #: The tail of the last batch before the page.
-    before: Tail | None
-    #: Whether batches follow that the page leaves out.
-    is_cut: bool
-    #: Whether a batch reaches the page's start, which is then in the stream.
-    is_in_stream: bool
-
-
-def _gather(
-    walk: ChainWalk[Batch], start: int, recent: RecentBatches | None, limit_bytes: int, most_bytes: int
-) -> _Gathered:
-    """Batches until the page is full. Beyond a full page, up to `most_bytes`, only what the last query has
-    brought already is worth decoding, and of a pack what comes with the same request."""
-    found: list[_Found] = []
-    before, reached, is_cut, is_in_stream = None, start, False, False
-    for piece in _pieces(walk, start, recent):
-        is_in_stream = is_in_stream or piece.start <= start <= piece.end
-        if piece.start < start and piece.end <= start:
-            before = piece.after
-            continue
-        is_block, end, span = piece.block is not None, piece.end, walk.span
-        wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
-        if piece.start > reached or (is_block and found and end - start > wanted_bytes):
-            is_cut = True
-            break
-        if is_block and found and end <= reached:
-            continue  # The walk came to the pack by one of the batches that it has replaced.
-        found.append(_Found(piece, span, reached if found else piece.start))
-        reached = end if span.end is None else min(end, span.end)
-        if reached - start > wanted_bytes:
-            break
-    return _Gathered(found, before, is_cut, is_in_stream)
-
-
-class _Found(NamedTuple):
-    """A batch on its way into a page, which has it from `begin` on."""
-
-    batch: Batch
+    piece: Piece
     span: Span
     begin: int
 
 
-def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
+@dataclass(slots=True)
+class _Stretch:
+    """What of the log a page is made of."""
+
+    parts: list[_Part] = field(default_factory=list)
+    #: The tail of the last batch before the page.
+    before: Tail | None = None
+    #: Whether entries follow that the page leaves out.
+    is_cut: bool = False
+    #: Whether an entry reaches the page's start, which is then in the stream.
+    is_in_stream: bool = False
+    #: Whether the tombstone was found.
+    has_ended: bool = False
+
+
+def _stretch(
+    walk: ChainWalk[Entry], start: int, recent: RecentBatches | None, limit_bytes: int, most_bytes: int
+) -> _Stretch:
+    """Batches until the page is full. Beyond a full page, up to `most_bytes`, only what the last query has
+    brought already is worth decoding, and of a pack what comes with the same request."""
+    found, reached = _Stretch(), start
+    for entry, span in _unpacked(walk, start, recent):
+        found.is_in_stream |= entry.start <= start <= entry.end
+        if isinstance(entry, Tombstone):
+            found.has_ended, found.is_cut = True, entry.start > reached
+            break
+        is_block = isinstance(entry, UnreadBlock)
+        if entry.start < start and entry.end <= start:
+            found.before = None if isinstance(entry, UnreadBlock) else entry.after
+            continue
+        wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
+        is_beyond = is_block and found.parts and entry.end - start > wanted_bytes
+        if entry.start > reached or is_beyond:
+            found.is_cut = True
+            break
+        if is_block and found.parts and entry.end <= reached:
+            continue  # The walk came to the pack by one of the batches that it has replaced.
+        found.parts.append(_Part(entry, span, reached if found.parts else entry.start))
+        reached = entry.end if span.end is None else min(entry.end, span.end)
+        if reached - start > wanted_bytes:
+            break
+    return found
+
+
+def _unpacked(
+    walk: ChainWalk[Entry], start: int, recent: RecentBatches | None
+) -> Iterator[tuple[Piece | Tombstone, Span]]:
+    """The entries of the walk; in place of a pack the blocks of it that lie in the span."""
+    for entry in walk:
+        span = walk.span
+        if not isinstance(entry, Pack):
+            yield entry, span
+            continue
+        if recent is not None:
+            recent.keep_pack(span.incarnation, entry)
+        for block in blocks_of(entry, start):
+            if span.end is None or block.start < span.end:
+                yield block, span
+
+
+def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
     """The batches as the page has them, and kept in `ahead` as the log has them. Raises Damaged if one was
     written behind another batch than the one before it."""
-    batches, pieces = [], [each.batch for each in found]
-    if any(piece.block is not None for piece in pieces):
-        pieces = fill(pieces)
-    for earlier, later in pairwise(found):
-        is_next = later.span is earlier.span and later.batch.start == earlier.batch.end
-        if is_next and not later.batch.checksums.follow(earlier.batch.checksums):
+    for earlier, later in pairwise(parts):
+        is_next = later.span is earlier.span and later.piece.start == earlier.piece.end
+        if is_next and not later.piece.checksums.follow(earlier.piece.checksums):
             _log.error(
-                "a log is damaged: %s at %d does not follow what is before", later.span.pk, later.batch.start
+                "a log is damaged: %s at %d does not follow what is before", later.span.pk, later.piece.start
             )
             raise Damaged
-    for batch, each in zip(pieces, found, strict=True):
+    batches = []
+    for batch, (_, span, begin) in zip(_filled([part.piece for part in parts], fill), parts, strict=True):
         if ahead is not None:
-            ahead.keep(each.span.incarnation, batch)
-        batches.append(cut_batch(cut_front(batch, each.begin), each.span.end))
+            ahead.keep(span.incarnation, batch)
+        batches.append(cut_batch(cut_front(batch, begin), span.end))
     return batches
 
 
-def _pieces(walk: ChainWalk[Batch], start: int, recent: RecentBatches | None) -> Iterator[Batch]:
-    """The batches of the walk; in place of a pack the blocks of it that lie in the span."""
-    for batch in walk:
-        if batch.index is None:
-            yield batch
-            continue
-        if recent is not None:
-            recent.keep_pack(walk.span.incarnation, batch)
-        for piece in block_batches(batch, start):
-            if walk.span.end is None or piece.start < walk.span.end:
-                yield piece
+def _filled(pieces: Sequence[Piece], fill: Fill) -> list[Batch]:
+    batches = [piece for piece in pieces if isinstance(piece, Batch)]
+    return batches if len(batches) == len(pieces) else fill(pieces)
 
 
 def _walk(
@@ -230,18 +255,18 @@ def _walk(
     limit_bytes: int,
     *,
     looks_back: bool,
-) -> ChainWalk[Batch]:
-    """The batches from `start` on; those in `recent` cost no query."""
+) -> ChainWalk[Entry]:
+    """The entries from `start` on; those in `recent` cost no query."""
 
-    def known(span: Span, begin: int) -> list[Batch]:
+    def known(span: Span, begin: int) -> Sequence[Batch | Pack]:
         """The cached batches of the span; the cache may hold the log beyond the span's end."""
         if recent is None:
             return []
-        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin, with_pack=True)
-        return [batch for batch in chain if span.end is None or batch.start < span.end]
+        chain = recent.chain_with_pack(span.incarnation, begin, start + limit_bytes - begin)
+        return [entry for entry in chain if span.end is None or entry.start < span.end]
 
     spans = [span for span in spans_of(record) if span.end is None or span.end > start]
-    decode = partial(map, decode_batch)
+    decode = partial(map, decode_entry)
     return ChainWalk(
         query,
         decode,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.entries import Batch, Pack
+from tidemark.log.records import StreamRecord
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.mail import ChainEnd, Mailed
 from tidemark.protocol.stream_key import StreamKey
@@ -39,7 +40,7 @@ class StreamHead:
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
     that batch begins, None if there is none or it is not known; `mailed` are the appends in it that were
-    combined. `crc` is the chain's CRC-32 behind that batch (`log/records.py: Checksums`).
+    combined. `crc` is the chain's CRC-32 behind that batch (`log/entries.py: Checksums`).
     """
 
     record: StreamRecord
@@ -151,7 +152,7 @@ class RecentBatches:
         self._held_bytes = 0
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
         #: The pack that was read last, by incarnation, and when it was found: reading on needs no query.
-        self._packs: OrderedDict[str, tuple[Batch, int]] = OrderedDict()
+        self._packs: OrderedDict[str, tuple[Pack, int]] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
@@ -177,7 +178,7 @@ class RecentBatches:
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
         return tuple(shared)
 
-    def keep_pack(self, incarnation: str, pack: Batch) -> None:
+    def keep_pack(self, incarnation: str, pack: Pack) -> None:
         """Keep a pack that was found just now. A pack that is remembered already keeps its time."""
         with self._lock:
             known = self._packs.get(incarnation)
@@ -187,28 +188,37 @@ class RecentBatches:
             if len(self._packs) > _MOST_PACKS:
                 self._packs.popitem(last=False)
 
-    def chain(
-        self, incarnation: str, start: int, limit_bytes: int, *, with_pack: bool = False
-    ) -> list[Batch]:
-        """Batches from `start` on without a gap, until `limit_bytes` are exceeded. `with_pack` takes in the
-        pack that was read last, whose bytes are not there; not for long, because a larger pack may take its
-        place, and then its object is removed."""
+    def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
+        """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []
         position = start
         with self._lock:
-            while position - start <= limit_bytes:
-                batch = self._batches.get((incarnation, position))
-                if batch is not None:
-                    self._batches.move_to_end((incarnation, position))
-                elif with_pack and (pack := self._pack(incarnation, position)):
-                    batch = pack
-                else:
-                    break
+            while position - start <= limit_bytes and (batch := self._batch(incarnation, position)):
                 chain.append(batch)
                 position = batch.end
         return chain
 
-    def _pack(self, incarnation: str, position: int) -> Batch | None:
+    def chain_with_pack(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch | Pack]:
+        """The same, with the pack that was read last, whose bytes are not there; not for long, because a
+        larger pack may take its place, and then its object is removed."""
+        chain: list[Batch | Pack] = []
+        position = start
+        with self._lock:
+            while position - start <= limit_bytes:
+                entry = self._batch(incarnation, position) or self._pack(incarnation, position)
+                if entry is None:
+                    break
+                chain.append(entry)
+                position = entry.end
+        return chain
+
+    def _batch(self, incarnation: str, position: int) -> Batch | None:
+        batch = self._batches.get((incarnation, position))
+        if batch is not None:
+            self._batches.move_to_end((incarnation, position))
+        return batch
+
+    def _pack(self, incarnation: str, position: int) -> Pack | None:
         pack, found_ms = self._packs.get(incarnation, (None, 0))
         if pack is None or not pack.start <= position < pack.end:
             return None

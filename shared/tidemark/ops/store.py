@@ -17,9 +17,10 @@ from tidemark.engine.rows import RowFault, checked_rows
 from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
 from tidemark.log.buckets import list_buckets, list_records
+from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last, read_page
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import is_end_mark, log_pk, stream_of
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey

@@ -27,8 +27,8 @@ from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
 from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
+from tidemark.log.entries import Batch, Pack
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.records import Batch
 from tidemark.log.schema import PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
@@ -125,7 +125,7 @@ class CommittedBatches(RecentBatches):
         self._database.then(lambda: shared.append(keep(incarnation, *batches)))
         return shared[-1]
 
-    def keep_pack(self, incarnation: str, pack: Batch) -> None:
+    def keep_pack(self, incarnation: str, pack: Pack) -> None:
         keep_pack = super().keep_pack
         self._database.then(lambda: keep_pack(incarnation, pack))
 

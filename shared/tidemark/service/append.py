@@ -63,7 +63,8 @@ from typing import Final
 
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.due import schedule_packing
-from tidemark.log.records import Batch, Checksums, StreamRecord
+from tidemark.log.entries import Batch, Checksums, Entry, Tombstone
+from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
@@ -266,7 +267,7 @@ class _Attempt:
         stores.tails.learn(head_from(record, batch, batch.time_ms))
         schedule_packing(stores.table, record, batch, stores.packing, stores.clock_ms())
 
-    def adopt(self, head: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
+    def adopt(self, head: StreamHead, winner: Entry) -> tuple[StreamHead, bool]:
         """The head to decide on next, and whether it was read just now: that of the batch that won, or,
         once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
         one may have its name."""
@@ -275,10 +276,10 @@ class _Attempt:
         if self._losses == 1:
             self._has_lost_before = crowd.on(incarnation).was_in(CROWDED_MS, now_ms)
         crowd.lose(incarnation, now_ms)
-        if winner.tombstone:
+        if isinstance(winner, Tombstone):
             self._stores.tails.forget(self._key)
             return load_head(self._stores, self._key), True
-        if self._losses == 1:
+        if self._losses == 1 and isinstance(winner, Batch):
             adopted = head_from(head.record, winner, head.learned_ms)
             self._stores.tails.learn(adopted)
             return adopted, False

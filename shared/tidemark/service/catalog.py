@@ -13,8 +13,9 @@ from itertools import accumulate, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
+from tidemark.log.entries import Batch, Tombstone
 from tidemark.log.read import Page, load_last
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.bucket import ListingRequest
@@ -72,7 +73,7 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
     def load(record: StreamRecord) -> StreamHead | None:
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         head = head_from(record, last, now_ms)
-        has_ended = record.deleted or (last is not None and last.tombstone)
+        has_ended = record.deleted or isinstance(last, Tombstone)
         return None if has_ended or head.is_expired(now_ms) else head
 
     return [head for head in stores.concurrency.each(load, records) if head is not None]

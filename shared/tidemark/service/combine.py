@@ -39,8 +39,8 @@ from typing import Final
 from tidemark.blobs import joined_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.due import schedule_packing
-from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
-from tidemark.log.records import Batch, Checksums
+from tidemark.log.entries import Batch, Checksums, Entry, Pack, Tombstone
+from tidemark.log.mailbox import collect, find_entry, find_receipt, post, put_receipt
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
 from tidemark.protocol.errors import (
@@ -197,7 +197,7 @@ class _Combining:
         if self._mail is None:
             return self._head, False
         if not self._head.tail.closed:
-            batch = find_batch(self._stores.table, self._record, self._head.tail.offset)
+            batch = find_entry(self._stores.table, self._record, self._head.tail.offset)
             if batch is not None:
                 return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
@@ -283,8 +283,8 @@ class _Combining:
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
         has_receipts = len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
-        find = find_receipt if has_receipts else find_batch
-        found: list[Batch | None] = []
+        find = find_receipt if has_receipts else find_entry
+        found: list[Entry | None] = []
 
         def find_next() -> None:
             try:
@@ -296,8 +296,8 @@ class _Combining:
 
         self._has_looked = False
         self._at_once(find_next, *([self._look] if self._may_lead() else []))
-        batch = found[0] if found else None
-        return None if batch is None else self._advance(batch)
+        entry = found[0] if found else None
+        return None if entry is None else self._advance(entry)
 
     # --- the next batch ---
 
@@ -384,13 +384,13 @@ class _Combining:
             self._record = record
             self._head = replace(self._head, record=record)
 
-    def _advance(self, batch: Batch) -> Outcome | None:
+    def _advance(self, batch: Entry) -> Outcome | None:
         """Adopt the batch that follows the head."""
         assert batch.start == self._head.tail.offset, "the chain is walked batch by batch"
-        if batch.tombstone:
+        if isinstance(batch, Tombstone):
             self._mail = None
             raise _LogEnded
-        if batch.index is not None:
+        if isinstance(batch, Pack):
             # This process has slept until the batch that was here was packed. A pack names no mail.
             raise OutcomeUnknown
         lost_to_a_racer = bool(self._open) and not batch.mailed

@@ -8,6 +8,7 @@ from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketRetains, load_bucket
 from tidemark.log.due import schedule_once
+from tidemark.log.entries import Batch, Checksums, Tombstone
 from tidemark.log.lifecycle import (
     Creation,
     StreamChanged,
@@ -20,7 +21,7 @@ from tidemark.log.lifecycle import (
     tombstone,
 )
 from tidemark.log.read import load_last, read_page
-from tidemark.log.records import Batch, Checksums, Due, DueKind, Fork, Segment, Snapshot, StreamRecord
+from tidemark.log.records import Due, DueKind, Fork, Segment, Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.create import (
@@ -252,7 +253,7 @@ class _Creation:
             return self.make()
         if existing.references and (existing.deleted or head.is_expired(now_ms)):
             raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
-        if last is not None and last.tombstone:
+        if isinstance(last, Tombstone):
             bury(self._stores.table, existing, now_ms)
             raise StreamChanged
         if head.is_expired(now_ms):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tidemark.log.entries import Batch, Tombstone
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import ProtocolError, StreamGone, StreamNotFound
@@ -14,10 +15,12 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
 
 
-def head_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> StreamHead:
-    """`last` is the last batch of the stream's own log; None if nothing was written to it."""
+def head_from(record: StreamRecord, last: Batch | Tombstone | None, learned_ms: int) -> StreamHead:
+    """`last` is the end of the stream's own log; None if nothing was written to it."""
     if last is None:
         return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
+    if isinstance(last, Tombstone):
+        return StreamHead(record, last.after, last.time_ms, learned_ms, last.start)
     return StreamHead(
         record, last.after, last.time_ms, learned_ms, last.start, last.mailed, last.checksums.after
     )
@@ -59,7 +62,7 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
         )
     if record is not None and (remembered is None or record.incarnation != remembered.record.incarnation):
         last = load_last(stores.table, log_pk(key, record.incarnation))
-    if record is None or record.deleted or (last is not None and last.tombstone):
+    if record is None or record.deleted or isinstance(last, Tombstone):
         stores.tails.forget(key)
         return _load_again(stores, key, record)
     head = head_from(record, last, now_ms)
@@ -92,7 +95,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int) -> int:
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        if last is not None and last.tombstone:
+        if isinstance(last, Tombstone):
             # The stream is being ended right now: a tombstone's time does not count as use.
             raise ended_error(stores, record)
         used_ms = max(used_ms, last.time_ms if last else 0)
@@ -105,7 +108,7 @@ def reload_tail(stores: Stores, record: StreamRecord) -> StreamHead:
     """The tail alone, of a stream whose item needs no second look. Raises StreamNotFound."""
     now_ms = stores.clock_ms()
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    if last is not None and last.tombstone:
+    if isinstance(last, Tombstone):
         return load_head(stores, record.key)
     head = head_from(record, last, now_ms)
     stores.tails.learn(head)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
 from tidemark.protocol.caching import is_of_another
@@ -223,7 +224,7 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
 
 def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
     """Raises StreamNotFound or StreamGone for a page that shows the end of the stream."""
-    if page.last is not None and page.last.tombstone:
+    if page.ended:
         stores.tails.forget(record.key)
         raise ended_error(stores, record)
 

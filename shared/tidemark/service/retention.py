@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from tidemark.log.entries import Batch
 from tidemark.log.read import load_batch_at
 from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.retention import RetainedMoved, commit_retained
@@ -35,7 +36,7 @@ def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
     if record.retention.size is not None and tail - record.retention.size > begin:
         place = tail - record.retention.size
         batch = load_batch_at(stores.table, record, place, stores.fill)
-        if batch is not None:
+        if isinstance(batch, Batch):
             ends = accumulate(batch.lengths, initial=batch.start)
             begin = max(begin, *(end for end in ends if end <= place))
     return begin

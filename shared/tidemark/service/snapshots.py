@@ -16,6 +16,7 @@ from zlib import crc32
 
 from tidemark.blobs import Composition, Stored, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
+from tidemark.log.entries import Tombstone
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_batch_at
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
@@ -108,7 +109,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     check_retained(offset, record.retained)
     if batch is None:
         check_boundary(offset, record.base, ())
-    elif batch.tombstone:
+    elif isinstance(batch, Tombstone):
         raise ended_error(stores, record)
     else:
         check = partial(check_boundary, offset, batch.start, batch.lengths)

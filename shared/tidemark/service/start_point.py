@@ -6,17 +6,17 @@ Neither is on the way of a read: a client asks once, and reads from the offset t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count as count_up
 from typing import Final
 
 from tidemark.log.chain import cut_batch, spans_of
-from tidemark.log.packs import block_batches
+from tidemark.log.entries import Batch, Entry, Pack, Tombstone, UnreadBlock
+from tidemark.log.packs import Piece, blocks_of
 from tidemark.log.read import load_batch_at
-from tidemark.log.records import Batch
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
@@ -110,14 +110,24 @@ def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple
             )
             calls += 1
             for item in items:
-                batch = decode_batch(item)
-                before = batch.start
-                for piece in reversed(list(block_batches(batch, batch.start))):
-                    if piece.end >= reached and (piece.start < reached or not piece.size):
-                        calls += piece.block is not None
+                entry = decode_entry(item)
+                before = entry.start
+                for piece in _pieces_back(entry):
+                    if piece.end >= reached and (piece.start < reached or piece.start == piece.end):
+                        calls += isinstance(piece, UnreadBlock)
                         yield calls, cut_batch(stores.fill([piece])[0], reached)
                         reached = piece.start
             more = more and before > span.begin
+
+
+def _pieces_back(entry: Entry) -> Sequence[Piece]:
+    match entry:
+        case Batch():
+            return [entry]
+        case Pack():
+            return list(blocks_of(entry, entry.start))[::-1]
+        case Tombstone():
+            return []
 
 
 def count_back(stores: Stores, head: StreamHead, count: int) -> StartPoint:

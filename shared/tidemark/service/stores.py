@@ -21,9 +21,10 @@ from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.entries import Batch
 from tidemark.log.format import check_format
-from tidemark.log.packs import fill_blocks
-from tidemark.log.records import Batch, Snapshot
+from tidemark.log.packs import Piece, fill_blocks
+from tidemark.log.records import Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
@@ -151,9 +152,9 @@ class Stores:
             raise Damaged
         return blob
 
-    def fill(self, batches: Sequence[Batch]) -> list[Batch]:
-        """The batches with the bytes of those that are blocks of a pack. Raises as `fill_blocks`."""
-        return fill_blocks(batches, self.blobs.get_range, self.concurrency.each)
+    def fill(self, pieces: Sequence[Piece]) -> list[Batch]:
+        """The batches, and the blocks of packs with their bytes. Raises as `fill_blocks`."""
+        return fill_blocks(pieces, self.blobs.get_range, self.concurrency.each)
 
     def parse(self, content_type: ContentType, body: bytes) -> Messages:
         """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""

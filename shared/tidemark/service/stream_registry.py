@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tidemark.log.buckets import list_records
+from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import (
@@ -171,8 +172,8 @@ class StreamRegistry:
         items, _ = self._stores.table.query(
             pk, at_least=render_offset(start), at_most=just_behind(start), attributes=STATE_ATTRIBUTES
         )
-        states = [decode_state(item) for item in items]
-        return next((state.time_ms for state in states if state.after.closed and not state.tombstone), None)
+        batches = [state for item in items if isinstance(state := decode_state(item), Batch)]
+        return next((batch.time_ms for batch in batches if batch.after.closed), None)
 
     # --- telling ---
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.log.entries import Tombstone
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.schema import PK, batch_key, log_pk
@@ -64,7 +65,7 @@ def find_head(stores: Stores, path: str) -> StreamHead | None:
         return None
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     head = head_from(record, last, now_ms)
-    is_over = (last is not None and last.tombstone) or head.is_expired(now_ms)
+    is_over = isinstance(last, Tombstone) or head.is_expired(now_ms)
     return None if is_over else head
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums
+from tidemark.log.entries import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.mail import MAIL_ID_BYTES, Mailed
@@ -136,8 +136,9 @@ def decode_batch_start(sk: str) -> int:
     return int(sk[:WIDTH])
 
 
-def batch_sk(batch: Batch) -> str:
-    return render_offset(batch.start) + (_BEHIND if batch.behind_closing else "")
+def entry_sk(entry: Entry) -> str:
+    is_behind = isinstance(entry, Tombstone) and entry.behind_closing
+    return render_offset(entry.start) + (_BEHIND if is_behind else "")
 
 
 def just_behind(start: int) -> str:
@@ -145,14 +146,21 @@ def just_behind(start: int) -> str:
     return render_offset(start) + _BEHIND
 
 
-def encode_batch(pk: str, batch: Batch) -> Item:
-    """No batch has a time to live of its own: forks may need it after its stream has expired."""
-    after = batch.after
-    item = make_key(pk, batch_sk(batch)) | {
-        END: {"N": str(batch.end)},
-        APPEND_ID: {"S": batch.append_id},
-        TIME_MS: {"N": str(batch.time_ms)},
+def _encode_written(pk: str, entry: Entry) -> Item:
+    """No entry has a time to live of its own: forks may need it after its stream has expired."""
+    return make_key(pk, entry_sk(entry)) | {
+        END: {"N": str(entry.end)},
+        APPEND_ID: {"S": entry.append_id},
+        TIME_MS: {"N": str(entry.time_ms)},
     }
+
+
+def encode_tombstone(pk: str, tombstone: Tombstone) -> Item:
+    return _encode_written(pk, tombstone) | {TOMBSTONE: {"BOOL": True}} | _encode_tail(tombstone.after)
+
+
+def encode_batch(pk: str, batch: Batch) -> Item:
+    item = _encode_written(pk, batch)
     if batch.data:
         item |= encode_data(batch.data)
     if batch.blob is not None:
@@ -163,9 +171,7 @@ def encode_batch(pk: str, batch: Batch) -> Item:
         item[APPENDS] = binary(encode_lengths(batch.appends))
     if batch.mailed:
         item[COMMITTED_MAIL] = binary(_encode_mailed(batch))
-    if batch.tombstone:
-        item[TOMBSTONE] = {"BOOL": True}
-    return item | _encode_checksums(batch.checksums) | _encode_tail(after)
+    return item | _encode_checksums(batch.checksums) | _encode_tail(batch.after)
 
 
 def _encode_checksums(checksums: Checksums) -> Item:
@@ -207,11 +213,11 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
     return tuple(mailed)
 
 
-def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
-    """The item that replaces the batch `first` and stands for all up to `last`. It keeps the append id of the
-    replaced batch, so that a late copy of that write recognises itself."""
+def encode_pack(pk: str, first: Batch | Pack, last: Batch, blob: str, index: bytes) -> Item:
+    """The item that replaces `first` and stands for all up to `last`. It keeps the append id of the first
+    batch, so that a late copy of that write recognises itself."""
     return (
-        make_key(pk, batch_sk(first))
+        make_key(pk, entry_sk(first))
         | {
             END: {"N": str(last.end)},
             APPEND_ID: {"S": first.append_id},
@@ -246,7 +252,7 @@ def _encode_tail(tail: Tail) -> Item:
     return item
 
 
-def decode_batch(item: Item) -> Batch:
+def decode_entry(item: Item) -> Entry:
     """Raises Damaged if the bytes in the item are not those that its offsets and checksums say.
 
     Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
@@ -254,6 +260,10 @@ def decode_batch(item: Item) -> Batch:
     try:
         sk: str = item[SK]["S"]
         start, end = int(sk[:WIDTH]), int(item[END]["N"])
+        if PACK_INDEX in item:
+            return _decode_pack(item, start, end)
+        if TOMBSTONE in item:
+            return _decode_tombstone(item, start, end, behind_closing=sk.endswith(_BEHIND))
         size = end - start
         lengths: tuple[int, ...] = (size,) if size > 0 else ()
         if MESSAGE_LENGTHS in item:
@@ -275,15 +285,24 @@ def decode_batch(item: Item) -> Batch:
             lengths,
             decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
             _decode_mailed(a2b_base64(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
-            TOMBSTONE in item,
-            sk.endswith(_BEHIND),
-            None,
-            _decode_index(item, start, end) if PACK_INDEX in item else None,
             checksums=checksums,
         )
     except (IndexError, KeyError, TypeError, ValueError) as fault:
         _log.error("a batch is damaged: %s at %s: %r", *_place(item), fault)
         raise Damaged from fault
+
+
+def _decode_tombstone(item: Item, start: int, end: int, *, behind_closing: bool) -> Tombstone:
+    after, time_ms = _decode_tail(item, end), int(item[TIME_MS]["N"])
+    return Tombstone(start, after, item[APPEND_ID]["S"], time_ms, behind_closing)
+
+
+def _decode_pack(item: Item, start: int, end: int) -> Pack:
+    checksums = UNKNOWN_CHECKSUMS
+    if CHECKSUMS in item:
+        checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
+    index, blob = _decode_index(item, start, end), item[BLOB]["S"] if BLOB in item else None
+    return Pack(start, Tail(end), item[APPEND_ID]["S"], int(item[TIME_MS]["N"]), blob, index, checksums)
 
 
 def _decode_index(item: Item, start: int, end: int) -> PackIndex:
@@ -297,10 +316,10 @@ def _decode_index(item: Item, start: int, end: int) -> PackIndex:
     return index
 
 
-def decode_state(item: Item) -> Batch:
-    """A batch with only STATE_ATTRIBUTES, on which writers decide. Writers
+def decode_state(item: Item) -> Entry:
+    """An entry with only STATE_ATTRIBUTES, on which writers decide. Writers
     do not need its bytes, so damaged bytes do not stop them."""
-    return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
+    return decode_entry({name: item[name] for name in STATE_ATTRIBUTES if name in item})
 
 
 def decode_data(item: Item, size: int) -> bytes | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.log.records import Batch
+from tidemark.log.entries import Batch, Entry
 from tidemark.log.schema.batches import (
     MESSAGE_LENGTHS,
     STATE_ATTRIBUTES,
@@ -115,6 +115,6 @@ def encode_receipt(incarnation: str, batch: Batch) -> Item:
     return receipt_key(incarnation, batch.start) | state | {TTL: {"N": str(ttl)}}
 
 
-def decode_receipt(item: Item) -> Batch:
+def decode_receipt(item: Item) -> Entry:
     start = item[PK]["S"].rpartition("/")[2]
     return decode_state(item | {SK: {"S": start}})

@@ -26,6 +26,7 @@ import pyarrow as pa
 from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.chain import ChainWalk, Span, spans_of
+from tidemark.log.entries import Tombstone
 from tidemark.log.format import check_format
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
@@ -186,7 +187,7 @@ class DynamoDBReader:
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         if last is None:
             found = _KnownTail(record.incarnation, record.base, False, record.created_ms, now_ms)
-        elif last.tombstone:
+        elif isinstance(last, Tombstone):
             return None
         else:
             found = _KnownTail(record.incarnation, last.end, last.after.closed, last.time_ms, now_ms)
