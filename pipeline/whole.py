@@ -1,9 +1,9 @@
 """The whole pipeline on this machine, with data it makes, checking what comes out.
 
 Two ways, side by side, or the one that is named: `table`, where the jobs read and write the table behind
-the functions' handlers (`VIA=lambda`), and `http`, where they have the address of the embedded server alone.
-Starts the server on loopback, appends messages to streams, and runs every job on them as its own process.
-Ends with 0 if everything is as it should be.
+a server that has DynamoDB and S3 (`server/container.py`), and `http`, where they have the address of the
+embedded server alone. Starts the server on loopback, appends messages to streams, and runs every job on them
+as its own process. Ends with 0 if everything is as it should be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import orjson
 import urllib3
 
 from pipeline.duckdb_iceberg import connect_duckdb
-from tidemark.local.emulators import environment_for
+from tidemark.local.engines import LocalServices
 from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
 from tidemark.spark.job import JobFailed, find_java
@@ -326,26 +326,30 @@ def trim_and_ask(pipeline: Pipeline) -> None:
 @contextlib.contextmanager
 def serving(way: str, directory: Path) -> Iterator[Pipeline]:
     """The server as a process of its own, and the pipeline that it is for."""
-    ports = [free_port() for _ in range(3)]
-    url, dynamodb, s3 = (f"http://{LOOPBACK}:{port}" for port in ports)
-    environment = os.environ | {"HOST": LOOPBACK, "PORT": str(ports[0]), "DATA_DIR": str(directory / "data")}
-    # Each refused request would be a line, and the jobs' writers ask what they know will be refused.
-    environment |= {"TABLE_NAME": TABLE, "BUCKET_NAME": BLOBS, "VIA": "asgi", "LOG_LEVEL": "ERROR"}
-    if way == "table":
-        environment |= {"VIA": "lambda", "DYNAMODB_PORT": str(ports[1]), "S3_PORT": str(ports[2])}
-    command = [sys.executable, "-m", "tidemark.local"]
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        wait_until_ready(url, server)
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}"
+    with contextlib.ExitStack() as stack:
         if way == "table":
-            engines = environment_for({"dynamodb": dynamodb, "s3": s3}, os.environ)
+            services = stack.enter_context(LocalServices(directory / "data"))
+            services.create_table(TABLE)
+            services.create_bucket(BLOBS)
+            module, engines = "tidemark.server.container", services.environment
             where = ["--table", TABLE, "--blob-bucket", BLOBS]
         else:
-            engines, where = {}, ["--url", url]
+            module, engines = "tidemark.server.serve", {"DATA_DIR": str(directory / "data")}
+            where = ["--url", url]
+        # Each refused request would be a line, and the jobs' writers ask what they know will be refused.
+        own = {"HOST": LOOPBACK, "PORT": str(port), "LOG_LEVEL": "ERROR"}
+        names = {"TABLE_NAME": TABLE, "BUCKET_NAME": BLOBS}
+        server = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env={**os.environ, **engines, **names, **own},
+            stdout=subprocess.DEVNULL,
+        )
+        stack.callback(server.wait, 30)
+        stack.callback(server.terminate)
+        wait_until_ready(url, server)
         yield Pipeline(url, directory, where, os.environ | engines | {"SPARK_SUBMIT_OPTS": SHORT_JVM})
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 def wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
@@ -373,7 +377,7 @@ STEPS = {
 #: A trim needs the table of the streams, and the Iceberg table is made in the same way by both.
 OF_THE_TABLE = (lake_and_compare, trim_and_ask)
 WAYS = {
-    "table": "The jobs on the table, the functions' handlers in front of it (VIA=lambda)",
+    "table": "The jobs on the table, with a server on the same table",
     "http": "The jobs over HTTP, from the embedded server",
 }
 

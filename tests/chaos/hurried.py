@@ -25,6 +25,8 @@ UPLOADS_MS = 75_000
 #: With `lambda`: a JSON object of the variables that lead the handlers to the services, through proxies. S3
 #: and SQS are the campaign's own.
 PROXIES = "CHAOS_PROXIES"
+#: With `lambda`: the engine's port, which its proxy must know after a kill as well.
+ENGINE_PORT = "CHAOS_ENGINE_PORT"
 #: The age of a batch that is packed.
 PACK_AFTER_SECONDS = 75
 
@@ -49,8 +51,12 @@ def hurry() -> None:
 
 
 def _go_through(proxies: dict[str, str]) -> None:
+    from tidemark.local import dynamodb_server
     from tidemark.local.engines import LocalServices
+    from tidemark.server.ports import listening_socket
 
+    port = int(os.environ[ENGINE_PORT])
+    setattr(dynamodb_server, "listening_socket", lambda host, _: listening_socket(host, port))  # noqa: B010
     start = LocalServices.start
 
     def start_behind_proxies(services: LocalServices) -> None:

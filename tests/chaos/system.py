@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos.disk import Disk
-from tests.chaos.hurried import PACK_AFTER_SECONDS, PROXIES
+from tests.chaos.hurried import ENGINE_PORT, PACK_AFTER_SECONDS, PROXIES
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import answers, own_environment
@@ -225,7 +225,7 @@ class System:
         if not self.is_embedded:
             ports = {VARIABLES[link]: self._proxies[link].port for link in (DYNAMODB, S3, SQS)}
             proxies = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
-            made |= {PROXIES: json.dumps(proxies), "DYNAMODB_PORT": str(self._engine_port)}
+            made |= {PROXIES: json.dumps(proxies), ENGINE_PORT: str(self._engine_port)}
         return made
 
     def count_packs(self) -> int:

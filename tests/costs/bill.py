@@ -11,7 +11,7 @@ import orjson
 
 from tests.costs import prices
 from tests.support import Process, before
-from tidemark.engine.dynamodb import item_size
+from tidemark.local.dynamodb import item_size
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from tests.http.asgi import Answer, Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
 from tests.support import World, make_world
-from tidemark.engine.dynamodb import item_size
 from tidemark.http.backend import one_at_a_time
+from tidemark.local.dynamodb import item_size
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 

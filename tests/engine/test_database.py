@@ -17,9 +17,9 @@ import pytest
 
 from tidemark.engine import database, sqlite_file
 from tidemark.engine.database import Database, Slow
-from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
+from tidemark.local.dynamodb import DynamoDBProtocol
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")

@@ -17,14 +17,12 @@ def test_an_unset_or_empty_variable_means_its_default() -> None:
 
 def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    environment |= {"DYNAMODB_PORT": "8000", "S3_PORT": "9000"}
-    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 8000, 0, edge=False, s3_port=9000)
+    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
     assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
 
 
 INVALID = {
     "PORT": ["http", "65536", "-1", "４４"],
-    "S3_PORT": ["s3"],
     "VIA": ["ASGI", "sam"],
     "EDGE": ["maybe", "2"],
     "JANITOR_SECONDS": ["soon", "-1", "nan"],

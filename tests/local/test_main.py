@@ -14,10 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
 
 from tests.authorization.tokens import SECRET, token
@@ -27,7 +25,7 @@ from tests.local.polling import children_of, is_running, wait_until
 from tidemark.engine.database import Database
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
-from tidemark.server.ports import free_port, listening_socket, port_of
+from tidemark.server.ports import listening_socket, port_of
 
 DEADLINE_SECONDS = 60
 TEXT = {"Content-Type": "text/plain"}
@@ -43,11 +41,10 @@ os._exit(code)
 
 
 class System:
-    """A running `python -m tidemark.local`, with the ports that it was given."""
+    """A running `python -m tidemark.local`."""
 
-    def __init__(self, process: subprocess.Popen[str], **ports: str) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.ports = ports
         assert process.stdout is not None
         self.line = process.stdout.readline()
         found = re.search(r"http://\S+", self.line)
@@ -122,37 +119,9 @@ def system(via: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Syste
     """One that has a name of its own, and no keys."""
     with ExitStack() as stack:
         start = starting_in(tmp_path_factory.mktemp("system"), stack)
-        ports = {"DYNAMODB_PORT": str(free_port()), "S3_PORT": str(free_port())}
-        names = {"ALLOW_ANONYMOUS": "http://box.lan:4437"}
-        running = System(start(VIA=via, LOG_LEVEL="ERROR", **names, **ports), **ports)
+        running = System(start(VIA=via, LOG_LEVEL="ERROR", ALLOW_ANONYMOUS="http://box.lan:4437"))
         yield running
         assert running.end() == (0, "", "")
-
-
-def test_the_table_is_also_served_in_dynamodbs_protocol(system: System, via: str) -> None:
-    """As boto3 speaks it, beside requests over HTTP. The handlers' S3 has a port of its own."""
-    assert system.request("PUT", "/v1/stream/tides", b"high")[0] == 201
-    port = system.ports["DYNAMODB_PORT"]
-    with closing(client("dynamodb", port)) as tables:
-        assert tables.list_tables()["TableNames"] == ["tidemark"]
-        items = tables.scan(TableName="tidemark")["Items"]
-        [stream] = [item for item in items if item["sk"]["S"] == "stream/tides"]
-        assert stream["ct"] == {"S": "text/plain"}
-        with pytest.raises(tables.exceptions.ResourceNotFoundException):
-            tables.scan(TableName="another")
-    if via == "lambda":
-        with closing(client("s3", system.ports["S3_PORT"])) as objects:
-            assert [each["Name"] for each in objects.list_buckets()["Buckets"]] == ["tidemark-blobs"]
-    with closing(http.client.HTTPConnection("127.0.0.1", int(port))) as connection:
-        asked = {"X-Amz-Target": "DynamoDB_20120810.ListTables", "Host": "evil.example"}
-        connection.request("POST", "/", b"{}", asked)
-        answer = connection.getresponse()
-        assert (answer.status, b"loopback names alone" in answer.read()) == (400, True), "DNS rebinding"
-
-
-def client(service: str, port: str) -> Any:
-    secret = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
-    return boto3.client(service, "us-east-1", endpoint_url=f"http://127.0.0.1:{port}", **secret)
 
 
 def test_without_keys_it_has_its_own_names_and_takes_writes_of_its_own_pages(system: System) -> None:
@@ -361,14 +330,14 @@ def handler(event, context):
 # --- what keeps it from starting is one line ----------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "advice"), [("PORT", "; choose another HOST or PORT"), ("S3_PORT", "")])
-def test_a_taken_port_is_one_line(start: Start, tmp_path: Path, name: str, advice: str) -> None:
+def test_a_taken_port_is_one_line(start: Start, tmp_path: Path) -> None:
     with listening_socket("127.0.0.1", 0) as taken:
         port = port_of(taken)
-        code, out, err = outcome(start(VIA="asgi" if advice else "lambda", **{name: str(port)}))
+        code, out, err = outcome(start(PORT=str(port)))
     assert (code, out) == (1, "")
-    assert err == f"tidemark: port {port} on 127.0.0.1 cannot be used: Address already in use{advice}\n"
-    assert not advice or not (tmp_path / ".data").exists()
+    reason = "Address already in use; choose another HOST or PORT"
+    assert err == f"tidemark: port {port} on 127.0.0.1 cannot be used: {reason}\n"
+    assert not (tmp_path / ".data").exists()
 
 
 def a_file(data: Path) -> None:

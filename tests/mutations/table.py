@@ -315,7 +315,7 @@ MUTATIONS = (
     ),
     mutation(
         "a transaction's token stays remembered after its turn was taken back",
-        "engine/dynamodb.py",
+        "local/dynamodb.py",
         "table.database.taken_back.append(self._forget_uncommitted)",
         "pass",
         "engine/test_database.py",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidemark.engine.database import Database
-from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
+from tidemark.local.dynamodb import DynamoDBProtocol
 from tidemark.log.schema import Item, Key
 
 

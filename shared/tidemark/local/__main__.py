@@ -1,9 +1,9 @@
 """`python -m tidemark.local`: the server (`server/serve.py`), or with `VIA=lambda` the deployed handlers
 behind an imitation of what is in front of them on AWS.
 
-Environment of `VIA=lambda`, beside the server's: `EDGE` (true: reads that wait go to the live
-function, as behind CloudFront), `S3_PORT` (any: where its emulator of S3 listens). Its data is below
-`DATA_DIR/lambda`: the server has blobs as files, and the handlers have them in that emulator.
+Environment of `VIA=lambda`, beside the server's: `EDGE` (true: reads that wait go to the live function, as
+behind CloudFront). Its data is below `DATA_DIR/lambda`: the server has blobs as files, and the handlers have
+them in an emulator of S3.
 """
 
 from __future__ import annotations
@@ -113,12 +113,7 @@ def _start(configuration: LocalConfiguration, asked: Settings, root: Path) -> in
         Settings.from_environment(os.environ), log_level=asked.log_level, authorization=asked.authorization
     )
     system = System(configuration, settings, root)
-    services = LocalServices(
-        data_dir,
-        on_failure=system.fail,
-        port=configuration.dynamodb_port or 0,
-        s3_port=configuration.s3_port,
-    )
+    services = LocalServices(data_dir, on_failure=system.fail)
     with listener, services:
         try:
             return system.run(services, listener)

@@ -77,16 +77,13 @@ def has_ministack() -> bool:
 
 
 class Ministack:
-    """A running ministack for `services` (its own names). With `s3_directory`, objects are kept there. Port 0
-    is any."""
+    """A running ministack for `services` (its own names). With `s3_directory`, objects are kept there."""
 
-    def __init__(
-        self, services: Collection[str], s3_directory: Path | None, log_path: Path, port: int = 0
-    ) -> None:
+    def __init__(self, services: Collection[str], s3_directory: Path | None, log_path: Path) -> None:
         self.services = services
         self.s3_directory = s3_directory
         self.child = Child("ministack", log_path)
-        self.port = port
+        self.port = 0
 
     @property
     def endpoint(self) -> str:
@@ -103,7 +100,7 @@ class Ministack:
         """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""
         if not has_ministack():
             raise EngineFailed("ministack is not installed; `make run` installs it (requirements/local.txt)")
-        with listening_socket(LOOPBACK, self.port) as listener:
+        with listening_socket(LOOPBACK, 0) as listener:
             self.port = port_of(listener)
             command = [sys.executable, "-m", MINISTACK_SERVER, str(listener.fileno())]
             self.child.start(command, self._environment(), (*descriptors, listener.fileno()))

@@ -11,37 +11,27 @@ memory, as independent judges of what DynamoDB answers.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import sqlite3
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote, unquote
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tidemark.aws.clients import refuse_cut_replies
-from tidemark.engine.database import Database
-from tidemark.engine.dynamodb import DynamoDBProtocol
-from tidemark.engine.sqlite_file import MEMORY
-from tidemark.engine.table import EmbeddedTable
+from tidemark.local.dynamodb import DynamoDBProtocol
+from tidemark.local.dynamodb_server import DynamoDBServer
 from tidemark.local.emulators import DEFAULT_REGION, VARIABLES, Ministack, Moto, environment_for
-from tidemark.log.schema import PK, SK, Key, table_definition
-from tidemark.server.dynamodb_port import DynamoDBPort
-from tidemark.server.http_server import loop_factory, serve
+from tidemark.log.schema import table_definition
 from tidemark.server.lock import DirectoryLock
-from tidemark.server.ports import LOOPBACK, listening_socket, port_of
-from tidemark.service.stores import wall_clock_ms
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ALL: Final = ("dynamodb", "s3", "sqs")
@@ -62,15 +52,11 @@ class LocalServices:
     on_failure: Callable[[str], None] | None = None
     #: Of DynamoDB; one of `ENGINES`.
     engine: str = "embedded"
-    #: Of the embedded engine; 0 is any.
-    port: int = 0
-    #: Of ministack; 0 is any.
-    s3_port: int = 0
     #: The variables to add to the process's environment; empty until started.
     environment: dict[str, str] = field(default_factory=dict, init=False)
     #: Hear of each change in the embedded engine: the table's name, and the record that a trigger gets.
     followers: list[Callable[[str, dict[str, Any]], None]] = field(default_factory=list, init=False)
-    _tables: EmbeddedDynamoDB | None = field(default=None, init=False)
+    _tables: DynamoDBServer | None = field(default=None, init=False)
     _emulators: list[Moto | Ministack] = field(default_factory=list, init=False)
     _directory: DataDirectory | None = field(default=None, init=False)
     _failed: threading.Event = field(default_factory=threading.Event, init=False)
@@ -137,7 +123,7 @@ class LocalServices:
         if self.engine == "embedded" and "dynamodb" in emulated:
             emulated.remove("dynamodb")
             tables = None if self.in_memory else directory.tables
-            self._tables = EmbeddedDynamoDB(tables, self._changed, self.port)
+            self._tables = DynamoDBServer(tables, self._changed)
             self._tables.start()
             endpoints["dynamodb"] = self._tables.endpoint
         if emulated:
@@ -154,7 +140,7 @@ class LocalServices:
             return Moto(directory.log("moto"))
         keeps = not self.in_memory and self.engine == "embedded"
         objects = directory.objects if keeps else None
-        return Ministack(services, objects, directory.log("ministack"), self.s3_port)
+        return Ministack(services, objects, directory.log("ministack"))
 
     def _changed(self, table: str, record: dict[str, Any]) -> None:
         for follower in self.followers:
@@ -164,98 +150,6 @@ class LocalServices:
         if self.on_failure is not None and not self._failed.is_set():
             self._failed.set()
             self.on_failure(what)
-
-
-_READY_SECONDS: Final = 60.0
-_GRACE_SECONDS: Final = 0.05
-_SUFFIX: Final = ".db"
-
-Changed = Callable[[str, dict[str, Any]], None]
-"""Called with a table's name and the record of each change, once it is committed."""
-
-
-class EmbeddedDynamoDB:
-    """Tables as files of `directory`, or in memory, at `port`, or any. `changed` is what the tables' streams
-    are on AWS. Raises OSError where the port is taken."""
-
-    def __init__(self, directory: Path | None, changed: Changed, port: int = 0) -> None:
-        self._directory = directory
-        self._changed = changed
-        self._listener = listening_socket(LOOPBACK, port)
-        self._ready = threading.Event()
-        self._stack = ExitStack()
-        self.tables: dict[str, DynamoDBProtocol] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="tidemark-dynamodb", daemon=True)
-        self._records = 0
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{LOOPBACK}:{port_of(self._listener)}"
-
-    def start(self) -> None:
-        """Raises UnusableDatabase."""
-        files = self._directory.glob(f"*{_SUFFIX}") if self._directory else ()
-        self.tables = {unquote(path.stem): self._open(unquote(path.stem)) for path in files}
-        self._thread.start()
-        if not self._ready.wait(_READY_SECONDS):
-            raise TimeoutError("the embedded engine does not answer at its port")
-
-    def stop(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
-        self._stack.close()
-        self._listener.close()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        with self._stack:
-            for table in self.tables.values():
-                self._served(table)
-            port = DynamoDBPort(self.tables, lambda name: self._served(self._open(name)))
-            await serve(port, self._listener, self._ready.set, self._stopping, grace_seconds=_GRACE_SECONDS)
-
-    def _served(self, table: DynamoDBProtocol) -> DynamoDBProtocol:
-        if table.table.database.path != MEMORY:  # What is in memory needs no turns.
-            self._stack.enter_context(table.table.database.serving())
-        return table
-
-    def _open(self, name: str) -> DynamoDBProtocol:
-        path = self._directory / f"{quote(name, safe='')}{_SUFFIX}" if self._directory else MEMORY
-        database = Database(path)
-        self._stack.callback(database.close)
-
-        def written(_db: sqlite3.Connection, event: str, key: Key) -> None:
-            record = self._record(event, key)
-            database.then(lambda: self._changed(name, record))
-
-        return DynamoDBProtocol(EmbeddedTable(database, written), wall_clock_ms)
-
-    def _record(self, event: str, key: Key) -> dict[str, Any]:
-        """As a trigger has it from DynamoDB, of a stream with KEYS_ONLY."""
-        self._records += 1
-        change = {
-            "ApproximateCreationDateTime": time.time(),
-            "Keys": {PK: key[PK], SK: key[SK]},
-            "SequenceNumber": f"{self._records:021}",
-            "SizeBytes": len(key[PK]["S"]) + len(key[SK]["S"]) + len(PK) + len(SK),
-            "StreamViewType": "KEYS_ONLY",
-        }
-        return {
-            "eventID": f"{self._records:032x}",
-            "eventName": event,
-            "eventVersion": "1.1",
-            "eventSource": "aws:dynamodb",
-            "awsRegion": "us-east-1",
-            "eventSourceARN": "arn:aws:dynamodb:us-east-1:000000000000:table/local/stream/0",
-            "dynamodb": change,
-        }
 
 
 PREFIX = "tidemark-local-"

@@ -29,16 +29,12 @@ class LocalConfiguration:
     port: int = 4437
     data_dir: Path = Path(".data")
     via: Via = Via.ASGI
-    #: The loopback port of DynamoDB's protocol. None: not served, or by `VIA=lambda` at any free port.
-    dynamodb_port: int | None = None
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
     #: The limits of each connection, and of their number.
     limits: Limits = field(default_factory=Limits)
-    #: The loopback port of `VIA=lambda`'s emulator of S3; 0 takes any free one.
-    s3_port: int = 0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
@@ -47,7 +43,6 @@ class LocalConfiguration:
         if via not in [each.value for each in Via]:
             choices = " or ".join(each.value for each in Via)
             raise InvalidConfiguration(f"VIA must be {choices}, got {via!r}")
-        dynamodb_port = environment.get("DYNAMODB_PORT")
         try:
             edge = parse_boolean(environment, "EDGE", default=cls.edge)
             limits = Limits.from_environment(environment)
@@ -56,13 +51,11 @@ class LocalConfiguration:
         return cls(
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
-            dynamodb_port=_port("DYNAMODB_PORT", dynamodb_port) if dynamodb_port else None,
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
             janitor_seconds=_janitor_seconds(environment),
             edge=edge,
             limits=limits,
-            s3_port=_port("S3_PORT", environment.get("S3_PORT") or str(cls.s3_port)),
         )
 
 

@@ -1,8 +1,7 @@
 """`tidemark serve`: the whole system in this process, on one data directory.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
-INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out), `DYNAMODB_PORT` (none: where
-the table is also served, in DynamoDB's protocol).
+INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out).
 """
 
 from __future__ import annotations
@@ -15,27 +14,24 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, Never
 
-from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
-from tidemark.server.dynamodb_port import DynamoDBPort
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, wants_colour, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
-from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import InvalidSetting, Settings
 
 #: Python's own 5 ms are a long time for a commit that is done and waits to say so.
@@ -134,28 +130,11 @@ async def _serve(
             worker.start()
         try:
             say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
-            async with _dynamodb(configuration.dynamodb_port, system):
-                await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
+            await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
         finally:
             for worker in workers:
                 worker.stop()
             logging.disable()  # Workers are cut off, which is not an error.
-
-
-@asynccontextmanager
-async def _dynamodb(port: int | None, system: EmbeddedSystem) -> AsyncIterator[None]:
-    """The table in DynamoDB's own protocol as well, where a port is named."""
-    if port is None:
-        yield
-        return
-    table = {system.settings.table_name: DynamoDBProtocol(system.table, wall_clock_ms)}
-    ready, stopping = asyncio.Event(), asyncio.Event()
-    with listening_socket(LOOPBACK, port) as listener:
-        serving = asyncio.create_task(serve(DynamoDBPort(table), listener, ready.set, stopping))
-        await ready.wait()
-        yield
-        stopping.set()
-        await serving
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -1,18 +1,18 @@
-"""DynamoDB's own protocol on the engine: the operations and expressions that Tidemark uses.
+"""DynamoDB's own protocol on the embedded engine: the operations and expressions that Tidemark uses.
 
-The deployed handlers (`VIA=lambda`), boto3 and the aws command use it on a local store. Every other
-operation, parameter or expression is refused by name.
+The deployed handlers use it with `VIA=lambda`, and tests as their quick DynamoDB. Every other operation,
+parameter or expression is refused by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import orjson
 
-from tidemark.engine.table import EmbeddedTable, holds
+from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import PK, SK, Item, Key
 from tidemark.log.table import (
     MAX_DELETES,
@@ -36,9 +36,6 @@ Arguments = dict[str, Any]
 TOKEN_MS: Final = 10 * 60 * 1000
 MAX_ITEM_BYTES: Final = 400 * 1024
 _FAILED: Final = "The conditional request failed"
-_LAST: Final = "\U0010ffff"
-#: The scan by which a table is copied asks in several places at once.
-_ONLY_SEGMENT: Final = 0
 
 #: The parameters of each operation that are understood, beside `_ANYWHERE`.
 _UNDERSTOOD: Final = {
@@ -49,22 +46,8 @@ _UNDERSTOOD: Final = {
     "BatchGetItem": {"RequestItems"},
     "BatchWriteItem": {"RequestItems"},
     "TransactWriteItems": {"TransactItems", "ClientRequestToken"},
-    "Query": {
-        "KeyConditionExpression",
-        "ProjectionExpression",
-        "Limit",
-        "ScanIndexForward",
-        "ExclusiveStartKey",
-    },
-    "Scan": {
-        "FilterExpression",
-        "ProjectionExpression",
-        "Limit",
-        "ExclusiveStartKey",
-        "Select",
-        "Segment",
-        "TotalSegments",
-    },
+    "Query": {"KeyConditionExpression", "ProjectionExpression", "Limit", "ScanIndexForward"},
+    "Scan": {"Limit", "ExclusiveStartKey", "Segment", "TotalSegments"},
 }
 _ANYWHERE: Final = {
     "TableName",
@@ -224,37 +207,23 @@ class DynamoDBProtocol:
 
     def _query(self, arguments: Arguments) -> dict[str, Any]:
         pk, low, high = parse_key_condition(arguments)
-        backward, start = not arguments.get("ScanIndexForward", True), arguments.get("ExclusiveStartKey")
-        limit = arguments.get("Limit")
-        if start is not None:
-            sk = start[SK]["S"]
-            low, high = (
-                (low, min(high, sk, key=str.encode)) if backward else (max(low, sk, key=str.encode), high)
-            )
-            limit = None if limit is None else limit + 1
-        items, more = self.table.query(pk, at_least=low, at_most=high, limit=limit, backward=backward)
-        if start is not None and items and items[0][SK] == start[SK]:
-            items = items[1:]
-        return _page(arguments, items, items, more=more)
+        backward = not arguments.get("ScanIndexForward", True)
+        items, more = self.table.query(
+            pk, at_least=low, at_most=high, limit=arguments.get("Limit"), backward=backward
+        )
+        return _page([_project(arguments, item) for item in items], items, more=more)
 
     def _scan(self, arguments: Arguments) -> dict[str, Any]:
-        """One of several segments has all of the table."""
-        if arguments.get("Segment", _ONLY_SEGMENT) != _ONLY_SEGMENT:
-            return _page(arguments, [], [], more=False)
+        """The first of several segments has all of the table."""
+        if arguments.get("Segment", 0) != 0:
+            return _page([], [], more=False)
         after = arguments.get("ExclusiveStartKey")
         items, more = self.table.scan(_key(after) if after else None, arguments.get("Limit"))
-        text = arguments.get("FilterExpression")
-        condition = _Expression(arguments, text).condition() if text else None
-        found = [item for item in items if condition is None or holds(condition, item)]
-        return _page(arguments, items, found, more=more)
+        return _page(items, items, more=more)
 
 
-def _page(
-    arguments: Arguments, items: Sequence[Item], found: Sequence[Item], *, more: bool
-) -> dict[str, Any]:
-    page: dict[str, Any] = {"Count": len(found), "ScannedCount": len(items)}
-    if arguments.get("Select") != "COUNT":
-        page["Items"] = [_project(arguments, item) for item in found]
+def _page(shown: Sequence[Item], items: Sequence[Item], *, more: bool) -> dict[str, Any]:
+    page: dict[str, Any] = {"Count": len(items), "ScannedCount": len(items), "Items": shown}
     if more and items:
         page["LastEvaluatedKey"] = {PK: items[-1][PK], SK: items[-1][SK]}
     return page
@@ -341,43 +310,42 @@ def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refus
 
 # --- expressions -----------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(r"\s*(<>|<=|>=|[=<>(),]|[:#]?[A-Za-z_][A-Za-z0-9_]*)")
-_COMPARATORS: Final = get_args(Literal["=", "<>", "<", "<=", ">"])
+_TOKEN: Final = re.compile(r"\s*(<>|<=|[=<>()]|[:#]?\w+)")
+_COMPARATORS: Final = ("=", "<>", "<", "<=", ">")
+_FUNCTIONS: Final[dict[str, Callable[[str], Condition]]] = {
+    "attribute_exists": Present,
+    "attribute_not_exists": Missing,
+}
 _CLAUSE: Final = re.compile(r"\b(SET|ADD)\s+(.*?)\s*(?=\b(?:SET|ADD)\s|$)", re.DOTALL)
 _SET: Final = re.compile(r"\s*(#?\w+)\s*=\s*(:\w+)\s*")
 _ADD: Final = re.compile(r"\s*(#?\w+)\s+(:\w+)\s*")
-_KEY_CONDITION: Final = re.compile(
-    r"\s*(#?\w+)\s*=\s*(:\w+)(?:\s+AND\s+(.*\S))?\s*", re.IGNORECASE | re.DOTALL
-)
-_SORT_KEY: Final = (
-    re.compile(r"(#?\w+)\s+BETWEEN\s+(?P<low>:\w+)\s+AND\s+(?P<high>:\w+)", re.IGNORECASE),
-    re.compile(r"(#?\w+)\s*>=\s*(?P<low>:\w+)"),
-    re.compile(r"(#?\w+)\s*<=\s*(?P<high>:\w+)"),
-    re.compile(r"(#?\w+)\s*=\s*(?P<both>:\w+)"),
-    re.compile(r"begins_with\s*\(\s*(#?\w+)\s*,\s*(?P<prefix>:\w+)\s*\)"),
-)
+_KEYS: Final = re.compile(rf"{PK} = (:\w+) AND {SK} BETWEEN (:\w+) AND (:\w+)")
 
 
 def _condition_of(arguments: Arguments) -> Condition | None:
     text = arguments.get("ConditionExpression")
-    return None if text is None else _Expression(arguments, text).condition()
+    return None if text is None else _ConditionParser(arguments, text).parse()
 
 
-class _Expression:
-    """A condition as a text, with the names and values that the request gives for what is in it."""
+def _unknown_expression(text: str) -> Refused:
+    return _invalid(f"the embedded engine does not understand the expression: {text}")
+
+
+class _ConditionParser:
+    """Recursive descent over a ConditionExpression: ANDs and ORs of comparisons and of two functions."""
 
     def __init__(self, arguments: Arguments, text: str) -> None:
         self._text = text
-        self._names: Mapping[str, str] = arguments.get("ExpressionAttributeNames", {})
-        self._values: Mapping[str, Item] = arguments.get("ExpressionAttributeValues", {})
-        self._tokens = _TOKEN.findall(text)
+        self._names = arguments.get("ExpressionAttributeNames", {})
+        self._values = arguments.get("ExpressionAttributeValues", {})
+        self._tokens: list[str] = _TOKEN.findall(text)
         if "".join(self._tokens) != "".join(text.split()):
-            raise self._unknown()
+            raise _unknown_expression(text)
 
-    def condition(self) -> Condition:
+    def parse(self) -> Condition:
         found = self._any_of()
         if self._tokens:
-            raise self._unknown()
+            raise _unknown_expression(self._text)
         return found
 
     def _any_of(self) -> Condition:
@@ -398,41 +366,33 @@ class _Expression:
             self._take(")")
             return found
         name = self._take()
-        if name in {"attribute_exists", "attribute_not_exists"}:
+        if name in _FUNCTIONS:
             self._take("(")
-            attribute = self._name(self._take())
+            attribute = self._take()
             self._take(")")
-            return Present(attribute) if name == "attribute_exists" else Missing(attribute)
+            return _FUNCTIONS[name](self._names.get(attribute, attribute))
         by = self._take(*_COMPARATORS)
-        return Compared(self._name(name), by, self._value(self._take()))  # type: ignore[arg-type]
+        return Compared(self._names.get(name, name), by, self._value())  # type: ignore[arg-type]
 
-    def _name(self, token: str) -> str:
-        return self._names.get(token, token)
-
-    def _value(self, token: str) -> str | int:
-        value = self._values.get(token, {})
-        if "N" in value:
-            return int(value["N"])
-        if "S" not in value:
-            raise self._unknown()
-        text: str = value["S"]
-        return text
+    def _value(self) -> str | int:
+        match self._values.get(self._take()):
+            case {"N": number}:
+                return int(number)
+            case {"S": text}:
+                return str(text)
+        raise _unknown_expression(self._text)
 
     def _took(self, wanted: str) -> bool:
         """Whether the next token was this one; then it is used up."""
-        if not self._tokens or self._tokens[0].upper() != wanted:
+        if self._tokens[:1] != [wanted]:
             return False
-        self._tokens.pop(0)
+        del self._tokens[0]
         return True
 
     def _take(self, *wanted: str) -> str:
         if not self._tokens or (wanted and self._tokens[0] not in wanted):
-            raise self._unknown()
-        token: str = self._tokens.pop(0)
-        return token
-
-    def _unknown(self) -> Refused:
-        return _invalid(f"the embedded engine does not understand the expression: {self._text}")
+            raise _unknown_expression(self._text)
+        return self._tokens.pop(0)
 
 
 def parse_update(arguments: Arguments) -> Update:
@@ -442,12 +402,12 @@ def parse_update(arguments: Arguments) -> Update:
     sets: Item = {}
     adds: dict[str, int] = {}
     clauses = list(_CLAUSE.finditer(text))
-    parts = [(clause[1], part) for clause in clauses for part in clause[2].split(",")]
-    matches = [(kind, (_SET if kind == "SET" else _ADD).fullmatch(part)) for kind, part in parts]
-    if not clauses or clauses[0].start() or not all(match for _, match in matches):
-        raise _invalid(f"the embedded engine does not understand the expression: {text}")
-    for kind, match in matches:
-        assert match is not None
+    if not clauses or clauses[0].start():
+        raise _unknown_expression(text)
+    for kind, part in ((clause[1], part) for clause in clauses for part in clause[2].split(",")):
+        match = (_SET if kind == "SET" else _ADD).fullmatch(part)
+        if match is None:
+            raise _unknown_expression(text)
         name, value = names.get(match[1], match[1]), values[match[2]]
         if kind == "SET":
             sets[name] = value
@@ -458,20 +418,9 @@ def parse_update(arguments: Arguments) -> Update:
 
 def parse_key_condition(arguments: Arguments) -> tuple[str, str, str]:
     """The partition, and the least and the greatest sort key."""
-    text, values = arguments["KeyConditionExpression"], arguments["ExpressionAttributeValues"]
-    names = arguments.get("ExpressionAttributeNames", {})
-    found = _KEY_CONDITION.fullmatch(text)
-    rest = found[3] if found else None
-    of_sk = next((match for form in _SORT_KEY if rest and (match := form.fullmatch(rest))), None)
-    if found is None or names.get(found[1], found[1]) != PK or (rest is not None and of_sk is None):
-        raise _invalid(f"the embedded engine does not understand the expression: {text}")
-    pk: str = values[found[2]]["S"]
-    if of_sk is None:
-        return pk, "", _LAST
-    named = {name: values[place]["S"] for name, place in of_sk.groupdict().items()}
-    if names.get(of_sk[1], of_sk[1]) != SK:
-        raise _invalid(f"Query key condition not supported: {text}")
-    if "prefix" in named:
-        return pk, named["prefix"], named["prefix"] + _LAST
-    both = named.get("both")
-    return pk, named.get("low", both or ""), named.get("high", both or _LAST)
+    text = arguments["KeyConditionExpression"]
+    found = _KEYS.fullmatch(text)
+    if found is None:
+        raise _unknown_expression(text)
+    pk, low, high = (arguments["ExpressionAttributeValues"][place]["S"] for place in found.groups())
+    return pk, low, high

@@ -4,13 +4,16 @@ holds its answers against those of moto and ministack."""
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
+import urllib3
 
 from tests.simulation.table import SimulatedTable
-from tests.support import Clock
-from tidemark.engine.dynamodb import TOKEN_MS
+from tests.support import Clock, make_world
+from tidemark.local.dynamodb import TOKEN_MS
+from tidemark.local.engines import LocalServices
 
 
 def put(sk: str) -> dict[str, Any]:
@@ -48,7 +51,7 @@ VALUES: dict[str, Any] = {":n": {"N": "1"}, ":s": {"S": "s"}, ":p": {"S": "p"}, 
         ),
         *(
             ("Query", {"KeyConditionExpression": text}, text)
-            for text in ("sk = :s", "pk = :p AND s = :s", "pk = :p OR sk = :s", "pk > :p")
+            for text in ("pk = :p", "sk = :s", "pk = :p AND s = :s", "pk = :p OR sk = :s")
         ),
         ("Query", {"KeyConditionExpression": "pk = :p", "IndexName": "i"}, "of Query: IndexName"),
         (
@@ -73,27 +76,37 @@ def test_what_is_not_known_is_refused_by_name(operation: str, arguments: dict[st
     assert list(table.items()) == []
 
 
-def test_a_table_is_paged_through_forward_and_backward() -> None:
+def test_a_table_is_scanned_page_by_page() -> None:
     table = SimulatedTable(Clock(0))
     names = ["a", "ab", "b", "c", "é"]
     for sk in names:
         table.send("PutItem", orjson.dumps({"Item": {"pk": {"S": "p"}, "sk": {"S": sk}}}))
-    query = {"KeyConditionExpression": "pk = :p", "ExpressionAttributeValues": {":p": {"S": "p"}}, "Limit": 2}
-    asked: list[tuple[str, dict[str, Any], list[str]]] = [
-        ("Query", query, names),
-        ("Query", query | {"ScanIndexForward": False}, names[::-1]),
-        ("Scan", {"Limit": 2}, names),
-    ]
-    for operation, arguments, expected in asked:
-        found: list[str] = []
-        page: dict[str, Any] = {"LastEvaluatedKey": None}
-        while "LastEvaluatedKey" in page:
-            last = page["LastEvaluatedKey"]
-            position = {"ExclusiveStartKey": last} if last else {}
-            page = orjson.loads(table.send(operation, orjson.dumps(arguments | position))[1])
-            found += [item["sk"]["S"] for item in page["Items"]]
-        assert found == expected
-    prefix = {"KeyConditionExpression": "pk = :p AND begins_with(sk, :a)"}
-    values = {"ExpressionAttributeValues": {":p": {"S": "p"}, ":a": {"S": "a"}}}
-    page = orjson.loads(table.send("Query", orjson.dumps(prefix | values))[1])
-    assert [item["sk"]["S"] for item in page["Items"]] == ["a", "ab"]
+    found: list[str] = []
+    page: dict[str, Any] = {"LastEvaluatedKey": None}
+    while "LastEvaluatedKey" in page:
+        last = page["LastEvaluatedKey"]
+        position = {"ExclusiveStartKey": last} if last else {}
+        page = orjson.loads(table.send("Scan", orjson.dumps({"Limit": 2} | position))[1])
+        found += [item["sk"]["S"] for item in page["Items"]]
+    assert found == names
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "headers", "said"),
+    [
+        ("Scan", {}, {"Host": "evil.example"}, "loopback names alone"),  # DNS rebinding.
+        ("Scan", {"TableName": "another"}, {}, "Requested resource not found: Table: another"),
+        ("CreateTable", {"KeySchema": []}, {}, "Table already exists"),
+        ("CreateTable", {"TableName": "t", "KeySchema": []}, {}, "tables by pk and sk alone"),
+        ("TransactWriteItems", {"TransactItems": [put("a")]}, {}, "takes a request for one table"),
+        ("PutItem", {}, {}, "the request cannot be read"),
+    ],
+)
+def test_the_port_refuses_what_it_does_not_serve(
+    services: LocalServices, operation: str, arguments: dict[str, Any], headers: dict[str, str], said: str
+) -> None:
+    world = make_world(services)
+    asked = orjson.dumps({"TableName": world.table_name} | arguments)
+    target = {"X-Amz-Target": f"DynamoDB_20120810.{operation}", "Host": urlsplit(world.port).netloc}
+    answer = urllib3.request("POST", world.port, body=asked, headers=target | headers, retries=False)
+    assert (answer.status, said in answer.json()["message"]) == (400, True), answer.data
