@@ -85,7 +85,7 @@ from tidemark.service.crowd import (
     back_later,
 )
 from tidemark.service.decide import decide
-from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.load import Known, head_from, load_head, reload_tail
 from tidemark.service.read import renew
 from tidemark.service.stores import ON_THE_SPOT_BYTES, Stores
 
@@ -144,33 +144,36 @@ class _Attempt:
     _has_lost_before: bool = False
 
     def run(self) -> list[Outcome | ProtocolError]:
-        head, fresh = _remembered_or_read(self._stores, self._key)
-        appends = self.parse(head.record)
-        while True:
-            plan = decide(self._stores, head, appends)
-            if not plan.writes:
-                if fresh:
-                    # A repeated append that succeeds is a write, which renews a sliding expiry (§5.1).
-                    if any(isinstance(result, Outcome) for result in plan.results):
-                        renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
-                    return plan.results
-                latest, fresh = load_head(self._stores, self._key), True
-            elif self.spills_first(head, appends):
-                latest, fresh = reload_tail(self._stores, head.record), True
-            elif self.combines(head, appends):
-                mailed = self.mailable(head.record, appends[0])
-                combined = combine(self._stores, head, mailed, self._append_id)
-                if isinstance(combined, Outcome):
-                    return [combined]
-                latest, fresh = combined
-            else:
-                moved = self.race(head, plan, appends)
-                if moved is None:
-                    return plan.results
-                latest, fresh = moved
-            if latest.record.incarnation != head.record.incarnation:
-                appends = self.parse(latest.record)
-            head = latest
+        known = _remembered_or_read(self._stores, self._key)
+        appends = self.parse(known.head.record)
+        while isinstance(step := self.step(known, appends), Known):
+            if step.head.record.incarnation != known.head.record.incarnation:
+                appends = self.parse(step.head.record)
+            known = step
+        return step
+
+    def step(self, known: Known, appends: Sequence[Append]) -> list[Outcome | ProtocolError] | Known:
+        """Decide, and do what follows: the results, or what is known for the next decision."""
+        head = known.head
+        plan = decide(self._stores, head, appends)
+        if not plan.writes:
+            return self.settle(known, plan)
+        if self.spills_first(head, appends):
+            return Known(reload_tail(self._stores, head.record), is_fresh=True)
+        if self.combines(head, appends):
+            combined = combine(self._stores, head, self.mailable(head.record, appends[0]), self._append_id)
+            return combined if isinstance(combined, Known) else [combined]
+        return self.race(head, plan, appends)
+
+    def settle(self, known: Known, plan: AppendPlan) -> list[Outcome | ProtocolError] | Known:
+        """Nothing is to be written: that counts only on a fresh read."""
+        head = known.head
+        if not known.is_fresh:
+            return Known(load_head(self._stores, self._key), is_fresh=True)
+        # A repeated append that succeeds is a write, which renews a sliding expiry (§5.1).
+        if any(isinstance(result, Outcome) for result in plan.results):
+            renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
+        return plan.results
 
     def spills_first(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether a large append was put into S3 just now. Others need less time for a batch, so the tail is
@@ -200,9 +203,9 @@ class _Attempt:
 
     def race(
         self, head: StreamHead, plan: AppendPlan, appends: Sequence[Append]
-    ) -> tuple[StreamHead, bool] | None:
-        """None if the plan is committed; else the head to decide on next, and whether it was read just now. A
-        partition that throttles large puts may still take a pointer, so a large append becomes mail then."""
+    ) -> list[Outcome | ProtocolError] | Known:
+        """Commit the plan; if others were first, what is known from them. A partition that throttles large
+        puts may still take a pointer, so a large append becomes mail then."""
         try:
             self.commit(head, plan)
         except TailMoved as moved:
@@ -213,8 +216,8 @@ class _Attempt:
                 raise
             self._losses = 1
             self._stores.crowd.lose(head.record.incarnation, self._stores.clock_ms())
-            return head, False
-        return None
+            return Known(head, is_fresh=False)
+        return plan.results
 
     def mailable(self, record: StreamRecord, append: Append) -> Append:
         """The append as mail. A large body goes to S3 first, so that it is sent once, and the mail is a
@@ -267,10 +270,9 @@ class _Attempt:
         stores.tails.learn(head_from(record, batch, batch.time_ms))
         schedule_packing(stores.table, record, batch, stores.packing, stores.clock_ms())
 
-    def adopt(self, head: StreamHead, winner: Entry) -> tuple[StreamHead, bool]:
-        """The head to decide on next, and whether it was read just now: that of the batch that won, or,
-        once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
-        one may have its name."""
+    def adopt(self, head: StreamHead, winner: Entry) -> Known:
+        """The head to decide on next: that of the batch that won, or, once others have followed it, that of
+        the tail. A tombstone says that the stream has ended; a new one may have its name."""
         self._losses += 1
         crowd, incarnation, now_ms = self._stores.crowd, head.record.incarnation, self._stores.clock_ms()
         if self._losses == 1:
@@ -278,15 +280,15 @@ class _Attempt:
         crowd.lose(incarnation, now_ms)
         if isinstance(winner, Tombstone):
             self._stores.tails.forget(self._key)
-            return load_head(self._stores, self._key), True
+            return Known(load_head(self._stores, self._key), is_fresh=True)
         if self._losses == 1 and isinstance(winner, Batch):
             adopted = head_from(head.record, winner, head.learned_ms)
             self._stores.tails.learn(adopted)
-            return adopted, False
+            return Known(adopted, is_fresh=False)
         if self._losses > _MAX_LOSSES:
             raise back_later()
         self._stores.pause(self._losses)
-        return reload_tail(self._stores, head.record), True
+        return Known(reload_tail(self._stores, head.record), is_fresh=True)
 
 
 def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | None:
@@ -299,7 +301,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
 
     Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
     """
-    head, _ = _remembered_or_read(stores, key)
+    head = _remembered_or_read(stores, key).head
     parsed = _parse_request(stores, head.record, request)
     data = parsed.messages.data
     if parsed.fault is not None or len(data) <= INLINE_BYTES:
@@ -311,17 +313,16 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     return replace(_put_blob(stores, head.record, data), parsed=parsed)
 
 
-def _remembered_or_read(stores: Stores, key: StreamKey) -> tuple[StreamHead, bool]:
-    """The stream's head, and whether it was read just now. A remembered stream whose time is over may
-    have been renewed by others."""
+def _remembered_or_read(stores: Stores, key: StreamKey) -> Known:
+    """A remembered stream whose time is over may have been renewed by others."""
     now_ms = stores.clock_ms()
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):
-        return load_head(stores, key), True
+        return Known(load_head(stores, key), is_fresh=True)
     is_stale = now_ms - head.learned_ms > STALE_MS
     if is_stale and stores.crowd.on(head.record.incarnation).was_in(SHARED_MS, now_ms):
-        return reload_tail(stores, head.record), True
-    return head, False
+        return Known(reload_tail(stores, head.record), is_fresh=True)
+    return Known(head, is_fresh=False)
 
 
 def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:

@@ -69,7 +69,7 @@ from tidemark.protocol.turns import (
 )
 from tidemark.service.crowd import THROTTLED_MS, back_later
 from tidemark.service.decide import NONE_KNOWN, decide
-from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.load import Known, head_from, load_head, reload_tail
 from tidemark.service.stores import Stores
 
 _log = logging.getLogger("tidemark")
@@ -86,13 +86,11 @@ _FARTHEST: Final = 16.0
 _STEP_FORWARD: Final = 0.5
 
 
-def combine(
-    stores: Stores, head: StreamHead, own: Append, append_id: str
-) -> Outcome | tuple[StreamHead, bool]:
+def combine(stores: Stores, head: StreamHead, own: Append, append_id: str) -> Outcome | Known:
     """Post the append, and see that it is committed. `own` must fit (`fits_mail`).
 
     Returns the outcome. If the append was not committed and will not be, it must be decided again: then
-    returns the stream's head and whether it was read just now. Raises StreamNotFound, StreamGone, Busy and
+    returns what is known for that. Raises StreamNotFound, StreamGone, Busy and
     storage's errors if nothing has changed; else OutcomeUnknown.
     """
     return _Combining(stores, head, own, append_id).run()
@@ -133,12 +131,12 @@ class _Combining:
         self._waited_seconds = 0.0
         self._ready = 0
 
-    def run(self) -> Outcome | tuple[StreamHead, bool]:
+    def run(self) -> Outcome | Known:
         try:
             return self._run()
         except _LogEnded:
             self._stores.tails.forget(self._record.key)
-            return load_head(self._stores, self._record.key), True
+            return Known(load_head(self._stores, self._record.key), is_fresh=True)
         except (Busy, StorageUnavailable, StorageSilent) as failure:
             if self._mail is not None:
                 raise OutcomeUnknown from failure
@@ -146,7 +144,7 @@ class _Combining:
                 raise back_later() from failure
             raise
 
-    def _run(self) -> Outcome | tuple[StreamHead, bool]:
+    def _run(self) -> Outcome | Known:
         for looks in range(2 * _MAX_LOOKS):
             try:
                 answer = self._step(looks)
@@ -164,11 +162,11 @@ class _Combining:
         self._step_back()
         return self._wait()
 
-    def _step(self, looks: int) -> Outcome | tuple[StreamHead, bool] | None:
+    def _step(self, looks: int) -> Outcome | Known | None:
         if self._is_behind:
             latest = reload_tail(self._stores, self._record)
             if latest.record.incarnation != self._record.incarnation:
-                return latest, True
+                return Known(latest, is_fresh=True)
             self._adopt(latest)
         if self._decided_on != self._head.tail:
             self._decided_on = self._head.tail
@@ -186,7 +184,7 @@ class _Combining:
             self._post()
         return self._commit() if self._is_its_turn() else self._wait()
 
-    def _refused(self) -> Outcome | tuple[StreamHead, bool] | None:
+    def _refused(self) -> Outcome | Known | None:
         """A refusal on the head's tail is final (`protocol/mail.py`), even if the mail is still open. It
         counts only on a fresh read.
 
@@ -195,7 +193,7 @@ class _Combining:
         batch; the empty batch that closed it may be at its tail's offset.)
         """
         if self._mail is None:
-            return self._head, False
+            return Known(self._head, is_fresh=False)
         if not self._head.tail.closed:
             batch = find_entry(self._stores.table, self._record, self._head.tail.offset)
             if batch is not None:
@@ -204,7 +202,7 @@ class _Combining:
         is_same = fresh.record.incarnation == self._record.incarnation
         if is_same and decide(self._stores, fresh, [self._own]).writes:
             raise OutcomeUnknown
-        return fresh, True
+        return Known(fresh, is_fresh=True)
 
     # --- mail ---
 

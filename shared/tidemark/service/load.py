@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidemark.log.entries import Batch, Tombstone
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
@@ -13,6 +15,14 @@ from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
+
+
+class Known(NamedTuple):
+    """What an append is decided on: the stream's head, and whether it was read just now. A refusal or a
+    duplicate writes nothing, so it counts only on what is fresh."""
+
+    head: StreamHead
+    is_fresh: bool
 
 
 def head_from(record: StreamRecord, last: Batch | Tombstone | None, learned_ms: int) -> StreamHead:
