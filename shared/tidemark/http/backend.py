@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from starlette.requests import Request
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Poll(Protocol):
@@ -93,7 +94,7 @@ class CommitAppend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`run` makes calls on `stores`. `poll` is the same for readers that wait, on stores of
+    """`call` makes one call on `stores`, `run` any. `poll` is the same for readers that wait, on stores of
     its own: readers that want the same at once share one call."""
 
     stores: Stores
@@ -107,6 +108,12 @@ class Backend:
     probe: Callable[[], object] | None = None
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
+
+    def call(
+        self, operation: Callable[Concatenate[Stores, _P], _T], /, *args: _P.args, **names: _P.kwargs
+    ) -> Awaitable[_T]:
+        """One operation of `service/`, on the stores."""
+        return self.run(lambda: operation(self.stores, *args, **names))
 
     @property
     def hub(self) -> Hub:

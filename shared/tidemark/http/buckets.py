@@ -242,7 +242,7 @@ async def create_bucket(request: Request) -> Response:
     """Create a bucket (extensions §1.2)."""
     backend, bucket = backend_of(request), bucket_of(request)
     retention = await parse_bucket_creation(request, bucket)
-    made = await backend.run(lambda: buckets.create_bucket(backend.stores, bucket, retention))
+    made = await backend.call(buckets.create_bucket, bucket, retention)
     return render_bucket_made(request, made)
 
 
@@ -250,7 +250,7 @@ async def create_bucket(request: Request) -> Response:
 async def describe_bucket(request: Request) -> Response:
     """A bucket (extensions §1.3)."""
     backend, bucket = backend_of(request), bucket_of(request)
-    return render_bucket(await backend.run(lambda: buckets.describe_bucket(backend.stores, bucket)))
+    return render_bucket(await backend.call(buckets.describe_bucket, bucket))
 
 
 @router.delete(
@@ -261,7 +261,7 @@ async def describe_bucket(request: Request) -> Response:
 async def remove_bucket(request: Request) -> Response:
     """Delete an empty bucket (extensions §1.5)."""
     backend, bucket = backend_of(request), bucket_of(request)
-    await backend.run(lambda: buckets.delete_bucket(backend.stores, bucket))
+    await backend.call(buckets.delete_bucket, bucket)
     return render_nothing()
 
 
@@ -273,7 +273,7 @@ async def remove_bucket(request: Request) -> Response:
 async def list_bucket(request: Request) -> Response:
     """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
     backend, bucket, asked = backend_of(request), bucket_of(request), parse_list(request)
-    found = await backend.run(lambda: list_streams(backend.stores, bucket, asked))
+    found = await backend.call(list_streams, bucket, asked)
     return render_listing(bucket, asked, found)
 
 
@@ -285,7 +285,7 @@ async def list_bucket(request: Request) -> Response:
 async def redirect_to_latest(request: Request) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
     backend, key = backend_of(request), stream_of(request)
-    return render_latest_snapshot(request, await backend.run(lambda: latest_snapshot(backend.stores, key)))
+    return render_latest_snapshot(request, await backend.call(latest_snapshot, key))
 
 
 @router.put(
@@ -304,7 +304,7 @@ async def put_snapshot(request: Request) -> Response:
     """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
     backend, key = backend_of(request), stream_of(request)
     publish_request = await parse_publish(request, snapshot_offset(request))
-    return render_published(await backend.run(lambda: publish_snapshot(backend.stores, key, publish_request)))
+    return render_published(await backend.call(publish_snapshot, key, publish_request))
 
 
 @router.get(
@@ -322,7 +322,7 @@ async def put_snapshot(request: Request) -> Response:
 async def get_snapshot(request: Request) -> Response:
     """A snapshot (extensions §2.3)."""
     backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
-    return render_snapshot(await backend.run(lambda: read_snapshot(backend.stores, key, offset)))
+    return render_snapshot(await backend.call(read_snapshot, key, offset))
 
 
 @router.delete(
@@ -333,7 +333,7 @@ async def get_snapshot(request: Request) -> Response:
 async def remove_snapshot(request: Request) -> Response:
     """Delete a superseded snapshot (extensions §2.4)."""
     backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
-    await backend.run(lambda: delete_snapshot(backend.stores, key, offset))
+    await backend.call(delete_snapshot, key, offset)
     return render_nothing()
 
 
@@ -345,7 +345,7 @@ async def remove_snapshot(request: Request) -> Response:
 async def prepare_upload(request: Request) -> Response:
     """Where to put a snapshot that is too large for a request."""
     backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
-    return render_upload_begun(await backend.run(lambda: begin_upload(backend.stores, key, offset)))
+    return render_upload_begun(await backend.call(begin_upload, key, offset))
 
 
 @router.get(
@@ -364,7 +364,7 @@ async def get_bootstrap(request: Request) -> Response:
     """The latest snapshot and the messages since, in one answer (extensions §3)."""
     backend, key = backend_of(request), stream_of(request)
     check_bootstrap(request)
-    made = await backend.run(lambda: bootstrap(backend.stores, key))
+    made = await backend.call(bootstrap, key)
     render = partial(render_bootstrap, made)
     # Rendering many parts takes long, so a thread does it.
     return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()

@@ -339,7 +339,7 @@ def render_times_headers(found: AppendTimes) -> dict[str, str]:
 async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -> StreamListingModel:
     """List the streams of the plain surface."""
     backend, asked = backend_of(request), page.listing()
-    found = await backend.run(lambda: list_streams(backend.stores, PLAIN_BUCKET, asked))
+    found = await backend.call(list_streams, PLAIN_BUCKET, asked)
     return render_streams(asked, found)
 
 
@@ -347,14 +347,14 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
 async def all_buckets(request: Request, page: Annotated[PageQuery, Query()]) -> BucketListingModel:
     """List the buckets."""
     backend, asked = backend_of(request), page.listing()
-    return render_buckets(asked, await backend.run(lambda: list_buckets(backend.stores, asked)))
+    return render_buckets(asked, await backend.call(list_buckets, asked))
 
 
 @router.get("/v1/stats", dependencies=_READ_STREAM)
 async def stream_stats(request: Request, stream: Named = None) -> Stats:
     """What is known of a stream: sizes, times, producers, forks, snapshot."""
     backend, key = backend_of(request), parse_stream_parameter(stream)
-    found = await backend.run(lambda: load_stats(backend.stores, key))
+    found = await backend.call(load_stats, key)
     return render_stats(found, request.scope.get(ACCESS, EVERYTHING))
 
 
@@ -378,7 +378,7 @@ async def start_point(
     """The offset of the last messages, or of what was written from a time on."""
     backend, key = backend_of(request), parse_stream_parameter(stream)
     asked = parse_start_point(last, since)
-    return render_start_point(await backend.run(lambda: find_start(backend.stores, key, asked)))
+    return render_start_point(await backend.call(find_start, key, asked))
 
 
 @router.get(
@@ -405,7 +405,7 @@ async def append_times(
         raise Malformed(
             f"offset must be -1, or a Stream-Next-Offset that this server gave, got {offset!r:.80}"
         )
-    found = await backend.run(lambda: load_times(backend.stores, key, start))
+    found = await backend.call(load_times, key, start)
     headers = render_times_headers(found)
     if etag_matches(header(request, "If-None-Match"), headers["ETag"]):
         return Response(status_code=304, headers=headers)

@@ -56,7 +56,7 @@ async def read_or_wait(
     """
     deadline = time.monotonic() + wait_seconds
     with backend.hub.listen(key) as listener:
-        reading = await backend.run(lambda: read(backend.stores, key, request.read_from, request.cursor))
+        reading = await backend.call(read, key, request.read_from, request.cursor)
         if _is_news(reading) or wait_seconds <= 0:
             return reading
         follower = Follower(backend, listener, reading)
@@ -355,7 +355,7 @@ async def _gathered_since(backend: Backend, events: EventStream, reading: Readin
     if events.is_cut or not reading.page.up_to_date:
         return b""
     try:
-        later = await backend.run(lambda: read_on(backend.stores, _without_bytes(reading)))
+        later = await backend.call(read_on, _without_bytes(reading))
     except ProtocolError:
         return b""
     rendered = events.render(later, backend.stores.clock_ms()) if _is_news(later) else b""

@@ -168,7 +168,7 @@ async def create_stream(request: Request) -> Response:
     """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
     backend, key = backend_of(request), parse_stream(request)
     create_request = await parse_create(request)
-    made = await backend.run(lambda: create(backend.stores, key, create_request))
+    made = await backend.call(create, key, create_request)
     return responses.created(request, made)
 
 
@@ -209,7 +209,7 @@ async def append_to_stream(request: Request) -> Response:
 async def delete_stream(request: Request) -> Response:
     """Delete a stream (§5.4)."""
     backend, key = backend_of(request), parse_stream(request)
-    await backend.run(lambda: delete(backend.stores, key))
+    await backend.call(delete, key)
     backend.hub.wake(key)
     return responses.deleted()
 
@@ -218,7 +218,7 @@ async def delete_stream(request: Request) -> Response:
 async def stream_metadata(request: Request) -> Response:
     """What kind of stream it is, and where its tail is (§5.5)."""
     backend, key = backend_of(request), parse_stream(request)
-    return responses.metadata(await backend.run(lambda: load_head(backend.stores, key)))
+    return responses.metadata(await backend.call(load_head, key))
 
 
 @operation(
@@ -241,7 +241,7 @@ async def read_stream(request: Request) -> Response:
     if read_request.live is Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
     read_from, cursor = read_request.read_from, read_request.cursor
-    reading = await backend.run(lambda: read(backend.stores, key, read_from, cursor))
+    reading = await backend.call(read, key, read_from, cursor)
     return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 
@@ -271,7 +271,7 @@ async def server_sent_events(
         return Response(events, headers=responses.event_stream_headers(read_request, record))
     read_from, cursor = read_request.read_from, read_request.cursor
     async with backend.first_pages:
-        reading = await backend.run(lambda: read(backend.stores, key, read_from, cursor, small=True))
+        reading = await backend.call(read, key, read_from, cursor, small=True)
     headers = responses.event_stream_headers(read_request, reading.record)
 
     async def counted_events() -> AsyncIterator[bytes]:
