@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MODULES: Final = ROOT / "node_modules"
-STATIC: Final = ROOT / "shared" / "tidemark" / "http" / "console" / "static"
+STATIC: Final = ROOT / "shared" / "tidemark" / "console"
 
 #: The name in the package, the npm package, and the file in it.
 FILES: Final = {

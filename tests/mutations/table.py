@@ -633,7 +633,7 @@ MUTATIONS = (
     ),
     mutation(
         "a page of the console may run scripts from anywhere",
-        "http/console/__init__.py",
+        "http/console.py",
         "script-src 'self'",
         "script-src *",
         "http/test_catalog.py",

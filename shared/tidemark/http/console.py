@@ -41,7 +41,7 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_STATIC: Final = files("tidemark.http.console") / "static"
+_STATIC: Final = files("tidemark") / "console"
 
 
 @cache
