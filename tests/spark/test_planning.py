@@ -157,6 +157,29 @@ def test_a_reader_that_knows_the_tails_finds_what_a_new_one_finds(world: World, 
             assert planned == plan_partitions(options, connect(options.connection), {}, ends)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tail_that_a_pack_has_taken_in_has_moved(world: World, seed: int) -> None:
+    """Packs may be forced on batches of this very minute: then nothing lies at the place where the batch came
+    that moved the tail."""
+    chosen, process = random.Random(seed), world.process()
+    process.stores.packing = Packing(0, every_bytes=1, pack_bytes=200, min_batches=2, block_bytes=10)
+    bucket = key_in_new_bucket(process, "a").bucket
+    key = StreamKey(bucket, "s")
+    process.create(key)
+    options = options_of(world, bucket, subscribe="s")
+    reader, _ = connected(options)
+    reader._clock_ms = lambda: world.clock.now_ms
+    for _ in range(60):
+        match chosen.choice(["append", "append", "pack", "look"]):
+            case "append":
+                process.append(key, b"12345")
+            case "pack":
+                sweep(process.stores)
+            case "look":
+                assert reader.head("s").tail == connected(options)[0].head("s").tail
+        world.clock.advance(100)
+
+
 def test_over_http_the_listing_tells_all_that_head_tells(server: ThreadedServer, world: World) -> None:
     """So no stream of a bucket costs a request of its own."""
     process = world.process()

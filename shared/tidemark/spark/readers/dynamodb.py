@@ -8,7 +8,8 @@ A stream's tail is known by its last batch, which one query finds; no item holds
 But a tail that this process has learned has changed only if there is an item at its place now, because
 whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, and a
 query follows for those streams alone that were written to. This holds for tails that were learned in the last
-five minutes (`log/tails.py`): no batch is removed within an hour of its writing.
+five minutes (`log/tails.py`): no batch is removed within an hour of its writing. Packs that are forced earlier
+(`PACK_AFTER_SECONDS`) may take it in at once: how far they reach is in the stream's item, which each look reads.
 """
 
 from __future__ import annotations
@@ -159,7 +160,9 @@ class DynamoDBReader:
                 continue
             if known.closed:
                 confirmed[name] = known
-            elif not known.moved and now_ms - known.learned_ms < MAX_AGE_MS:
+            elif known.moved or record.packed > known.end:
+                continue
+            elif now_ms - known.learned_ms < MAX_AGE_MS:
                 in_question[log_pk(record.key, record.incarnation)] = name
         keys = [batch_key(pk, self._tails[name].end) for pk, name in in_question.items()]
         pages = pool.map(lambda some: self._table.get_many(some, (PK,)), _by_hundreds(keys))
