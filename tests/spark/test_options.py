@@ -62,6 +62,10 @@ BATCH = [
     (HTTP | {"table": "t", "region": "r"}, "table, region cannot go with transport=http"),
     (TABLE | {"url": "ftp://h"}, "url: must look like https://host"),
     (TABLE | {"url": "h"}, "url: must look like https://host"),
+    (
+        TABLE | {"url": "http://h/v1/stream"},
+        "url: must be the server's root, http://h, without /v1/stream, got",
+    ),
     (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
     (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
     (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),

@@ -401,7 +401,7 @@ def test_an_invalid_row_is_named_before_anything_is_appended(
 
 def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) -> None:
     """Before a task starts; or, if it is gone by then, before anything is published."""
-    with pytest.raises(InvalidOptions, match="no such stream: nowhere"):
+    with pytest.raises(InvalidOptions, match="no such stream in v1: nowhere"):
         write_with(over_http, stream="nowhere")
     with pytest.raises(InvalidOptions, match="is application/json, not text/plain"):
         write_with(over_http, contentType="text/plain")
@@ -411,7 +411,7 @@ def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) 
         write_with(over_http)
     staged = stage(write, ROWS)
     streams.delete()
-    with pytest.raises(NotPublished, match=f"no such stream: {streams.name}"):
+    with pytest.raises(NotPublished, match=f"no such stream in v1: {streams.name}"):
         write.publish(staged, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -62,6 +63,11 @@ class ForbiddenHttpFault(HttpFault):
     """The token is missing, is not valid, or does not allow this (401, 403)."""
 
 
+def _is_forbidden(response: urllib3.BaseHTTPResponse) -> bool:
+    """A producer that was replaced gets 403 too, with its epoch; that is not about the token (§5.2.1)."""
+    return response.status == 401 or (response.status == 403 and "Producer-Epoch" not in response.headers)
+
+
 class HttpClient:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
@@ -112,18 +118,26 @@ class HttpClient:
             except urllib3.exceptions.HTTPError as failure:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure
             self._note_date(response.headers.get("Date", ""))
-            if 200 <= response.status < 300 or response.status in allow:
+            is_forbidden = _is_forbidden(response)
+            if 200 <= response.status < 300 or (response.status in allow and not is_forbidden):
                 return response
             text = response.data[:_SHOWN_BYTES].decode(errors="replace")
-            kind = HttpFault
-            if response.status in RETRYABLE:
-                kind = RetryableHttpFault
-            # A producer that was replaced gets 403 too; that is not about the token (§5.2.1).
-            elif response.status in (401, 403) and "Producer-Epoch" not in response.headers:
-                kind = ForbiddenHttpFault
+            if is_forbidden:
+                raise ForbiddenHttpFault(method, url, response.status, self._explain_401(response) or text)
+            kind = RetryableHttpFault if response.status in RETRYABLE else HttpFault
             raise kind(method, url, response.status, text)
 
         return retry(once, self._retry_seconds, RetryableHttpFault)
+
+    def _explain_401(self, response: urllib3.BaseHTTPResponse) -> str:
+        """From its headers, because the answer to HEAD has no body."""
+        if response.status != 401:
+            return ""
+        if not self._headers:
+            return "the server wants a token: give it as the option token"
+        told = re.search(r'error_description="([^"]*)"', response.headers.get("WWW-Authenticate", ""))
+        why = f" ({told[1]})" if told else ""
+        return f"the server refuses the token{why}: give a valid one as the option token"
 
     def posts_in_order(self, url: str) -> PostsInOrder:
         return PostsInOrder(url, self._headers)

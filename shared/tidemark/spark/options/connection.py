@@ -100,6 +100,8 @@ def parse_boolean(text: str) -> bool:
 _BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 #: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
+#: The root of the streams that are in no bucket.
+_PLAIN_PATH: Final = "/v1/stream"
 
 CONNECTION_OPTIONS: Final = (
     "transport",
@@ -150,13 +152,26 @@ class ConnectionOptions:
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 
+    def tell_missing(self, *names: str) -> str:
+        """That there are no such streams, or, without names, no such bucket. A server answers 404 as well
+        where the token does not reach."""
+        told = (
+            f"no such stream in {self.bucket}: {', '.join(names)}"
+            if names
+            else f"no such bucket: {self.bucket}"
+        )
+        if self.transport is Transport.DYNAMODB:
+            return told
+        asked = self.stream_url(names[0] if names else "streams")
+        return f"{told} ({asked} answers 404: is the address right, and does the token reach it?)"
+
 
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
     settings = Settings.from_environment(environment)
     default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
     transport = asked.parse("transport", default, parse_transport)
     bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
-    plain = "/v1/stream" if bucket == PLAIN_BUCKET else f"/{bucket}"
+    plain = _PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}"
     endpoint = environment.get("AWS_ENDPOINT_URL")
     _check_transport(asked, transport)
     return ConnectionOptions(
@@ -204,6 +219,9 @@ def parse_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise ValueError(f"must look like https://host, got {text!r}")
+    root, protocol, _ = text.partition(_PLAIN_PATH)
+    if protocol:
+        raise ValueError(f"must be the server's root, {root}, without {_PLAIN_PATH}, got {text!r}")
     return text.rstrip("/")
 
 

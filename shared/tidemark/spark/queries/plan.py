@@ -44,10 +44,10 @@ def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head])
     """The bucket and every stream that was named must be there when a query starts, and a server that tells
     the times, where they are asked for. Raises InvalidOptions."""
     if not heads and not reader.has_bucket():
-        raise InvalidOptions([f"no such bucket: {options.connection.bucket}"])
+        raise InvalidOptions([options.connection.tell_missing()])
     missing = [name for name in options.names if name not in heads]
     if missing:
-        raise InvalidOptions([f"no such stream in {options.connection.bucket}: {', '.join(missing)}"])
+        raise InvalidOptions([options.connection.tell_missing(*missing)])
     if options.asks_times and heads:
         try:
             reader.check_times(next(iter(heads.values())))

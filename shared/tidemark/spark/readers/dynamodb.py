@@ -8,8 +8,8 @@ A stream's tail is known by its last batch, which one query finds; no item holds
 But a tail that this process has learned has changed only if there is an item at its place now, because
 whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, and a
 query follows for those streams alone that were written to. This holds for tails that were learned in the last
-five minutes (`log/tails.py`): no batch is removed within an hour of its writing. Packs that are forced earlier
-(`PACK_AFTER_SECONDS`) may take it in at once: how far they reach is in the stream's item, which each look reads.
+five minutes (`log/tails.py`): no batch is removed within an hour of its writing. Packs may be forced earlier
+(`PACK_AFTER_SECONDS`), but how far they reach is in the stream's item, which each look reads.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
-from tidemark.spark.clients.http import HttpClient, HttpFault, retry
+from tidemark.spark.clients.http import ForbiddenHttpFault, HttpClient, HttpFault, retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.files import Staging, decode_bodies
@@ -141,7 +141,9 @@ class HttpPublisher:
         try:
             return self._client.request("POST", url, headers=headers, body=body, allow=allow)
         except HttpFault as fault:
-            raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
+            # What the token does not allow is said already, and its 403 is not that of a fence.
+            status = None if isinstance(fault, ForbiddenHttpFault) else fault.status
+            raise NotPublished(_explain(stream, claim, status, str(fault))) from fault
 
     def close(self, stream: str) -> None:
         try:
@@ -248,17 +250,18 @@ def _describe_use(refusal: Mapping[str, str], batch: int) -> str | None:
     return None if newer is None else f"batch {newer}"
 
 
-def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
-    meanings = {
+def _explain(stream: str, claim: Claim, status: int | None, text: str) -> str:
+    meanings: dict[int | None, str] = {
         ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
         StreamNotFound.status: "the stream is gone",
         Conflict.status: "the stream is closed, of another content type, or was created again in between",
         0: "the server does not answer; the batch goes on where it stopped when it is repeated",
     }
     cause = text.removeprefix("tidemark: ")
-    meaning = meanings.get(status, "")
+    meaning = meanings.get(status)
     said = f"{meaning} [{cause}]" if meaning else cause
-    return f"tidemark: {stream}, append {claim.seq} of batch {claim.epoch}: {said}"
+    place = "before" if claim.seq == PROBE_SEQ else f"append {claim.seq} of"
+    return f"tidemark: {stream}, {place} batch {claim.epoch}: {said}"
 
 
 @dataclass(frozen=True)

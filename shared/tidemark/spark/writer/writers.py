@@ -94,7 +94,8 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
         assert options.content_type is not None, "checked with the options"
         return options.content_type
     if target is None:
-        raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
+        missing = options.connection.tell_missing(options.stream)
+        raise InvalidOptions([f"{missing}; with createStreams it would be made"])
     # The stream may have been closed after the write under this id: then nothing is left to write.
     is_written = options.producer_id is not None and StagedBatches(
         connect_staging(options), options.producer_id
@@ -208,7 +209,7 @@ class StagedWrite:
                 publisher.create(stream, self.content_type)
                 content_types[stream] = self.content_type
             elif target is None:
-                faults.append(f"no such stream: {stream}")
+                faults.append(self.options.connection.tell_missing(stream))
             else:
                 # A closed stream may hold the batch already: only the append itself can say.
                 content_types[stream] = target.content_type
