@@ -194,18 +194,11 @@ build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 deploylocal: build $(DEV) ## the stack in an emulated AWS on this machine, until Ctrl-C (ARGS="LongPollSeconds=5 …": parameters)
 	@exec $(VENV) -m tests.emulated $(ARGS)
 
-# Parameters are asked for once and kept in samconfig.toml.
 .PHONY: deploy
 deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
 deploy: export SAM_CLI_TELEMETRY := 0
-deploy: build $(LOCAL) ## deploy to AWS; the first time it asks four questions (ARGS=--dry-run shows the change set and changes nothing)
+deploy: build $(LOCAL) ## check, and deploy to AWS what samconfig.toml says (ARGS=--no-execute-changeset shows the change set alone)
 	@$(VENV) -m tidemark.ops.deploy $(ARGS)
-
-.PHONY: undeploy
-undeploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
-undeploy: export SAM_CLI_TELEMETRY := 0
-undeploy: $(SAM) $(LOCAL) ## delete the stack that make deploy made; table and bucket stay
-	@$(VENV) -m tidemark.ops.deploy --remove $(ARGS)
 
 .PHONY: release
 release: ## sign the tag of VERSION=0.2.0, with its section of CHANGELOG.md as the notes

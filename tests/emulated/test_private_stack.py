@@ -17,8 +17,7 @@ import pytest
 from tests.conformance.servers import ROOT, running, temporary_directory
 from tests.emulated.deployment import Stack, outputs_of
 from tests.emulated.emulator import REGION, SAM, Emulator
-from tidemark.ops import deploy as guided
-from tidemark.ops import smoke
+from tidemark.ops import deploy, smoke
 from tidemark.service.stream_registry import REMEMBER_MS
 
 pytestmark = pytest.mark.emulated
@@ -39,10 +38,12 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
-    """As `make deploy` makes it: with four answers the first time, and without a question after that.
-    A parameter that is named no more is its default again."""
+    """As `make deploy` makes it. A parameter that is named no more is its default again."""
     config = emulator.server.data_dir / "samconfig.toml"
-    answers = iter([f"private {REGION}", "tokens", "no", "us@example.org"])
+    shipped = (ROOT / "samconfig.toml").read_text().replace("tidemark", "private")
+    config.write_text(shipped.replace("Protected=true", "Protected=true Edge=false"))
+    secret = {"Name": "/private/auth-secret", "Type": "SecureString", "Value": secrets.token_hex(32)}
+    emulator.client("ssm").put_parameter(**secret)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, value in emulator.environment.items():
@@ -50,19 +51,19 @@ def stack(emulator: Emulator) -> Stack:
         patch.setenv("SAM", str(SAM / "sam"))
         patch.setenv("SAM_CLI_TELEMETRY", "0")
         # The emulator makes its own bytecode of the layer.
-        arguments = ["--yes", "--without-bytecode"]
-        assert guided.main([*arguments, "SseSeconds=7"], lambda _question: next(answers), config) == 0
-        assert guided.deployed_parameters(guided.remembered(config) or {})["SseSeconds"] == "7"
-        assert guided.main(arguments, lambda _question: next(answers), config) == 0
-        deployed = guided.deployed_parameters(guided.remembered(config) or {})
+        arguments = ["--no-confirm-changeset", "--without-bytecode"]
+        assert deploy.main([*arguments, "SseSeconds=7"], config) == 0
+        assert deploy.described("private", REGION)["SseSeconds"] == "7"
+        assert deploy.main(arguments, config) == 0
+        deployed = deploy.described("private", REGION)
         assert deployed.items() >= {"SseSeconds": "55", "AuthIssuer": "", "Protected": "true"}.items()
-        assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
+        assert deploy.main([*arguments, "--no-execute-changeset"], config) == 0
     return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
 
 
 @pytest.fixture(scope="module")
 def token(emulator: Emulator, stack: Stack) -> Callable[[str], str]:
-    """Signed with the secret that `make deploy` made."""
+    """Signed with the stack's secret."""
     kept = emulator.client("ssm").get_parameter(Name="/private/auth-secret", WithDecryption=True)
     secret = kept["Parameter"]["Value"]
     return lambda scope: jwt.encode({"exp": int(time.time()) + 3600, "scope": scope}, secret, "HS256")
