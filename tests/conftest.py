@@ -31,7 +31,7 @@ CONTRACT = frozenset(
         "log/test_snapshots.py",
         "wake/test_notifier.py",
         "wake/test_queue.py",
-        "wake/test_registry.py",
+        "wake/test_waiters.py",
         "wake/test_sweep.py",
     }
 )

@@ -11,7 +11,7 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.janitor.backstops import remind, sweep_wake
-    from tidemark.janitor.sweep import SweepPart, sweep
+    from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
@@ -32,7 +32,7 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
-    swept = asdict(sweep(_stores, has_time_left, [SweepPart.REMOVALS]))
+    swept = asdict(sweep(_stores, has_time_left, packs=False))
     swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)

@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.janitor.sweep import SweepPart, sweep
+    from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
@@ -29,7 +29,7 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
-    swept = sweep(_stores, has_time_left, [SweepPart.PACKS])
+    swept = sweep(_stores, has_time_left, removes=False)
     if swept.packed or swept.cut_short or swept.lag_ms:
         # Otherwise not: a metric is billed for each hour in which it has a value.
         _reporter.report({"PackingLag": swept.lag_ms})

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from tests.authorization.ways import Answer
 from tidemark.http.requests import plain_name
-from tidemark.janitor.sweep import SweepPart, sweep
+from tidemark.janitor.sweep import sweep
 from tidemark.protocol.bucket import parse_bucket_stream
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
@@ -70,7 +70,7 @@ class Subject:
         body, stored = (b"[1]", b"1,") if state.content_type == "application/json" else (b"x", b"x")
         for _ in range(APPENDS):
             assert self.append(plain_path(key), state.content_type, body) == 204
-        self.packs += sweep(self.stores, parts=[SweepPart.PACKS]).packed
+        self.packs += sweep(self.stores, removes=False).packed
         after = self._states[key] = self.look(key)
         assert after is not None
         assert after.tail == state.tail + APPENDS * len(stored)

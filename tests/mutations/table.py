@@ -405,14 +405,14 @@ MUTATIONS = (
         "wake/wake.py",
         "registration.until_ms - self._clock_ms() > RENEW_MS",
         "registration.until_ms - self._clock_ms() > 0",
-        "wake/test_registry.py",
+        "wake/test_waiters.py",
     ),
     mutation(
         "a registration counts as written though its write failed",
         "wake/wake.py",
         "until_ms = self._clock_ms() + LIFE_MS",
         "found.until_ms = until_ms = self._clock_ms() + LIFE_MS",
-        "wake/test_registry.py",
+        "wake/test_waiters.py",
     ),
     mutation(
         "backup copies blobs before the table",

@@ -1,5 +1,5 @@
 """What a reader costs while it waits and nothing happens: calls to the table, counted. Registrations are
-counted by `test_registry.py`, and how long a receive lasts by `test_receiver.py`.
+counted by `test_waiters.py`, and how long a receive lasts by `test_receiver.py`.
 
 The minutes of `docs/live.md` are made of these. An empty receive ends after 20 s or with its reader, a
 long-poll after 25 s, an event stream after 55 s, and one by the HTTP API alone after one second.

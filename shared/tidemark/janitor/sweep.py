@@ -7,10 +7,9 @@ is still due the next time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
@@ -191,31 +190,25 @@ class Sweep:
     swept: Swept
 
 
-class SweepPart(Enum):
-    """The two parts of the queue. Packing takes long, so nothing else waits behind it; a deployment has a
-    function for it."""
-
-    REMOVALS = False
-    PACKS = True
-
-
 def sweep(
     stores: Stores,
     has_time_left: Callable[[], bool] = lambda: True,
-    parts: Sequence[SweepPart] = tuple(SweepPart),
+    *,
+    removes: bool = True,
+    packs: bool = True,
 ) -> Swept:
-    """One run over all that is due in these parts, until `has_time_left` says that time is short."""
+    """One run over all that is due, until `has_time_left` says that time is short: what is to be removed,
+    and then what is to be packed. That takes long, so a deployment has a function for it alone."""
     run = Sweep(stores, has_time_left, Swept())
-    for part in parts:
+    for is_packing in [False] * removes + [True] * packs:
         now_ms = stores.clock_ms()
-        for due in due_entries(stores.table, now_ms, packing=part is SweepPart.PACKS):
-            if part is SweepPart.PACKS:
+        for due in due_entries(stores.table, now_ms, packing=is_packing):
+            if is_packing:
                 run.swept.lag_ms = max(run.swept.lag_ms, now_ms - due.due_ms)
             if not has_time_left():
                 break
-            with suppress(
-                Damaged
-            ):  # The log says what is. The entry stays due, and the others have their turn.
+            with suppress(Damaged):
+                # The log says what is. The entry stays due, and the others have their turn.
                 STEPS[due.kind](run, due)
     if not has_time_left():
         run.swept.cut_short = 1

@@ -107,9 +107,8 @@ def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
 def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> int:
     """The number of writers before this one. All `mails` are open, and all that it waits for are there.
 
-    If that is so at the first look, this writer posted last and commits at once; if the crowd has grown, that
-    proves nothing, and the oldest goes first. At later looks the last to post goes first, of those who may
-    lead: the others expect it to have committed by now.
+    At the first look the newest post commits, because its writer saw all others; if the group has doubled,
+    the oldest does. At later looks it is the newest among those that may lead.
     """
     place = (own.posted_ms, own.id)
     if crowd.looks:

@@ -37,8 +37,9 @@ class _Registration:
         self.until_ms = 0
 
 
-class Registry:
-    """Safe to share between threads. Times are the wall clock's: a process may be frozen."""
+class Waiters:
+    """The registrations of this process. Safe to share between threads. Times are the wall clock's: a process
+    may be frozen."""
 
     def __init__(self, table: Table, clock_ms: Callable[[], int]) -> None:
         self._table = table
@@ -261,7 +262,7 @@ class WakeByQueue:
         receive_seconds: int = MAX_RECEIVE_SECONDS,
     ) -> None:
         self.hub = Hub()
-        self._registry = Registry(table, clock_ms)
+        self._waiters = Waiters(table, clock_ms)
         self._receiver = Receiver(self.hub, queues, clock_ms, receive_seconds)
         self._poll_seconds = receive_seconds + _OVERDUE_SECONDS
 
@@ -271,11 +272,11 @@ class WakeByQueue:
             queue = self._receiver.queue()
         except QueueUnavailable:
             return NO_QUEUE_POLL_SECONDS
-        self._registry.ensure(incarnation, queue.url)
+        self._waiters.ensure(incarnation, queue.url)
         return NEW_QUEUE_POLL_SECONDS if queue.settling_seconds else self._poll_seconds
 
     def close(self) -> None:
         """Leaves neither queue nor registrations behind."""
         self._receiver.close()
         with suppress(ProtocolError):
-            self._registry.withdraw()
+            self._waiters.withdraw()

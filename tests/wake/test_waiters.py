@@ -12,7 +12,7 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_waiter, encode_waiter
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
-from tidemark.wake.wake import LIFE_MS, RENEW_MS, Registry
+from tidemark.wake.wake import LIFE_MS, RENEW_MS, Waiters
 
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/tidemark-wake-1"
 
@@ -26,7 +26,7 @@ class Scene:
     def __post_init__(self) -> None:
         self.clock = self.process.stores.clock_ms
         self.table: Table = self.process.stores.table
-        self.registry = Registry(self.table, self.clock)
+        self.own = Waiters(self.table, self.clock)
         self.process.calls.taken()
 
     def waiters(self, incarnation: str) -> list[Waiter]:
@@ -44,7 +44,7 @@ def scene(world: World) -> Scene:
 
 def test_a_registration_is_one_write_for_all_readers_of_a_stream(scene: Scene) -> None:
     """However many of them register, and from however many threads."""
-    threads = [threading.Thread(target=scene.registry.ensure, args=("many", URL)) for _ in range(50)]
+    threads = [threading.Thread(target=scene.own.ensure, args=("many", URL)) for _ in range(50)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -55,12 +55,12 @@ def test_a_registration_is_one_write_for_all_readers_of_a_stream(scene: Scene) -
 
 def test_a_registration_is_renewed_after_half_of_its_life(scene: Scene, world: World) -> None:
     """So a minute of waiting costs two writes at most, and no registration lapses while a reader waits."""
-    scene.registry.ensure("renewed", URL)
+    scene.own.ensure("renewed", URL)
     world.clock.advance(RENEW_MS - 1)
-    scene.registry.ensure("renewed", URL)
+    scene.own.ensure("renewed", URL)
     assert scene.process.calls.taken() == {"PutItem": 1}
     world.clock.advance(1)
-    scene.registry.ensure("renewed", URL)
+    scene.own.ensure("renewed", URL)
     assert scene.process.calls.taken() == {"PutItem": 1}
     assert scene.waiters("renewed") == [Waiter("renewed", URL, scene.clock() + LIFE_MS)]
 
@@ -68,7 +68,7 @@ def test_a_registration_is_renewed_after_half_of_its_life(scene: Scene, world: W
 def test_a_new_queue_is_registered_at_once(scene: Scene) -> None:
     """A process whose queue is gone registers the one that it has created instead."""
     for url in (URL, URL + "1"):
-        scene.registry.ensure("moved", url)
+        scene.own.ensure("moved", url)
     assert {waiter.queue_url for waiter in scene.waiters("moved")} == {URL, URL + "1"}
 
 
@@ -77,18 +77,18 @@ def test_a_lapsed_registration_is_written_again_and_forgotten(scene: Scene, worl
     one after another, does not remember them all."""
     names = [f"lapsed-{number}" for number in range(100)]
     for name in names:
-        scene.registry.ensure(name, URL)
+        scene.own.ensure(name, URL)
     world.clock.advance(LIFE_MS)
     assert scene.waiters(names[0]) == []
-    scene.registry.ensure(names[0], URL)
+    scene.own.ensure(names[0], URL)
     assert len(scene.waiters(names[0])) == 1
-    assert len(scene.registry._registrations) == 1
+    assert len(scene.own._registrations) == 1
 
 
 def test_a_process_that_ends_removes_its_registrations(scene: Scene) -> None:
     for number in range(60):
-        scene.registry.ensure(f"withdrawn-{number}", URL)
-    scene.registry.withdraw()
+        scene.own.ensure(f"withdrawn-{number}", URL)
+    scene.own.withdraw()
     assert scene.stored("withdrawn") == set()
 
 
@@ -101,9 +101,9 @@ def test_a_registration_whose_write_failed_is_written_again(scene: Scene) -> Non
     dynamodb = scene.process.dynamodb
     send, dynamodb.send = dynamodb.send, refuse
     with pytest.raises(ConnectionError):
-        scene.registry.ensure("failed", URL)
+        scene.own.ensure("failed", URL)
     dynamodb.send = send
-    scene.registry.ensure("failed", URL)
+    scene.own.ensure("failed", URL)
     assert len(scene.waiters("failed")) == 1
 
 
