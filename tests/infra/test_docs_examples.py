@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.servers import ROOT, Server, node, reference_server, running, tidemark_server
+from tidemark.client import ProducerFenced
 
 DOCS = ROOT / "docs"
 NODE_SERVER = ROOT / "node_modules" / "@durable-streams" / "server"
@@ -114,8 +115,9 @@ def test_an_agent_that_is_started_again_goes_on_and_fences_off_the_first(server:
     exec(compile(code, "agent-log.md", "exec"), second)
     kinds = [step["kind"] for step in get(f"{server.base_url}/v1/stream/agents/run-7")]
     assert kinds == ["started", "tool", "answer"] * 2
-    with pytest.raises(Exception, match="403"):
-        first["log"].write({"kind": "too late"})
+    assert [step["kind"] for step in second["steps"]] == ["started", "tool", "answer", "started"]
+    with pytest.raises(ProducerFenced, match="403"):
+        first["write"]({"kind": "too late"})
     run(fork, server)
     assert len(get(f"{server.base_url}/v1/stream/agents/run-7b")) == len(kinds)
 
