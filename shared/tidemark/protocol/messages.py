@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-import orjson
-
-from tidemark.protocol.errors import Malformed, TooManyMessages
-from tidemark.protocol.json_text import MAX_DEPTH, check_value, split_array
+from tidemark.protocol.errors import Malformed
 
 DEFAULT: Final = "application/octet-stream"
 JSON: Final = "application/json"
@@ -74,11 +70,6 @@ def parse_content_type(header: str) -> ContentType:
 #: The end of each message is stored beside the messages, in an item of at most 400 KB.
 MAX_MESSAGES: Final = 250_000
 
-#: A text of this size or less is checked in C in one go: at worst that takes a few milliseconds.
-_SMALL_BYTES: Final = 16 * 1024
-
-_WHITESPACE: Final = b" \t\n\r"
-
 
 @dataclass(frozen=True, slots=True)
 class StoredBody:
@@ -111,26 +102,14 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
         return NOTHING
     if not content_type.is_json:
         return Messages(body, (len(body),))
-    if body.lstrip(_WHITESPACE).startswith(b"["):
-        # An array is flattened by one level (§9.1.2).
-        texts = list(islice(split_array(body), MAX_MESSAGES + 1))
-        if len(texts) > MAX_MESSAGES:
-            raise TooManyMessages(MAX_MESSAGES)
+    # msgspec is imported with the first body of JSON: many functions never see one.
+    from tidemark.protocol.json_text import check_value, split_array
+
+    if body.lstrip(b" \t\n\r").startswith(b"["):
+        texts = split_array(body, MAX_MESSAGES)  # An array is flattened by one level (§9.1.2).
     else:
-        texts = [body.strip(_WHITESPACE) if _is_small_and_valid(body) else check_value(body)]
+        texts = [check_value(body)]
     return Messages(b",".join((*texts, b"")), tuple([len(text) + 1 for text in texts]))
-
-
-def _is_small_and_valid(body: bytes) -> bool:
-    """Whether a parser in C accepts the text. It refuses more than JSON's grammar does, so its refusal
-    counts for nothing; and it is not asked where it would allow more levels than `json_text`."""
-    if len(body) > _SMALL_BYTES or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
-        return False
-    try:
-        orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def render_body(content_type: ContentType, stored: bytes) -> bytes:

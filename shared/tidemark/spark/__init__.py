@@ -5,7 +5,7 @@
     register(spark)
     spark.read.format("tidemark").option("subscribe", "chat").load()
 
-Everything that imports pyspark, pyarrow or msgspec is below this package and nowhere else.
+Everything that imports pyspark or pyarrow is below this package and nowhere else.
 """
 
 from __future__ import annotations

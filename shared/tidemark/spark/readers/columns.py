@@ -75,7 +75,7 @@ def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 _ABSENT: Final = msgspec.Raw(b"null")
 
 
-class _Change(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class _Change(msgspec.Struct, gc=False):
     type: msgspec.Raw = _ABSENT
     key: msgspec.Raw = _ABSENT
     headers: msgspec.Raw = _ABSENT

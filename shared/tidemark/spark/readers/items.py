@@ -51,23 +51,23 @@ _RUN_ITEMS: Final = 4
 _PLACES: Final = 10 ** np.arange(WIDTH, dtype=np.int64)[::-1]
 
 
-class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class Text(msgspec.Struct, gc=False):
     S: str
 
 
-class Number(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class Number(msgspec.Struct, gc=False):
     """In an answer it is text; a decoder with `strict=False` takes care of that."""
 
     N: int
 
 
-class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class Binary(msgspec.Struct, gc=False):
     """In an answer it is base64; the decoder takes care of that."""
 
     B: bytes
 
 
-class Producers(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class Producers(msgspec.Struct, gc=False):
     """JSON; deflated where it is long."""
 
     S: str | None = None
@@ -79,7 +79,7 @@ class Producers(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
         return rows
 
 
-class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class BatchItem(msgspec.Struct, gc=False):
     """The attributes by their names in the table (`log/schema/batches.py` says what they are)."""
 
     sk: Text

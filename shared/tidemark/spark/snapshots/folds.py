@@ -73,7 +73,10 @@ class LastByKey:
     def __init__(self, key: str = "key") -> None:
         self._key = key
         # Only these two members of each message become Python objects.
-        members = [("key", str | _Int64), ("deleted", Any, None)]
+        members: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+            ("key", str | _Int64),
+            ("deleted", Any, None),
+        ]
         try:
             change = msgspec.defstruct("Change", members, rename={"key": key}, gc=False)
             self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(change).decode
