@@ -1,12 +1,17 @@
-"""How large the project is: lines, files, the share of imports, parameters, variables, tests. `make guard`
-prints it and fails beyond the limits, so that growth is a decision that somebody writes down here."""
+"""How large the project is, and how far a reader is sent: lines, files, the share of imports, helpers, names,
+parameters, variables, tests, and what one request passes (`benchmarks/journeys.py`).
+
+`make guard` prints it, and fails beyond the limits: a limit is raised in a commit of its own that says why.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +26,14 @@ LIMITS: Final = {
     "parameters of the template": 25,
     "variables of the environment": 36,
     "lines of tests": 59_000,
+    "private helpers used once, per 1,000 lines": 6.5,
+    "class names of several things": 5,
+    "functions of an append": 130,
+    "files of an append": 40,
+    "hops of an append": 82,
+    "functions of a read": 153,
+    "files of a read": 35,
+    "hops of a read": 102,
 }
 
 
@@ -35,6 +48,7 @@ def lines_by_room() -> Counter[str]:
 def measured() -> dict[str, float]:
     """By the names of `LIMITS`."""
     sources = sorted(PACKAGE.rglob("*.py"))
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text()))]
     template = (ROOT / "template.yaml").read_text()
     lines = sum(map(_lines, sources))
     return {
@@ -45,6 +59,34 @@ def measured() -> dict[str, float]:
         "parameters of the template": len(list(_keys_of("Parameters", template))),
         "variables of the environment": len(own_variables()),
         "lines of tests": sum(map(_lines, (ROOT / "tests").rglob("*.py"))),
+        "private helpers used once, per 1,000 lines": 1000 * _helpers_used_once(nodes) / lines,
+        "class names of several things": _shared_class_names(nodes),
+        **_journeys(),
+    }
+
+
+def _helpers_used_once(nodes: Sequence[ast.AST]) -> int:
+    """By name: a helper that is named twice anywhere counts as used twice."""
+    used = Counter(node.id for node in nodes if isinstance(node, ast.Name))
+    used += Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
+    names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return sum(name.startswith("_") and not name.startswith("__") and used[name] == 1 for name in names)
+
+
+def _shared_class_names(nodes: Sequence[ast.AST]) -> int:
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return sum(count > 1 for name, count in names.items() if not name.startswith("_"))
+
+
+def _journeys() -> dict[str, float]:
+    """In a process of its own: the journeys set the profiler of every thread."""
+    command = [sys.executable, "-m", "benchmarks.journeys"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^(append|read): (\d+) functions, (\d+) files, (\d+) hops$", printed, re.MULTILINE)
+    return {
+        f"{unit} of {'an append' if name == 'append' else 'a read'}": float(count)
+        for name, *counts in found
+        for unit, count in zip(("functions", "files", "hops"), counts, strict=True)
     }
 
 
