@@ -10,12 +10,13 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-    from tidemark.janitor.backstops import remind, sweep_wake
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
+    from tidemark.subscriptions.pending import remind
+    from tidemark.wake.notifier import sweep_queues
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
@@ -33,7 +34,7 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
     swept = asdict(sweep(_stores, has_time_left, packs=False))
-    swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
+    swept |= asdict(sweep_queues(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
     if swept["cut_short"]:

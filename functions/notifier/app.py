@@ -19,7 +19,7 @@ with garbage_collection_paused():
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
-    from tidemark.subscriptions.messages import Subscribers, changed_from_record
+    from tidemark.subscriptions.notices import Subscribers, changed_from_record
     from tidemark.wake.notifier import Notifier, message_from_record
 
 _T = TypeVar("_T")

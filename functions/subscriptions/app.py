@@ -11,15 +11,19 @@ from typing import Any, Final
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
+    from tidemark.aws.sqs import WorkQueue, sqs_client
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
     from tidemark.settings import Settings
-    from tidemark.subscriptions.connect import connect_attendant
-    from tidemark.subscriptions.messages import NotAttention, decode_attention
+    from tidemark.subscriptions.deliveries import Deliverer
+    from tidemark.subscriptions.notices import NotANotice, decode_notice
 
 _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)
-_attendant = connect_attendant(_settings)
+_deliverer = Deliverer.connect(
+    _settings, connect(_settings), WorkQueue(sqs_client, _settings.subscriptions_queue_url)
+)
 _reporter = Reporter("subscriptions", _settings)
 #: A webhook that is slow holds up no other message of the batch. Where Tidemark runs locally, all batches
 #: share them: as many as the template's MaximumConcurrency times its BatchSize.
@@ -29,20 +33,20 @@ _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 def _run(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Each message by itself; those that failed come again."""
-    _attendant.stores.check_format()
-    done = list(_pool.map(_attend, event["Records"]))
+    _deliverer.stores.check_format()
+    done = list(_pool.map(_handle, event["Records"]))
     _reporter.report()
     failed = [record["messageId"] for record, fine in zip(event["Records"], done, strict=True) if not fine]
     return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
 
 
-def _attend(record: Mapping[str, Any]) -> bool:
+def _handle(record: Mapping[str, Any]) -> bool:
     try:
-        _attendant.attend(decode_attention(record["body"]))
-    except NotAttention:
+        _deliverer.handle(decode_notice(record["body"]))
+    except NotANotice:
         _log.error("a message that is none of ours was dropped")
     except Exception:  # noqa: BLE001 - whatever it is, the other messages go on
-        _log.exception("a subscription could not be attended to; the message comes again")
+        _log.exception("a subscription could not be handled; the notice comes again")
         return False
     return True
 

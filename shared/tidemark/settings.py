@@ -147,7 +147,7 @@ class Settings:
     metrics_namespace: str = "Tidemark"
     #: Whether a deployed function sends traces to X-Ray.
     tracing: bool = False
-    #: The queue of the function that delivers wakes. Without it nobody is woken.
+    #: The queue of the function that delivers to subscriptions. Without it nothing is delivered.
     subscriptions_queue_url: str = ""
     #: The location of the private keys that sign webhooks: `ssm:` and the beginning of parameters' names, or
     #: a folder. Without it there are no webhooks.

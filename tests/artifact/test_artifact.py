@@ -42,7 +42,7 @@ from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.subscriptions.messages import Changed, encode_attention
+from tidemark.subscriptions.notices import Changed, encode_notice
 
 pytestmark = [pytest.mark.artifact, pytest.mark.usefixtures("built")]
 
@@ -393,7 +393,7 @@ def test_the_subscriptions_function(run: Run, queue: str, webhook: tuple[str, li
     assert [each["subscription_id"] for each in json.loads(body(wakes["answers"][0]))] == ["pool"]
     # One is told that its lease has begun: a timer is set for its end. Another has ended: what it had goes.
     assert statuses(run("WriteFunction", request("DELETE", f"{SUBSCRIBED}/done"))) == [204]
-    later = [encode_attention(Changed(name)) for name in ("works", "done")]
+    later = [encode_notice(Changed(name)) for name in ("works", "done")]
     report = run("SubscriptionsFunction", messages(later), PUBLIC_URL=LOCAL_URL)
     assert report["answers"] == [{"batchItemFailures": []}]
 

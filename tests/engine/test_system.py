@@ -26,7 +26,7 @@ from tidemark.protocol.pack import PackIndex
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.server.serve import _prepared
-from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, Turns
+from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
@@ -34,8 +34,9 @@ from tidemark.service.read import read
 from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
-from tidemark.subscriptions.deliveries import Attendant
-from tidemark.subscriptions.messages import Appended, Attention, Changed, encode_attention
+from tidemark.subscriptions.deliveries import Deliverer
+from tidemark.subscriptions.fairness import Turns
+from tidemark.subscriptions.notices import Appended, Changed, Notice, encode_notice
 from tidemark.subscriptions.records import PendingMark
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
@@ -49,7 +50,7 @@ def a_system(folder: Path) -> EmbeddedSystem:
 
 
 def follow(system: EmbeddedSystem) -> None:
-    follower = ChangeFollower(system.stores, system.changes, system.attention)
+    follower = ChangeFollower(system.stores, system.changes, system.notices)
     while follower.work():
         pass
 
@@ -115,11 +116,11 @@ def test_what_was_not_handed_on_stays(tmp_path: Path, part: str, monkeypatch: py
             follow(system)
         assert system.changes.next_ms() is not None
     else:
-        system.attention.send([encode_attention(Changed("s"))])
-        deliveries = Deliveries(system.attention, cast(Attendant, Calling(fail)))
+        system.notices.send([encode_notice(Changed("s"))])
+        deliveries = Deliveries(system.notices, cast(Deliverer, Calling(fail)))
         deliveries.work()
         deliveries._pool.shutdown()
-        assert system.attention.next_ms() is not None
+        assert system.notices.next_ms() is not None
 
 
 def test_a_damaged_stream_holds_up_no_other_ones_end(tmp_path: Path) -> None:
@@ -152,12 +153,12 @@ class Calling:
     call: Callable[[str], WebhookResponse]
     meanwhile: Callable[[Callable[[], WebhookResponse]], WebhookResponse] = lambda call: call()
 
-    def attend(self, message: Changed) -> None:
+    def handle(self, message: Changed) -> None:
         self.meanwhile(lambda: self.call(message.subscription_id))
 
 
 def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
-    """None of them has ended when the last one is attended to."""
+    """None of them has ended when the last one is handleed to."""
     system = a_system(tmp_path)
     over, good, hanging = threading.Event(), threading.Event(), list[str]()
 
@@ -170,8 +171,8 @@ def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
         return WebhookResponse(200, b"")
 
     names = [*(f"hung-{number}" for number in range(1000)), "good"]
-    system.attention.send([encode_attention(Changed(name)) for name in names])
-    deliveries = Deliveries(system.attention, cast(Attendant, Calling(call)))
+    system.notices.send([encode_notice(Changed(name)) for name in names])
+    deliveries = Deliveries(system.notices, cast(Deliverer, Calling(call)))
     try:
         while deliveries.work():
             pass
@@ -181,17 +182,17 @@ def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
         over.set()
 
 
-def test_a_new_wake_comes_before_a_crowd_and_before_retries() -> None:
+def test_a_new_delivery_comes_before_a_crowd_and_before_retries() -> None:
     """One computes at once here. The first of the crowd calls its webhook in vain, and goes on last."""
     turns, order, over = Turns(1), list[str](), threading.Event()
 
     def in_vain() -> WebhookResponse:
         raise DeliveryFailed("silent", DeliveryFailure.SILENT)
 
-    def begin(name: str, message: Attention) -> None:
-        turns.begin(message, lambda: pool.submit(attend, name, message))
+    def begin(name: str, message: Notice) -> None:
+        turns.begin(message, lambda: pool.submit(handle, name, message))
 
-    def attend(name: str, message: Attention) -> None:
+    def handle(name: str, message: Notice) -> None:
         order.append(name)
         if name == "crowd 0":
             for later in waiting:
@@ -205,7 +206,7 @@ def test_a_new_wake_comes_before_a_crowd_and_before_retries() -> None:
     def appended(path: str) -> Appended:
         return Appended("s", PendingMark("i", path, "j", 0))
 
-    waiting: list[tuple[str, Attention]] = [
+    waiting: list[tuple[str, Notice]] = [
         ("retry", Changed("s")),
         ("crowd 1", appended("crowd")),
         ("crowd 2", appended("crowd")),

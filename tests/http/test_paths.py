@@ -38,7 +38,7 @@ def find(path: str) -> tuple[str, dict[str, str]]:
         ("/tides/north/snapshot/", "/{bucket}/{stream}/snapshot/{at}", ["tides", "north", ""]),
         ("/tides/a/snapshot/1/upload", "/{bucket}/{stream}/snapshot/{at}/upload", ["tides", "a", "1"]),
         ("/tides/bootstrap/bootstrap", "/{bucket}/{stream}/bootstrap", ["tides", "bootstrap"]),
-        ("/v1/stream/__ds/subscriptions/a%2Fb/ack", "/v1/stream/__ds/subscriptions/{id}/ack", ["a/b"]),
+        ("/v1/stream/__ds/subscriptions/a%25b/ack", "/v1/stream/__ds/subscriptions/{id}/ack", ["a%b"]),
         (
             "/v1/streams/__ds/subscriptions/a/streams/b/c",
             "/v1/stream/__ds/subscriptions/{id}/streams/{path}",

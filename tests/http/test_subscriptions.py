@@ -232,7 +232,7 @@ def test_no_webhook_subscription_is_created_without_a_signing_key(
         def active(self, now_ms: int) -> None:
             raise Busy
 
-    monkeypatch.setattr(subscriptions, "signing_keys", lambda *_: NoKeys())
+    monkeypatch.setattr(subscriptions, "connect_signing_keys", lambda *_: NoKeys())
     hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
     assert send(hooked, "PUT", at(name), hook).status == 429
     monkeypatch.undo()

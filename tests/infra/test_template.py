@@ -19,8 +19,8 @@ from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
-from tidemark.subscriptions.deliveries import SLOW_SLOTS
-from tidemark.subscriptions.messages import changed_from_record
+from tidemark.subscriptions.fairness import SLOW_SLOTS
+from tidemark.subscriptions.notices import changed_from_record
 from tidemark.subscriptions.records import subscription_key
 from tidemark.wake.notifier import message_from_record
 

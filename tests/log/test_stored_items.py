@@ -44,7 +44,7 @@ from tidemark.subscriptions.records import (
     StreamLink,
     SubscriptionRecord,
 )
-from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.state import DeliveryState
 
 JSON = parse_content_type("application/json")
 TEXT = parse_content_type("text/plain; charset=utf-8")
@@ -169,7 +169,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "ve":{"N":"12"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
      SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK, "orders/*",
         ("a",), "https://example.com/hook", None, 30_000, "mails"), "secret", AT,
-        WakeState(7, "w_1", None, AT + 30_000, AT + 2_000, 2, failed=True),
+        DeliveryState(7, "w_1", None, AT + 30_000, AT + 2_000, 2, failed=True),
         active=True, version=12, write_id="write1")),
     "pull-wake subscription, not active yet": (records.decode_subscription,
      r"""{"pk":{"S":"sub/pool"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
@@ -177,7 +177,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "ts":{"S":"secret"},"cr":{"N":"1767225600000"},"ws":{"S":"[0,null,null,null,null,0,false]"},
      "ve":{"N":"1"},"wi":{"S":"write1"}}""",
      SubscriptionRecord("pool", FIRST, SubscriptionConfiguration(SubscriptionKind.PULL_WAKE, None,
-        ("a", "b"), None, "wake/pool", 1_000), "secret", AT, WakeState(),
+        ("a", "b"), None, "wake/pool", 1_000), "secret", AT, DeliveryState(),
         active=False, version=1, write_id="write1")),
     "subscription with a delivery": (records.decode_subscription,
      r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
@@ -186,8 +186,8 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "ws":{"S":"[7,null,null,null,null,0,false]"},"dv":{"N":"1767225605000"},
      "ve":{"N":"13"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
      SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK, "orders/*",
-        (), "https://example.com/hook", None, 30_000), "secret", AT, WakeState(7, delivered_ms=AT + 5_000),
-        active=True, version=13, write_id="write1")),
+        (), "https://example.com/hook", None, 30_000), "secret", AT,
+        DeliveryState(7, delivered_ms=AT + 5_000), active=True, version=13, write_id="write1")),
     "webhook that is slow": (records.decode_subscription,
      r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
@@ -195,7 +195,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "ws":{"S":"[7,null,null,null,null,0,false,true]"},
      "ve":{"N":"13"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
      SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK, "orders/*",
-        (), "https://example.com/hook", None, 30_000), "secret", AT, WakeState(7, slow=True),
+        (), "https://example.com/hook", None, 30_000), "secret", AT, DeliveryState(7, slow=True),
         active=True, version=13, write_id="write1")),
     "roster entry": (records.decode_roster_entry,
      """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},

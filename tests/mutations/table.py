@@ -436,10 +436,10 @@ MUTATIONS = (
         "engine/test_system.py",
     ),
     mutation(
-        "a delivery is done before the subscription is attended to",
+        "a delivery is done before its notice is handled",
         "server/system.py",
-        "            self._attendant.attend(attention)\n            self._attention.done([message])",
-        "            self._attention.done([message])\n            self._attendant.attend(attention)",
+        "            self._deliverer.handle(notice)\n            self._notices.done([message])",
+        "            self._notices.done([message])\n            self._deliverer.handle(notice)",
         "engine/test_system.py",
     ),
     mutation(
@@ -612,7 +612,7 @@ MUTATIONS = (
     ),
     mutation(
         "the janitor removes the queue of a reader that has not registered yet",
-        "janitor/backstops.py",
+        "wake/notifier.py",
         "now_ms - made_ms >= ORPHAN_MS and _name(url)",
         "_name(url)",
         "wake/test_sweep.py",
@@ -622,7 +622,7 @@ MUTATIONS = (
         "subscriptions/webhook.py",
         "        check_addresses(url, addresses)\n",
         "",
-        "subscriptions/test_delivery.py",
+        "subscriptions/test_webhook.py",
     ),
     mutation(
         "the parts of a bootstrap are put together on the event loop",

@@ -15,21 +15,21 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.subscriptions.configuration import SubscriptionKind, configure
-from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import Subscribed, require_subscription, subscribe
-from tidemark.subscriptions.messages import (
+from tidemark.subscriptions.notices import (
     Changed,
     Subscribers,
-    decode_attention,
-    encode_attention,
+    decode_notice,
+    encode_notice,
 )
 from tidemark.subscriptions.pending import acked_in, find_head
 from tidemark.subscriptions.signing_keys import SigningKeys
-from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import load_links
 from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
-from tidemark.subscriptions.workers import Ack, WakeRequest, answer_wake, claim, release
+from tidemark.subscriptions.workers import Ack, Answer, answer, claim
 from tidemark.wake.notifier import WakeMessage
 
 POOL = "wake/pool"
@@ -100,7 +100,7 @@ class Scene:
         self.receiver = Receiver()
         self.keys = SigningKeys(self.worker.stores.table, PrivateKeysInMemory())
         self.subscribers = Subscribers(self.worker.stores.table, self.queue.send)
-        self.attendant = self.make_attendant(self.worker)
+        self.deliverer = self.make_deliverer(self.worker)
         #: How often this worker has written a subscription's item.
         self.commits = 0
         self._count_commits()
@@ -116,8 +116,8 @@ class Scene:
 
         self.worker.dynamodb.send = counting
 
-    def make_attendant(self, process: Process) -> Attendant:
-        return Attendant(
+    def make_deliverer(self, process: Process) -> Deliverer:
+        return Deliverer(
             process.stores, self.queue, self.keys, "https://streams.example.com",
             call=self.receiver, chance=lambda: 0.5,
         )  # fmt: skip
@@ -164,23 +164,28 @@ class Scene:
 
     def ack(self, claimed: Any, path: str | None = None, *, done: bool = True, name: str = "s") -> bool:
         acks = [Ack(each.link.path, render_offset(each.tail)) for each in claimed.streams]
-        wake = claimed.record.wake
-        asked = WakeRequest(
-            claimed.token, wake.generation, wake.wake_id, [a for a in acks if path in {None, a.path}], done
+        delivery = claimed.record.delivery
+        asked = Answer(
+            claimed.token,
+            delivery.generation,
+            delivery.wake_id,
+            [a for a in acks if path in {None, a.path}],
+            done,
         )
-        return answer_wake(self.worker.stores, name, SubscriptionKind.PULL_WAKE, asked)
+        return answer(self.worker.stores, name, SubscriptionKind.PULL_WAKE, asked)
 
     def callback(
         self, body: dict[str, Any], *, done: bool = True, acks: bool = True, name: str = "s"
     ) -> bool:
         """As the receiver of this webhook calls back."""
         acked = [Ack(each["path"], each["tail_offset"]) for each in body["streams"]] if acks else []
-        asked = WakeRequest(body["callback_token"], body["generation"], body["wake_id"], acked, done)
-        return answer_wake(self.worker.stores, name, SubscriptionKind.WEBHOOK, asked)
+        asked = Answer(body["callback_token"], body["generation"], body["wake_id"], acked, done)
+        return answer(self.worker.stores, name, SubscriptionKind.WEBHOOK, asked)
 
     def release(self, claimed: Any, name: str = "s") -> bool:
-        wake = claimed.record.wake
-        return release(self.worker.stores, name, WakeRequest(claimed.token, wake.generation, wake.wake_id))
+        delivery = claimed.record.delivery
+        asked = Answer(claimed.token, delivery.generation, delivery.wake_id, done=True)
+        return answer(self.worker.stores, name, SubscriptionKind.PULL_WAKE, asked)
 
     # --- what the platform does ---
 
@@ -190,7 +195,7 @@ class Scene:
 
     def changed(self, name: str = "s") -> None:
         """The notifier gets a record of the subscription's item."""
-        self.queue.send([encode_attention(Changed(name))])
+        self.queue.send([encode_notice(Changed(name))])
 
     def work_off(self, rounds: int = 20) -> None:
         """The delivery function gets every message that is due. Each leads to the record of a transition."""
@@ -200,16 +205,16 @@ class Scene:
                 return
             for body in due:
                 before = self.commits
-                self.attendant.attend(decode_attention(body))
+                self.deliverer.handle(decode_notice(body))
                 if self.commits != before:
-                    self.changed(decode_attention(body).subscription_id)
+                    self.changed(decode_notice(body).subscription_id)
         raise AssertionError("messages without end")
 
     # --- what came of it ---
 
     @property
-    def wake(self) -> WakeState:
-        return require_subscription(self.worker.stores, "s").wake
+    def delivery(self) -> DeliveryState:
+        return require_subscription(self.worker.stores, "s").delivery
 
     def links(self) -> dict[str, tuple[bool, int]]:
         """Of each stream: whether it was named, and up to where it is acked."""

@@ -26,11 +26,10 @@ from hypothesis.stateful import (
 
 from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import POOL, Receiver, Scene
-from tidemark.janitor.backstops import remind
 from tidemark.protocol.errors import ProtocolError
 from tidemark.subscriptions import lifecycle
-from tidemark.subscriptions.messages import TimeCame, decode_attention
-from tidemark.subscriptions.pending import acked_in, find_head
+from tidemark.subscriptions.notices import TimeCame, decode_notice
+from tidemark.subscriptions.pending import acked_in, find_head, remind
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.storage import load_links, load_subscription
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
@@ -67,7 +66,7 @@ class Subscribed(RuleBasedStateMachine):
         self.paths = [f"events/{letter}" for letter in "abc"]
         self.scene = Scene(MemoryWorld())
         self.scene.receiver = Receiver(self.answer)
-        self.scene.attendant = self.scene.make_attendant(self.scene.worker)
+        self.scene.deliverer = self.scene.make_deliverer(self.scene.worker)
         self.records: list[WakeMessage] = []
         self.changes = 0
         self.seen_version: int | None = None
@@ -163,25 +162,23 @@ class Subscribed(RuleBasedStateMachine):
 
     @precondition(lambda self: self.scene.queue.messages)
     @rule(data=st.data(), crash=CRASHES, again=st.booleans(), mood=st.sampled_from(sorted(ANSWERS)))
-    def attend(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
+    def handle(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
         """Any message, due or not. One whose step has failed comes again."""
         message = data.draw(st.sampled_from(self.scene.queue.messages))
         self.mood, done = mood, False
         with self.step(crash):
-            self.scene.attendant.attend(decode_attention(message[1]))
+            self.scene.deliverer.handle(decode_notice(message[1]))
             done = True
         if done and not again:
             self.scene.queue.messages.remove(message)
 
     @precondition(
-        lambda self: any(
-            isinstance(decode_attention(body), TimeCame) for _, body in self.scene.queue.messages
-        )
+        lambda self: any(isinstance(decode_notice(body), TimeCame) for _, body in self.scene.queue.messages)
     )
     @rule()
     def lose_timers(self) -> None:
         self.scene.queue.messages = [
-            each for each in self.scene.queue.messages if not isinstance(decode_attention(each[1]), TimeCame)
+            each for each in self.scene.queue.messages if not isinstance(decode_notice(each[1]), TimeCame)
         ]
 
     @rule(ms=st.sampled_from([1, 900, 3_000, LEASE_MS, 70_000]))
@@ -195,7 +192,7 @@ class Subscribed(RuleBasedStateMachine):
     def claim(self, crash: tuple[int, bool] | None, worker: str) -> None:
         with self.step(crash):
             claimed = self.scene.claim(worker)
-            generation = claimed.record.wake.generation
+            generation = claimed.record.delivery.generation
             assert generation not in self.claimed, "two workers have claimed one generation"
             self.claimed.add(generation)
             self.claims.append(claimed)
@@ -207,7 +204,7 @@ class Subscribed(RuleBasedStateMachine):
         with self.step(crash):
             path = None if everything else claimed.streams[0].link.path
             self.scene.ack(claimed, path, done=done)
-            self.was_done(claimed.record.wake.generation, done=done)
+            self.was_done(claimed.record.delivery.generation, done=done)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), crash=CRASHES)
@@ -215,7 +212,7 @@ class Subscribed(RuleBasedStateMachine):
         claimed = data.draw(st.sampled_from(self.claims))
         with self.step(crash):
             self.scene.release(claimed)
-            self.was_done(claimed.record.wake.generation, done=True)
+            self.was_done(claimed.record.delivery.generation, done=True)
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), crash=CRASHES, done=st.booleans(), acks=st.booleans())

@@ -19,9 +19,9 @@ from tests.subscriptions.scene import Scene
 from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
 from tidemark.subscriptions import pending, storage, workers
-from tidemark.subscriptions.deliveries import Attendant
+from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import require_subscription
-from tidemark.subscriptions.messages import Appended, Subscribers
+from tidemark.subscriptions.notices import Appended, Subscribers
 from tidemark.subscriptions.pending import find_pending
 from tidemark.subscriptions.records import PendingMark, SubscriptionRecord, mark_key
 from tidemark.subscriptions.webhook import WebhookResponse
@@ -47,7 +47,7 @@ class Play:
         self.said = b'{"done": true}'
         for scene in (self.one, self.other):
             scene.receiver.answer = self.answer
-            scene.attendant = scene.make_attendant(scene.worker)
+            scene.deliverer = scene.make_deliverer(scene.worker)
         self.one.begin(A, B, webhook=webhook)
 
     def answer(self, body: dict[str, Any]) -> WebhookResponse:
@@ -79,18 +79,18 @@ class Play:
 
     def take(self, scene: Scene) -> None:
         claimed = scene.claim("w")
-        self.claims.append(claimed.record.wake.generation)
+        self.claims.append(claimed.record.delivery.generation)
         self.claimed = claimed
         self.tend(scene)
 
     def ack(self, scene: Scene) -> None:
         scene.ack(self.claimed)
-        self.done.append(self.claimed.record.wake.generation)
+        self.done.append(self.claimed.record.delivery.generation)
         self.tend(scene)
 
     def release(self, scene: Scene) -> None:
         scene.release(self.claimed)
-        self.done.append(self.claimed.record.wake.generation)
+        self.done.append(self.claimed.record.delivery.generation)
         self.tend(scene)
 
     def callback(self, scene: Scene) -> None:
@@ -136,7 +136,7 @@ class Play:
         """Every timer comes, and a worker works. The records of all commits have come before, at once."""
         self.one.work_off()
         record = require_subscription(self.one.worker.stores, "s")
-        if record.wake.wake_id is None:
+        if record.delivery.wake_id is None:
             assert find_pending(self.one.worker.stores, record, 1) == [], "idle until some timer comes"
         self.said = b'{"done": true}'
         read = 0
@@ -183,7 +183,7 @@ def remove_any_mark(table: Table, mark: PendingMark) -> None:
     table.delete(mark_key(mark))
 
 
-def mark_last(self: Attendant, message: Any) -> None:
+def mark_last(self: Deliverer, message: Any) -> None:
     """The subscription is looked at before the mark is put."""
     record = storage.load_subscription(self.stores.table, message.subscription_id)
     if isinstance(message, Appended):
@@ -208,8 +208,8 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
             id="a mark is removed though an append has raised it",
         ),
         pytest.param(
-            Attendant,
-            "attend",
+            Deliverer,
+            "handle",
             mark_last,
             (False, "append_b", "ack"),
             id="the subscription is read before the mark is put",

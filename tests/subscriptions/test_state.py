@@ -6,39 +6,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
+from tidemark.protocol.errors import AlreadyClaimed, DeliveryFenced, InvalidAck
 from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.state import (
     DeliveryFailure,
+    DeliveryState,
     Step,
-    WakeState,
     attempt_abandoned,
     attempt_deferred,
     attempt_failed,
     attempt_succeeded,
-    begin_wake,
+    begin_delivery,
     check_fence,
     check_unclaimed,
-    claim_wake,
+    claim_delivery,
     decide_ack,
-    end_wake,
+    due_ms,
+    end_delivery,
     extend_lease,
     next_step,
     retry_delay_ms,
     start_attempt,
-    wakes_at,
 )
 
 WEBHOOK, PULL_WAKE = SubscriptionKind.WEBHOOK, SubscriptionKind.PULL_WAKE
 NOW, LEASE = 1_000_000, 30_000
-IDLE = WakeState()
-IN_FLIGHT = begin_wake(IDLE, WEBHOOK, "w1", NOW, LEASE)
+IDLE = DeliveryState()
+IN_FLIGHT = begin_delivery(IDLE, WEBHOOK, "w1", NOW, LEASE)
 CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
 LEASED = attempt_succeeded(CALLED, NOW)
-ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
-CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
+ANNOUNCED = attempt_succeeded(begin_delivery(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
+CLAIMED = claim_delivery(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
 ABANDONED = attempt_abandoned(CALLED, NOW)
-DEFERRED = attempt_deferred(begin_wake(ABANDONED, WEBHOOK, "w2", NOW, LEASE), NOW, 0.5)
+DEFERRED = attempt_deferred(begin_delivery(ABANDONED, WEBHOOK, "w2", NOW, LEASE), NOW, 0.5)
 REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failure in DeliveryFailure)
 
 
@@ -68,15 +68,15 @@ REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failur
         (DEFERRED, LEASE, Step.EXPIRE),
     ],
 )
-def test_the_state_and_the_clock_say_what_comes_next(state: WakeState, after_ms: int, step: Step) -> None:
+def test_the_state_and_the_clock_say_what_comes_next(state: DeliveryState, after_ms: int, step: Step) -> None:
     assert next_step(state, NOW + after_ms) is step
 
 
 @pytest.mark.parametrize("of", [(2, 1, "w1"), (1, 2, "w1"), (1, 1, "w2"), (0, 0, "w1")])
 def test_a_request_of_another_or_a_finished_wake_is_fenced(of: tuple[int, int, str]) -> None:
     check_fence(LEASED, 1, 1, "w1")
-    for state, claim in ((LEASED, of), (end_wake(LEASED), (1, 1, "w1"))):
-        with pytest.raises(WakeFenced):
+    for state, claim in ((LEASED, of), (end_delivery(LEASED), (1, 1, "w1"))):
+        with pytest.raises(DeliveryFenced):
             check_fence(state, *claim)
 
 
@@ -89,10 +89,10 @@ def test_a_claim_is_refused_while_the_lease_lasts_and_names_the_holder() -> None
 
 
 def test_every_wake_and_every_claim_of_one_whose_lease_is_over_has_a_higher_generation() -> None:
-    again = begin_wake(end_wake(LEASED), WEBHOOK, "w2", NOW, LEASE)
+    again = begin_delivery(end_delivery(LEASED), WEBHOOK, "w2", NOW, LEASE)
     assert (IN_FLIGHT.generation, again.generation, again.wake_id) == (1, 2, "w2")
     assert (CLAIMED.generation, CLAIMED.wake_id) == (1, "w1")
-    after = claim_wake(CLAIMED, "worker-2", "w2", NOW + LEASE, LEASE)
+    after = claim_delivery(CLAIMED, "worker-2", "w2", NOW + LEASE, LEASE)
     assert (after.generation, after.wake_id, after.holder) == (2, "w2", "worker-2")
 
 
@@ -107,9 +107,9 @@ def test_retries_are_slower_each_time_across_generations() -> None:
         1_000, 2_000, 4_000, 32_000, 60_000, 60_000,
     ]  # fmt: skip
     assert (retry_delay_ms(1, 0.0), retry_delay_ms(1, 1.0)) == (800, 1_200)
-    again = begin_wake(REFUSED, WEBHOOK, "w2", NOW + LEASE, LEASE)
+    again = begin_delivery(REFUSED, WEBHOOK, "w2", NOW + LEASE, LEASE)
     assert (again.attempts, again.failed) == (1, True)
-    assert begin_wake(LEASED, WEBHOOK, "w2", NOW, LEASE).attempts == 0
+    assert begin_delivery(LEASED, WEBHOOK, "w2", NOW, LEASE).attempts == 0
 
 
 @pytest.mark.parametrize("token", ["-1", "now", "", "12", f"{9:016}", f"{21:016}", "x" * 16])
@@ -134,11 +134,11 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
         now_ms, before = now_ms + after_ms, state
         match name:
             case "begin":
-                state = begin_wake(state, kind, f"w{now_ms}", now_ms, LEASE)
+                state = begin_delivery(state, kind, f"w{now_ms}", now_ms, LEASE)
             case "claim" if kind is PULL_WAKE:
-                state = claim_wake(state, "w", f"c{now_ms}", now_ms, LEASE)
+                state = claim_delivery(state, "w", f"c{now_ms}", now_ms, LEASE)
             case "end":
-                state = end_wake(state)
+                state = end_delivery(state)
             case _ if state.wake_id is None:
                 continue
             case "start":
@@ -156,7 +156,7 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
         assert state.generation >= before.generation
         assert state.slow or not before.slow or name == "claim", "only a quick answer makes it quick"
         if state.wake_id is not None and (state.holder or kind is WEBHOOK):
-            assert wakes_at(state) is not None
+            assert due_ms(state) is not None
 
 
 def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
@@ -166,7 +166,7 @@ def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
     arrived = attempt_succeeded(CALLED, NOW + 70)
     assert arrived.delivered_ms == NOW + 70
     assert extend_lease(arrived, NOW + 900, LEASE).delivered_ms == NOW + 70
-    again = start_attempt(begin_wake(end_wake(arrived), WEBHOOK, "w2", NOW, LEASE), NOW, LEASE, LEASE)
+    again = start_attempt(begin_delivery(end_delivery(arrived), WEBHOOK, "w2", NOW, LEASE), NOW, LEASE, LEASE)
     assert attempt_failed(again, NOW + 950, 0.5, DeliveryFailure.REFUSED).delivered_ms == NOW + 70
     assert extend_lease(again, NOW + 990, LEASE).delivered_ms == NOW + 990, "the callback proves it"
-    assert claim_wake(ANNOUNCED, "worker-1", "unused", NOW + 5, LEASE).delivered_ms == NOW + 5
+    assert claim_delivery(ANNOUNCED, "worker-1", "unused", NOW + 5, LEASE).delivered_ms == NOW + 5

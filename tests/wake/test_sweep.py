@@ -10,11 +10,11 @@ import pytest
 
 from tests.support import HOUR_MS, MINUTE_MS, World, make_world
 from tests.wake.support import ROOT, make_queues, shared_sqs, template
-from tidemark.janitor.backstops import LAPSED_MS, ORPHAN_MS, WakeSwept, sweep_wake
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import call_handler, load_handler, make_context
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
+from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, QueuesSwept, sweep_queues
 from tidemark.wake.wake import LIFE_MS
 
 
@@ -29,10 +29,10 @@ class Scene:
     def wait(self, name: str, until_ms: int, url: str = "u") -> None:
         put_waiter(self.process.stores.table, Waiter(name, url, until_ms))
 
-    def sweep(self, steps: int = 10**6) -> WakeSwept:
+    def sweep(self, steps: int = 10**6) -> QueuesSwept:
         left = iter(range(steps))
         table = self.process.stores.table
-        return sweep_wake(table, self.queues, self.clock(), lambda: next(left, None) is not None)
+        return sweep_queues(table, self.queues, self.clock(), lambda: next(left, None) is not None)
 
     def waiters(self) -> set[str]:
         return {waiter.incarnation for waiter in all_waiters(self.process.stores.table)}
@@ -50,10 +50,10 @@ def test_a_queue_without_waiters_is_removed_once_it_is_old(scene: Scene) -> None
     """A young one may belong to a process that has not registered yet."""
     url = scene.queues.create(scene.clock())
     scene.clock.advance(ORPHAN_MS - 1000)
-    assert scene.sweep() == WakeSwept()
+    assert scene.sweep() == QueuesSwept()
     assert list(scene.queues.all()) == [url]
     scene.clock.advance(1000)
-    assert scene.sweep() == WakeSwept(queues=1)
+    assert scene.sweep() == QueuesSwept(queues=1)
     assert list(scene.queues.all()) == []
 
 
@@ -76,7 +76,7 @@ def test_queues_of_another_system_are_kept(scene: Scene) -> None:
         shared_sqs().create_queue(QueueName=f"{scene.queues._prefix}orders")["QueueUrl"],
     ]
     scene.clock.advance(HOUR_MS)
-    assert scene.sweep() == WakeSwept()
+    assert scene.sweep() == QueuesSwept()
     for url in foreign:
         shared_sqs().delete_queue(QueueUrl=url)
 
@@ -94,10 +94,10 @@ def test_a_sweep_can_stop_at_any_point_and_be_repeated(scene: Scene) -> None:
         scene.queues.create(scene.clock())
         scene.wait(f"old-{number}", scene.clock() - 2 * HOUR_MS)
     scene.clock.advance(HOUR_MS)
-    assert scene.sweep(steps=3) == WakeSwept(waiters=3)
-    assert scene.sweep() == WakeSwept(waiters=2, queues=5)
+    assert scene.sweep(steps=3) == QueuesSwept(waiters=3)
+    assert scene.sweep() == QueuesSwept(waiters=2, queues=5)
     scene.process.calls.taken()
-    assert scene.sweep() == WakeSwept()
+    assert scene.sweep() == QueuesSwept()
     assert scene.process.calls.taken() == {"Query": 64}, "one for each partition of waiters"
 
 

@@ -18,10 +18,10 @@ from tests.wake.scene import CountedQueues, Scene, has, whole
 from tests.wake.support import eventually, on_a_loop, pumping, request, shared_sqs
 from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.http.backend import many_at_once, one_at_a_time
-from tidemark.janitor.backstops import ORPHAN_MS, sweep_wake
 from tidemark.protocol.errors import Busy
 from tidemark.service.delete import delete
 from tidemark.settings import Settings
+from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
 
 MakeScene = Callable[..., Scene]
 BOTH_WAYS = pytest.mark.parametrize("way", [many_at_once, one_at_a_time], ids=lambda way: way.__name__)
@@ -128,7 +128,7 @@ async def sweep_queue(scene: Scene) -> None:
     """The janitor does: a process may have a slow clock, or have been frozen."""
     future_ms = scene.world.clock() + ORPHAN_MS + MINUTE_MS
     table, queues = scene.writer.stores.table, Queues(shared_sqs, scene.prefix)
-    assert (await asyncio.to_thread(sweep_wake, table, queues, future_ms)).queues == 1
+    assert (await asyncio.to_thread(sweep_queues, table, queues, future_ms)).queues == 1
 
 
 @pytest.mark.parametrize(

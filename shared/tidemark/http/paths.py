@@ -3,7 +3,7 @@
 A path is written as Starlette writes it, with these convertors for names:
 
 - `{bucket:bucket}`, `{stream:stream}`: a segment that is not `v1`, or not `streams`, which lists a bucket.
-- `{id:id}`: any segment; `{at:segment}`: also an empty one.
+- `{id:id}`: a segment that is a subscription's id; `{at:segment}`: any segment, also an empty one.
 - `{path:segments}`: the rest of the path, with its slashes.
 """
 
@@ -69,7 +69,12 @@ class _Stream(_Segment):
 
 
 class _Id(_Segment):
+    """A subscription's. Raises InvalidSubscription."""
+
     regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return check_subscription_id(super().convert(value))
 
 
 class _Segments(_Segment):
@@ -140,7 +145,8 @@ class Operations:
 
     def find(self, scope: Scope) -> Endpoint:
         """The endpoint at the path. It stores the names of the path in the scope. Raises RouteNotFound,
-        SubscriptionNotFound, and Malformed for a bucket's id that is none, or a path that is not UTF-8."""
+        SubscriptionNotFound, InvalidSubscription for an id that is none, and Malformed for a bucket's id that
+        is none, or a path that is not UTF-8."""
         found: tuple[str, Endpoint] | None = scope.get(_FOUND)
         if found is None or found[0] != scope["path"]:
             endpoint = self._look_up(scope)
@@ -203,8 +209,6 @@ def raise_not_allowed(endpoint: Endpoint, scope: Scope) -> NoReturn:
     hint, names = None, scope["path_params"]
     if "stream" in names:
         stream_of_bucket(names["bucket"], names["stream"])
-    elif "id" in names:
-        check_subscription_id(names["id"])
     elif "bucket" in names:
         bucket = parse_bucket_id(names["bucket"])
         hint = f"a stream's path is {STREAM_ROOT}{bucket} or /{bucket}/{{stream id}}"

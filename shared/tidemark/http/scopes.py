@@ -17,7 +17,6 @@ from tidemark.http.requests import bucket_of, parse_stream_parameter, single, st
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, RESERVED_SEGMENT
-from tidemark.subscriptions.configuration import check_subscription_id
 
 Rights = frozenset[Right]
 _NO_BUCKET: Final = BucketNotFound().message
@@ -77,8 +76,7 @@ def _nothing(_request: Request, _rights: Rights) -> Iterator[RequiredScope]:
 def _subscription(request: Request, rights: Rights) -> Iterator[RequiredScope]:
     """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. A client with only read scopes does
     not see them: they have the URLs of webhooks."""
-    name = request.path_params.get("id")
-    target = _SUBSCRIPTIONS + (check_subscription_id(name) if name is not None else "")
+    target = _SUBSCRIPTIONS + request.path_params.get("id", "")
     yield RequiredScope(Target(PLAIN_BUCKET, target), rights)
 
 

@@ -1,13 +1,27 @@
-"""The handlers of subscriptions, below `/v1/stream/__ds/` (§6, §7)."""
+"""Subscriptions over HTTP, below `/v1/stream/__ds/` (§6, §7): the bodies of requests and answers, and their
+handlers. OpenAPI has their types."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Concatenate, Final, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Security
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.catalog import PageQuery
@@ -15,38 +29,288 @@ from tidemark.http.requests import ACCESS
 from tidemark.http.responses import origin
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
-from tidemark.http.subscription_bodies import (
-    AnswerWake,
-    ClaimDescription,
-    ClaimWake,
-    CreateSubscription,
-    NameStreams,
-    SigningDescription,
-    SubscriptionDescription,
-    SubscriptionPage,
-    SubscriptionRefusal,
-    WakeAnswered,
-    WakeDescription,
-    render_claim,
-    render_listed,
-    render_subscription,
-    render_wake,
-)
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.service.stores import Stores
 from tidemark.subscriptions import lifecycle
 from tidemark.subscriptions.configuration import (
+    DEFAULT_LEASE_MS,
+    MAX_STREAMS,
     SubscriptionConfiguration,
     SubscriptionKind,
-    check_subscription_id,
+    configure,
     literal_prefix,
     stream_path,
 )
-from tidemark.subscriptions.connect import signing_keys
-from tidemark.subscriptions.signing_keys import KeySet, render_jwks
-from tidemark.subscriptions.workers import WakeRequest, answer_wake, claim, release, wake_now
+from tidemark.subscriptions.deliveries import LinkType, PendingDescription, render_pending
+from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
+from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
+from tidemark.subscriptions.state import DeliveryState, phase
+from tidemark.subscriptions.webhook_url import parse_webhook_url
+from tidemark.subscriptions.workers import Ack, Answer, Claimed, answer, claim, deliver_now
+
+#: Acks of one request.
+MAX_ACKS = 1_000
+
+
+def _whole_characters(text: str) -> str:
+    """Refuses a lone surrogate, which JSON can escape but UTF-8 cannot store."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a surrogate without its other half is no character") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
+
+
+class WebhookTarget(BaseModel):
+    url: Text
+
+
+class CreateSubscription(BaseModel):
+    """What to follow, and how to be woken (§6.2)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"type": "pull-wake", "pattern": "tasks/*", "wake_stream": "wake/mailer"}]
+        }
+    )
+
+    type: Literal["webhook", "pull-wake"]
+    pattern: Text | None = None
+    streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
+    webhook: WebhookTarget | None = None
+    wake_stream: Text | None = None
+    lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
+    description: Text | None = None
+
+    def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
+        """Raises InvalidSubscription, WebhookUrlRejected."""
+        configuration = configure(
+            SubscriptionKind(self.type),
+            pattern=self.pattern,
+            streams=self.streams or (),
+            webhook_url=self.webhook.url if self.webhook else None,
+            wake_stream=self.wake_stream,
+            lease_ttl_ms=self.lease_ttl_ms,
+            description=self.description,
+        )
+        if configuration.webhook_url is not None:
+            parse_webhook_url(configuration.webhook_url, allow_local=allow_local)
+        return configuration
+
+
+class NameStreams(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"streams": ["tasks/anna"]}]})
+
+    streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
+
+
+class ClaimWake(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1"}]})
+
+    worker: Annotated[Text, Field(min_length=1, max_length=500)]
+
+
+class StreamAck(BaseModel):
+    """`path` is another name of `stream`, as the reference server has it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    stream: Text = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: Text
+
+
+class AnswerWake(BaseModel):
+    """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
+    )
+
+    wake_id: Text
+    generation: StrictInt
+    acks: Annotated[list[StreamAck], Field(max_length=MAX_ACKS)] = []
+    done: StrictBool = False
+
+    def as_acks(self) -> list[Ack]:
+        return [Ack(ack.stream.strip("/"), ack.offset) for ack in self.acks]
+
+
+class SubscriptionFault(BaseModel):
+    """Some codes come with more, such as `current_holder` (§6, §7)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: Annotated[str, Field(examples=["INVALID_REQUEST"])]
+    message: str
+
+
+class SubscriptionRefusal(BaseModel):
+    """What is wrong with a token, or with storage, is said in words alone, as everywhere."""
+
+    error: SubscriptionFault | str
+
+
+Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class WakeDescription(TypedDict):
+    """Where a subscription stands in its wake cycle (an extension)."""
+
+    state: Literal["idle", "delivering", "retrying", "leased", "announced", "claimed"]
+    generation: int
+    attempts: Annotated[int, Field(description="Those of the present failure.")]
+    next_attempt_at: Instant | None
+    holder: Annotated[str | None, Field(description="The worker that has claimed it.")]
+    lease_until: Instant | None
+    last_delivery_at: Annotated[
+        Instant | None,
+        Field(
+            description="When a webhook last accepted a wake, its event was written, or a worker claimed it."
+        ),
+    ]
+
+
+class SigningDescription(TypedDict):
+    alg: Literal["ed25519"]
+    kid: str
+    jwks_url: str
+
+
+class WebhookDescription(TypedDict):
+    url: str
+    signing: NotRequired[SigningDescription]
+
+
+class ListedSubscription(TypedDict):
+    """Without its streams: there may be many."""
+
+    id: str
+    subscription_id: str
+    type: Literal["webhook", "pull-wake"]
+    pattern: str | None
+    webhook: WebhookDescription | None
+    wake_stream: str | None
+    lease_ttl_ms: int
+    created_at: Instant
+    status: Literal["active", "failed"]
+    description: str | None
+    wake: WakeDescription
+
+
+class LinkDescription(TypedDict):
+    path: str
+    link_type: LinkType
+    acked_offset: str
+
+
+class SubscriptionDescription(ListedSubscription):
+    """`streams_after` is there where more streams follow: the value for `?after=`."""
+
+    streams: list[LinkDescription]
+    streams_after: NotRequired[str]
+
+
+class SubscriptionPage(TypedDict):
+    prefix: str
+    subscriptions: list[ListedSubscription]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ClaimDescription(TypedDict):
+    wake_id: str
+    generation: int
+    token: str
+    streams: list[PendingDescription]
+    lease_ttl_ms: int
+
+
+class WakeAnswered(TypedDict):
+    ok: Literal[True]
+    next_wake: Annotated[bool, Field(description="Whether another wake follows at once.")]
+
+
+def render_subscription(
+    record: SubscriptionRecord,
+    links: Sequence[StreamLink],
+    next_after: str | None,
+    signing: SigningDescription | None,
+) -> SubscriptionDescription:
+    """§6.3."""
+    streams: list[LinkDescription] = [
+        {
+            "path": link.path,
+            "link_type": "explicit" if link.explicit else "glob",
+            "acked_offset": render_offset(link.acked),
+        }
+        for link in links
+    ]
+    rendered = cast("SubscriptionDescription", {**render_listed(record), "streams": streams})
+    if signing and rendered["webhook"] is not None:
+        rendered["webhook"]["signing"] = signing
+    if next_after is not None:
+        rendered["streams_after"] = next_after
+    return rendered
+
+
+def render_listed(record: SubscriptionRecord) -> ListedSubscription:
+    asked = record.configuration
+    return {
+        "id": record.subscription_id,
+        "subscription_id": record.subscription_id,
+        "type": asked.kind.value,
+        "pattern": asked.pattern,
+        "webhook": None if asked.webhook_url is None else {"url": asked.webhook_url},
+        "wake_stream": asked.wake_stream,
+        "lease_ttl_ms": asked.lease_ttl_ms,
+        "created_at": _instant(record.created_ms),
+        "status": "failed" if record.delivery.failed else "active",
+        "description": asked.description,
+        "wake": render_delivery(record.delivery),
+    }
+
+
+def render_delivery(delivery: DeliveryState) -> WakeDescription:
+    return {
+        "state": phase(delivery).value,
+        "generation": delivery.generation,
+        "attempts": delivery.attempts,
+        "next_attempt_at": _instant_or_none(delivery.next_attempt_ms),
+        "holder": delivery.holder,
+        "lease_until": _instant_or_none(delivery.lease_until_ms),
+        "last_delivery_at": _instant_or_none(delivery.delivered_ms),
+    }
+
+
+def render_claim(claimed: Claimed) -> ClaimDescription:
+    delivery = claimed.record.delivery
+    assert delivery.wake_id is not None, "a delivery that is claimed has an id"
+    return {
+        "wake_id": delivery.wake_id,
+        "generation": delivery.generation,
+        "token": claimed.token,
+        "streams": [render_pending(stream) for stream in claimed.streams],
+        "lease_ttl_ms": claimed.record.configuration.lease_ttl_ms,
+    }
+
+
+def _instant_or_none(ms: int | None) -> str | None:
+    return None if ms is None else _instant(ms)
+
+
+def _instant(ms: int) -> str:
+    """RFC 3339, with milliseconds."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- handlers -----------------------------------------------------------------------
 
 #: Streams that one response lists.
 PAGE: Final = 1_000
@@ -59,28 +323,45 @@ router: Final = APIRouter(
 _ONE: Final = "/subscriptions/{id:id}"
 _SEE: Final = [Security(SUBSCRIPTION, scopes=["write", "manage"])]
 _MANAGE: Final = [Security(SUBSCRIPTION, scopes=["manage"])]
-#: Callbacks, acks and releases carry the token of their wake, which the service checks.
-_WAKE_TOKEN: Final = [Security(SUBSCRIPTION)]
+#: Callbacks, acks and releases carry the token of their delivery, which `answer` checks.
+_OWN_TOKEN: Final = [Security(SUBSCRIPTION)]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def _ask(
+    request: Request, call: Callable[Concatenate[Stores, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    backend = backend_of(request)
+    return await backend.run(partial(call, backend.stores, *args, **kwargs))
+
+
+def _signing_keys(request: Request) -> SigningKeys | None:
+    backend = backend_of(request)
+    return connect_signing_keys(backend.settings, backend.stores)
+
+
+async def _active_kid(request: Request, keys: SigningKeys) -> str:
+    """The first one is made now: only this function may save a key."""
+    backend = backend_of(request)
+    return (await backend.run(partial(keys.active, backend.stores.clock_ms()))).kid
 
 
 def subscription_id(request: Request) -> str:
-    return check_subscription_id(request.path_params["id"])
+    name: str = request.path_params["id"]
+    return name
 
 
 SubscriptionId = Annotated[str, Depends(subscription_id)]
 
 
-def bearer(request: Request) -> str | None:
-    scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
-
-
 @router.get("/subscriptions", dependencies=[Security(ALL_SUBSCRIPTIONS, scopes=["write", "manage"])])
 async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query()]) -> SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
-    backend, asked = backend_of(request), page.listing()
-    records, next_cursor = await backend.run(
-        lambda: lifecycle.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
+    asked = page.listing()
+    records, next_cursor = await _ask(
+        request, lifecycle.list_subscriptions, asked.prefix, asked.after, asked.limit
     )
     return {
         "prefix": asked.prefix,
@@ -99,18 +380,15 @@ async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query(
 )
 async def create_subscription(request: Request, name: SubscriptionId, body: CreateSubscription) -> Response:
     """Create a subscription (§6.2)."""
-    backend = backend_of(request)
-    asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
-    is_webhook = asked.kind is SubscriptionKind.WEBHOOK
-    keys = signing_keys(backend.settings, backend.stores) if is_webhook else None
-    if is_webhook and keys is None:
+    asked = body.configuration(allow_local=backend_of(request).settings.allows_local_webhooks)
+    keys = _signing_keys(request)
+    if asked.kind is SubscriptionKind.WEBHOOK and keys is None:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
     check_may_follow(request, asked)
-    if keys is not None:
-        # Before anything can be delivered: this function alone may make a key.
-        await backend.run(partial(keys.active, backend.stores.clock_ms()))
-    made = await backend.run(lambda: lifecycle.subscribe(backend.stores, name, asked))
-    return JSONResponse(await _describe(request, backend, name), 201 if made.is_new else 200)
+    if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
+        await _active_kid(request, keys)  # Before anything can be delivered.
+    made = await _ask(request, lifecycle.subscribe, name, asked)
+    return JSONResponse(await _describe(request, name), 201 if made.is_new else 200)
 
 
 @router.get(_ONE, dependencies=_SEE, response_model_exclude_unset=True)
@@ -122,48 +400,41 @@ async def describe_subscription(
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    return await _describe(request, backend_of(request), name, after)
+    return await _describe(request, name, after)
 
 
-async def _describe(
-    request: Request, backend: Backend, name: str, after: str = ""
-) -> SubscriptionDescription:
-    stores = backend.stores
-    record = await backend.run(lambda: lifecycle.require_subscription(stores, name))
-    links, next_after = await backend.run(lambda: lifecycle.list_links(stores, record, after, PAGE))
+async def _describe(request: Request, name: str, after: str = "") -> SubscriptionDescription:
+    record = await _ask(request, lifecycle.require_subscription, name)
+    links, next_after = await _ask(request, lifecycle.list_links, record, after, PAGE)
     signing: SigningDescription | None = None
-    if record.configuration.webhook_url is not None:
-        keys = signing_keys(backend.settings, stores)
-        if keys is not None:
-            active = await backend.run(partial(keys.active, stores.clock_ms()))
-            signing = {"alg": "ed25519", "kid": active.kid, "jwks_url": jwks_url(request, backend)}
+    keys = _signing_keys(request)
+    if record.configuration.webhook_url is not None and keys is not None:
+        kid = await _active_kid(request, keys)
+        signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend_of(request))}
     return render_subscription(record, links, next_after, signing)
 
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
 async def delete_subscription(request: Request, name: SubscriptionId) -> Response:
     """Delete a subscription (§6.3). Deleting what is not there succeeds."""
-    backend = backend_of(request)
-    await backend.run(lambda: lifecycle.unsubscribe(backend.stores, name))
+    await _ask(request, lifecycle.unsubscribe, name)
     return _nothing()
 
 
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
 async def name_streams(request: Request, name: SubscriptionId, body: NameStreams) -> Response:
     """Follow streams by name (§6.4)."""
-    backend = backend_of(request)
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
-        _check(request, RequiredScope(Target(PLAIN_BUCKET, path), frozenset({Right.READ})))
-    await backend.run(lambda: lifecycle.add_streams(backend.stores, name, paths))
+        _check(request, Right.READ, path)
+    await _ask(request, lifecycle.add_streams, name, paths)
     return _nothing()
 
 
 @router.delete(f"{_ONE}/streams/{{path:segments}}", dependencies=_MANAGE, status_code=204)
 async def unname_stream(request: Request, name: SubscriptionId) -> Response:
     """Follow a stream by its name no more (§6.4)."""
-    backend, path = backend_of(request), stream_path(request.path_params["path"])
-    await backend.run(lambda: lifecycle.remove_stream(backend.stores, name, path))
+    await _ask(request, lifecycle.remove_stream, name, stream_path(request.path_params["path"]))
     return _nothing()
 
 
@@ -172,11 +443,10 @@ async def wake_subscription(request: Request, name: SubscriptionId) -> WakeDescr
     """Deliver now (an extension).
 
     The pending wake is delivered now, and not at the time of the next attempt."""
-    backend = backend_of(request)
-    return render_wake((await backend.run(lambda: wake_now(backend.stores, name))).wake)
+    return render_delivery((await _ask(request, deliver_now, name)).delivery)
 
 
-@router.post(f"{_ONE}/callback", dependencies=_WAKE_TOKEN)
+@router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN)
 async def callback(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
     """A webhook's later answer (§7.1)."""
     return await _answer(request, name, SubscriptionKind.WEBHOOK, body)
@@ -185,62 +455,55 @@ async def callback(request: Request, name: SubscriptionId, body: AnswerWake) -> 
 @router.post(f"{_ONE}/claim", dependencies=_SEE)
 async def claim_wake(request: Request, name: SubscriptionId, body: ClaimWake) -> ClaimDescription:
     """A worker takes a wake (§7.2)."""
-    backend = backend_of(request)
-    return render_claim(await backend.run(lambda: claim(backend.stores, name, body.worker)))
+    return render_claim(await _ask(request, claim, name, body.worker))
 
 
-@router.post(f"{_ONE}/ack", dependencies=_WAKE_TOKEN)
+@router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN)
 async def ack_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
     """A worker acknowledges (§7.2)."""
     return await _answer(request, name, SubscriptionKind.PULL_WAKE, body)
 
 
-@router.post(f"{_ONE}/release", dependencies=_WAKE_TOKEN, status_code=204)
+@router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
 async def release_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> Response:
     """A worker gives a wake back (§7.2)."""
-    backend = backend_of(request)
-    asked = WakeRequest(bearer(request), body.generation, body.wake_id)
-    await backend.run(lambda: release(backend.stores, name, asked))
+    released = body.model_copy(update={"acks": [], "done": True})
+    await _answer(request, name, SubscriptionKind.PULL_WAKE, released)
     return _nothing()
 
 
-@router.get("/jwks.json", dependencies=_WAKE_TOKEN, response_model=KeySet)
+@router.get("/jwks.json", dependencies=_OWN_TOKEN, response_model=KeySet)
 async def webhook_keys(request: Request) -> Response:
     """The keys that sign webhooks (§6.5)."""
-    backend = backend_of(request)
-    keys = signing_keys(backend.settings, backend.stores)
-    published = await backend.run(keys.published) if keys is not None else ()
+    keys = _signing_keys(request)
+    published = await backend_of(request).run(keys.published) if keys is not None else ()
     # The first key signs at once: no cache may hold a set without it.
     headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
 async def _answer(request: Request, name: str, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
-    backend = backend_of(request)
-    asked = WakeRequest(bearer(request), body.generation, body.wake_id, body.as_acks(), body.done)
-    return {
-        "ok": True,
-        "next_wake": await backend.run(lambda: answer_wake(backend.stores, name, kind, asked)),
-    }
+    scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" and token.strip() else None
+    answered = Answer(bearer, body.generation, body.wake_id, body.as_acks(), body.done)
+    return {"ok": True, "next_wake": await _ask(request, answer, name, kind, answered)}
 
 
 def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:
     """A subscription tells its creator about appends to its streams, and writes to its wake stream: the token
     must grant both. Raises Forbidden, StreamNotFound."""
-    read, write = frozenset({Right.READ}), frozenset({Right.WRITE})
     for path in asked.streams:
-        _check(request, RequiredScope(Target(PLAIN_BUCKET, path), read))
+        _check(request, Right.READ, path)
     if asked.pattern is not None:
-        prefix = literal_prefix(asked.pattern)
-        _check(request, RequiredScope(Target(PLAIN_BUCKET, prefix, is_prefix=True), read))
+        _check(request, Right.READ, literal_prefix(asked.pattern), is_prefix=True)
     if asked.wake_stream is not None:
-        _check(request, RequiredScope(Target(PLAIN_BUCKET, asked.wake_stream), write))
+        _check(request, Right.WRITE, asked.wake_stream)
 
 
-def _check(request: Request, required: RequiredScope) -> None:
+def _check(request: Request, right: Right, path: str, *, is_prefix: bool = False) -> None:
     access: Access | None = request.scope.get(ACCESS)
     if access is not None:
-        access.check(required)
+        access.check(RequiredScope(Target(PLAIN_BUCKET, path, is_prefix=is_prefix), frozenset({right})))
 
 
 def jwks_url(request: Request, backend: Backend) -> str:

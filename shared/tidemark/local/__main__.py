@@ -40,10 +40,9 @@ from tidemark.server.lock import DataDirectoryInUse
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog, wants_colour, write_audit_lines
 from tidemark.server.serve import main as serve_embedded
-from tidemark.service.stores import Stores, connect
+from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
-from tidemark.subscriptions.messages import Changed, encode_attention
-from tidemark.subscriptions.recover import recover
+from tidemark.subscriptions.pending import recover
 
 #: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (
@@ -149,7 +148,8 @@ class System:
         try:
             for task in tasks:
                 task.start()
-            _recover(stores, queue_url)
+            # A kill loses the records of the table that the trigger had not yet.
+            recover(stores, WorkQueue(sqs_client, queue_url).send)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve(application, listener))
         finally:
@@ -205,12 +205,6 @@ class System:
 
         application = own_pages_only(application, self.settings)
         await serve(application, listener, say_ready, self._stopping, limits, log=log)
-
-
-def _recover(stores: Stores, queue_url: str) -> None:
-    """Look for appends of which the trigger was not told: a kill loses the records that it had not yet."""
-    if found := recover(stores):
-        WorkQueue(sqs_client, queue_url).send([encode_attention(Changed(each)) for each in found])
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

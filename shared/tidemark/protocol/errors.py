@@ -19,10 +19,10 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── SubscriptionError     each with a code of its own (§6, §7)
     │   ├── InvalidSubscription     400  INVALID_REQUEST
     │   ├── WebhookUrlRejected      400  the URL may not be called (§12.8)
-    │   ├── WakeTokenInvalid        401  TOKEN_INVALID, TOKEN_EXPIRED
+    │   ├── DeliveryTokenInvalid    401  TOKEN_INVALID, TOKEN_EXPIRED
     │   ├── SubscriptionNotFound    404
     │   ├── SubscriptionExists      409  with another configuration
-    │   ├── WakeFenced              409  FENCED: the wake is over
+    │   ├── DeliveryFenced          409  FENCED: the delivery is over
     │   ├── AlreadyClaimed          409  another worker has the lease
     │   ├── NoPendingWork           409  a claim finds nothing to do
     │   └── InvalidAck              409  INVALID_OFFSET
@@ -197,7 +197,7 @@ class WebhookUrlRejected(SubscriptionError):
     code = "WEBHOOK_URL_REJECTED"
 
 
-class WakeTokenInvalid(SubscriptionError):
+class DeliveryTokenInvalid(SubscriptionError):
     """The bearer token of a callback, an ack or a release is missing, wrong or too old (§12.9)."""
 
     status = 401
@@ -225,8 +225,8 @@ class SubscriptionExists(SubscriptionError):
         super().__init__("Subscription exists already with another configuration")
 
 
-class WakeFenced(SubscriptionError):
-    """Another wake has taken the place of this one, or it was finished (§7.3)."""
+class DeliveryFenced(SubscriptionError):
+    """Another delivery has taken the place of this one, or it was finished (§7.3)."""
 
     status = 409
     code = "FENCED"

@@ -1,7 +1,7 @@
 """The embedded system: engine, application and what works behind it, in one process.
 
 Threads do the work of Lambda's triggers on AWS: they pass changes of the table (`changes`) to the
-subscriptions and the registry of streams, deliver wakes (`attention`), and run the janitor.
+subscriptions and the registry of streams, deliver (`notices`), and run the janitor.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +23,6 @@ from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
-from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
 from tidemark.log.entries import Batch, Pack
 from tidemark.log.lifecycle import load_stream
@@ -37,19 +34,18 @@ from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
-from tidemark.subscriptions.connect import signing_keys
-from tidemark.subscriptions.deliveries import Attendant
-from tidemark.subscriptions.messages import (
-    Appended,
-    Attention,
-    NotAttention,
+from tidemark.subscriptions.deliveries import Deliverer
+from tidemark.subscriptions.fairness import Turns
+from tidemark.subscriptions.notices import (
+    NotANotice,
+    Notice,
     Subscribers,
     changed_from_record,
-    decode_attention,
+    decode_notice,
 )
+from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
 from tidemark.subscriptions.storage import load_roster
-from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.wake.notifier import message_from_record
 from tidemark.wake.wake import WakeByHub
 
@@ -64,10 +60,6 @@ _DELIVERIES: Final = 4000
 _TOGETHER: Final = 256
 #: Deliveries that compute or ask the engine at once: more only wait for each other.
 _TURNS: Final = 32
-#: How many that come later may pass a delivery, for each that its stream has under way already.
-_PASSED_BY: Final = 1000
-#: A retry waits as a delivery whose stream has so many under way.
-_LATER: Final = 10
 #: Changes that are handed on together.
 _CHANGES: Final = 256
 #: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
@@ -152,7 +144,7 @@ class EmbeddedSystem:
         self.blobs = BlobFiles(blobs_dir, self.database.check_fast, settings.public_url)
         self.wake = WakeByHub()
         self.changes = EmbeddedQueue(self.database, "change", wall_clock_ms)
-        self.attention = EmbeddedQueue(self.database, "attention", wall_clock_ms)
+        self.notices = EmbeddedQueue(self.database, "attention", wall_clock_ms)
         #: Whether changes are queued: only if there are subscriptions or a registry.
         self._is_followed = False
         self.table = EmbeddedTable(self.database, self._written)
@@ -198,19 +190,12 @@ class EmbeddedSystem:
 
     def workers(self, janitor_seconds: float) -> list[Worker]:
         """The background workers, to be started once the application serves."""
-        keys = signing_keys(self.settings, self.stores)
-        attendant = Attendant(
-            self.stores,
-            self.attention,
-            keys,
-            self.settings.public_url or None,
-            allow_local=self.settings.allows_local_webhooks,
-        )
+        deliverer = Deliverer.connect(self.settings, self.stores, self.notices)
         workers: list[Worker] = [
             Worker(
-                "changes", ChangeFollower(self.stores, self.changes, self.attention).work, self.changes.news
+                "changes", ChangeFollower(self.stores, self.changes, self.notices).work, self.changes.news
             ),
-            Worker("deliveries", Deliveries(self.attention, attendant).work, self.attention.news),
+            Worker("deliveries", Deliveries(self.notices, deliverer).work, self.notices.news),
         ]
         if janitor_seconds:
             workers.append(Worker("janitor", self._clean, interval_seconds=janitor_seconds))
@@ -221,7 +206,7 @@ class EmbeddedSystem:
         while self.table.remove_expired(self.stores.clock_ms()):
             pass
         sweep(self.stores)
-        remind(self.stores, self.attention.send)
+        remind(self.stores, self.notices.send)
         while self.database.give_back():
             pass
 
@@ -232,9 +217,9 @@ class EmbeddedSystem:
 class ChangeFollower:
     """Hands on what was written, to the subscriptions and to the registry of streams."""
 
-    def __init__(self, stores: Stores, changes: EmbeddedQueue, attention: EmbeddedQueue) -> None:
+    def __init__(self, stores: Stores, changes: EmbeddedQueue, notices: EmbeddedQueue) -> None:
         self._changes = changes
-        self._subscribers = Subscribers(stores.table, attention.send)
+        self._subscribers = Subscribers(stores.table, notices.send)
         self._registry = StreamRegistry(stores)
 
     def work(self) -> bool:
@@ -249,78 +234,20 @@ class ChangeFollower:
         return bool(taken)
 
 
-class Turns:
-    """Whose delivery computes. An append to a stream that keeps nobody busy comes before the rest of a crowd
-    that another append has woken, and both before retries. Each is passed by a bounded number."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, Callable[[], object]]] = []
-        self._came = 0
-        self._under_way: Counter[str] = Counter()
-
-    def begin(self, message: Attention, start: Callable[[], object]) -> None:
-        """`start` it when it has its turn; then it must `end`."""
-        ahead = _LATER
-        if isinstance(message, Appended):
-            with self._lock:
-                ahead = min(self._under_way[message.mark.path], _LATER - 1)
-                self._under_way[message.mark.path] += 1
-        self._take(ahead, start)
-
-    def end(self, message: Attention) -> None:
-        if isinstance(message, Appended):
-            with self._lock:
-                self._under_way[message.mark.path] -= 1
-                self._under_way += Counter()  # Forgets those at zero.
-        self._give()
-
-    def meanwhile(self, call: Callable[[], WebhookResponse]) -> WebhookResponse:
-        """Waiting for a webhook takes no turn. What follows a call in vain is as late as a retry."""
-        self._give()
-        ahead = _LATER
-        try:
-            response = call()
-            ahead = 0
-            return response
-        finally:
-            goes_on = threading.Event()
-            self._take(ahead, goes_on.set)
-            goes_on.wait()
-
-    def _take(self, ahead: int, start: Callable[[], object]) -> None:
-        with self._lock:
-            self._came += 1
-            if not self._free:
-                heappush(self._waiting, (self._came + _PASSED_BY * ahead, self._came, start))
-                return
-            self._free -= 1
-        start()
-
-    def _give(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._free += 1
-                return
-            *_, start = heappop(self._waiting)
-        start()
-
-
 class Deliveries:
-    """Attends to the subscriptions that messages name, several at once."""
+    """Handles the notices about subscriptions, several at once."""
 
-    def __init__(self, attention: EmbeddedQueue, attendant: Attendant) -> None:
-        self._attention = attention
+    def __init__(self, notices: EmbeddedQueue, deliverer: Deliverer) -> None:
+        self._notices = notices
         self._turns = Turns(_TURNS)
-        self._attendant = replace(attendant, meanwhile=self._turns.meanwhile)
+        self._deliverer = replace(deliverer, meanwhile=self._turns.meanwhile)
         self._free = threading.Semaphore(_DELIVERIES)
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
     def work(self) -> bool:
         self._free.acquire()  # Until one can be taken, the messages stay where they are.
         places = 1 + sum(self._free.acquire(blocking=False) for _ in range(_TOGETHER - 1))
-        taken = self._attention.take(places, _HIDDEN_SECONDS)
+        taken = self._notices.take(places, _HIDDEN_SECONDS)
         if len(taken) < places:
             self._free.release(places - len(taken))
         for message in taken:
@@ -329,21 +256,21 @@ class Deliveries:
 
     def _begin(self, message: Message) -> None:
         try:
-            attention = decode_attention(message.body)
-        except NotAttention:
-            self._attention.done([message])
+            notice = decode_notice(message.body)
+        except NotANotice:
+            self._notices.done([message])
             self._free.release()
         else:
-            self._turns.begin(attention, lambda: self._pool.submit(self._attend, message, attention))
+            self._turns.begin(notice, lambda: self._pool.submit(self._handle, message, notice))
 
-    def _attend(self, message: Message, attention: Attention) -> None:
+    def _handle(self, message: Message, notice: Notice) -> None:
         try:
-            self._attendant.attend(attention)
-            self._attention.done([message])
+            self._deliverer.handle(notice)
+            self._notices.done([message])
         except Exception:  # noqa: BLE001 - whatever it is, it comes again
-            _log.exception("a subscription could not be attended to; the message comes again")
+            _log.exception("a subscription could not be handled; the notice comes again")
         finally:
-            self._turns.end(attention)
+            self._turns.end(notice)
             self._free.release()
 
 

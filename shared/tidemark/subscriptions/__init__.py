@@ -10,7 +10,7 @@ Storage:
 
     records         what is stored, as items
     storage         reading and writing them
-    pending         which streams have something new
+    pending         which streams have something new, and which subscriptions are overdue
 
 Use cases, with what refuses them (`protocol/errors.py`); `http` asks for them:
 
@@ -22,14 +22,15 @@ Use cases, with what refuses them (`protocol/errors.py`); `http` asks for them:
     list_links            lifecycle: nothing
     list_subscriptions    lifecycle: nothing
     claim                 workers: SubscriptionNotFound, InvalidSubscription, AlreadyClaimed, NoPendingWork
-    wake_now              workers: SubscriptionNotFound, AlreadyClaimed, NoPendingWork
-    answer_wake           workers: SubscriptionNotFound, InvalidSubscription, WakeFenced, InvalidAck
-    release               workers: SubscriptionNotFound, InvalidSubscription, WakeFenced
+    answer                workers: SubscriptionNotFound, InvalidSubscription, DeliveryTokenInvalid,
+                          DeliveryFenced, InvalidAck
+    deliver_now           workers: SubscriptionNotFound, AlreadyClaimed, NoPendingWork
 
 Behind an append, in the functions `notifier` and `subscriptions`, and in the server:
 
-    messages        which subscriptions an append concerns, and the messages that say so
-    deliveries      what a message leads to
+    notices         which subscriptions an append concerns, and the notices that say so
+    deliveries      what a notice leads to
+    fairness        receivers that hang hold up no others
     webhook         one call
     signing_keys    the keys that sign it
 """

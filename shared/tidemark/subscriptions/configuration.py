@@ -77,7 +77,7 @@ class SubscriptionConfiguration:
     description: str | None = None
 
     def follows(self, path: str) -> bool:
-        """Whether the pattern takes the stream in. A subscription's own wake stream never wakes it."""
+        """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
         return self.pattern is not None and path != self.wake_stream and matches(self.pattern, path)
 
 

@@ -5,7 +5,7 @@ A creation is several writes, each of which may be repeated:
     1  the subscription's item, not active yet         fails where one of that id exists
     2  its roster entry, the followers it names        from here on appends leave pending marks
     3  links to the streams that exist, at their tails
-    4  the item again, active                          from here on marks begin wakes
+    4  the item again, active                          from here on marks begin deliveries
 
 If the process dies in between, a retry of the request or the delivery function completes the steps. A stream
 that is created meanwhile is either listed by step 3, or has a mark and no link, and is followed from its
@@ -15,18 +15,17 @@ beginning.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from tidemark.log.buckets import list_records
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
-from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.stores import Stores
-from tidemark.subscriptions.configuration import SubscriptionConfiguration, configuration_hash, literal_prefix
-from tidemark.subscriptions.pending import find_head
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, configuration_hash
+from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
-from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import (
     SubscriptionChanged,
     SubscriptionEndedLater,
@@ -42,12 +41,24 @@ from tidemark.subscriptions.storage import (
     put_follower,
     put_link_once,
     put_roster_entry,
+    reload_subscription,
     remove_follower,
     remove_link,
 )
 
-_MAX_TRIES = 5
-_PAGE = 200
+_MAX_TRIES: Final = 10
+
+_T = TypeVar("_T")
+
+
+def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
+    """Decide again on what is there as often as another step is committed in between. Raises Busy."""
+    for tries in range(_MAX_TRIES):
+        try:
+            return step()
+        except SubscriptionChanged:
+            stores.pause(tries)
+    raise Busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
             configuration=configuration,
             secret=secrets.token_urlsafe(32),
             created_ms=created_ms,
-            wake=WakeState(),
+            delivery=DeliveryState(),
             active=False,
             version=1,
             write_id=stores.new_id(),
@@ -80,63 +91,46 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
         except SubscriptionThere as met:
             if configuration_hash(met.existing.configuration) != configuration_hash(configuration):
                 raise SubscriptionExists from met
-            record = met.existing
-            return Subscribed(record if record.active else activate(stores, record), is_new=False)
+            return Subscribed(activate(stores, met.existing), is_new=False)
         else:
             return Subscribed(activate(stores, record), is_new=True)
     raise Busy
 
 
 def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
-    """Steps 2 to 4. Raises SubscriptionNotFound if it was deleted meanwhile."""
+    """Steps 2 to 4, unless they were taken. Raises SubscriptionNotFound if it was deleted meanwhile."""
+    if record.active:
+        return record
     configuration = record.configuration
-    put_roster_entry(
-        stores.table,
-        RosterEntry(
-            record.subscription_id,
-            record.incarnation,
-            configuration.pattern,
-            configuration.wake_stream,
-            bool(configuration.streams),
-        ),
-    )
+    _put_roster_entry(stores, record, has_explicit=bool(configuration.streams))
     _name_streams(stores, record, configuration.streams)
-    if configuration.pattern is not None:
-        _link_existing(stores, record, configuration.pattern)
-    for _ in range(_MAX_TRIES):
-        if record.active:
-            return record
+    # Links are made at the tails: existing messages begin no delivery (§6.2).
+    for page in followed_streams(stores, record):
+        paths = [stream.key.stream_id for stream in page]
+        stores.concurrency.each(lambda path: _link_at_tail(stores, record, path, explicit=False), paths)
+    latest: SubscriptionRecord | None = record
+    while latest is not None and not latest.active:
         with suppress(SubscriptionChanged):
-            return commit_subscription(stores.table, record, replace(record, active=True), stores.new_id())
-        record = _reload(stores, record)
-    raise Busy
-
-
-def _reload(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
-    latest = load_subscription(stores.table, record.subscription_id)
-    if latest is None or latest.incarnation != record.incarnation:
+            return commit_subscription(stores.table, latest, replace(latest, active=True), stores.new_id())
+        latest = reload_subscription(stores.table, record)
+    if latest is None:
         raise SubscriptionNotFound
     return latest
 
 
-def _link_existing(stores: Stores, record: SubscriptionRecord, pattern: str) -> None:
-    """Link the streams that the pattern matches, at their tails: existing messages start no wake (§6.2)."""
-    prefix, after, more = literal_prefix(pattern), "", True
-    while more:
-        streams, more = list_records(stores.table, PLAIN_BUCKET, prefix, after, _PAGE)
-        matched = [stream.key.stream_id for stream in streams]
-        matched = [path for path in matched if record.configuration.follows(path)]
-        stores.concurrency.each(lambda path: _link_at_tail(stores, record, path, explicit=False), matched)
-        after = streams[-1].key.stream_id if streams else after
-        more = more and bool(streams)
+def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explicit: bool) -> None:
+    asked = record.configuration
+    entry = RosterEntry(
+        record.subscription_id, record.incarnation, asked.pattern, asked.wake_stream, has_explicit
+    )
+    put_roster_entry(stores.table, entry)
 
 
 def _link_at_tail(stores: Stores, record: SubscriptionRecord, path: str, *, explicit: bool) -> None:
     head = find_head(stores, path)
     acked, incarnation = (head.tail.offset, head.record.incarnation) if head is not None else (0, "")
-    if head is None and not explicit:
-        return
-    put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
+    if head is not None or explicit:
+        put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
@@ -145,13 +139,13 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
     def name(path: str) -> None:
         put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
         _link_at_tail(stores, record, path, explicit=True)
-        for _ in range(_MAX_TRIES):
+
+        def step() -> None:
             link = load_link(stores.table, record.incarnation, path)
-            if link is None or link.explicit:
-                return None
-            with suppress(SubscriptionChanged):
-                return change_link(stores.table, link, replace(link, explicit=True))
-        raise Busy
+            if link is not None and not link.explicit:
+                change_link(stores.table, link, replace(link, explicit=True))
+
+        until_committed(stores, step)
 
     stores.concurrency.each(name, paths)
 
@@ -195,28 +189,22 @@ def unsubscribe(stores: Stores, subscription_id: str) -> None:
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
     """Raises SubscriptionNotFound. A stream that is linked already keeps how far it is acked."""
     record = require_subscription(stores, subscription_id)
-    configuration = record.configuration
-    wanted = RosterEntry(
-        subscription_id,
-        record.incarnation,
-        configuration.pattern,
-        configuration.wake_stream,
-        has_explicit=True,
-    )
-    put_roster_entry(stores.table, wanted)
+    _put_roster_entry(stores, record, has_explicit=True)
     _name_streams(stores, record, paths)
 
 
 def remove_stream(stores: Stores, subscription_id: str, path: str) -> None:
     """The stream stays linked where the pattern matches it (§6.1). Raises SubscriptionNotFound."""
     record = require_subscription(stores, subscription_id)
-    for _ in range(_MAX_TRIES):
+
+    def step() -> None:
         link = load_link(stores.table, record.incarnation, path)
         if link is None or not link.explicit:
-            return None
+            return
         remove_follower(stores.table, StreamFollower(path, subscription_id, record.incarnation))
-        with suppress(SubscriptionChanged):
-            if record.configuration.follows(path):
-                return change_link(stores.table, link, replace(link, explicit=False))
-            return remove_link(stores.table, link)
-    raise Busy
+        if record.configuration.follows(path):
+            change_link(stores.table, link, replace(link, explicit=False))
+        else:
+            remove_link(stores.table, link)
+
+    until_committed(stores, step)

@@ -1,42 +1,53 @@
-"""Finds the streams of a subscription with new data, from its pending marks and the tails behind them.
+"""Finds the streams of a subscription with new data, from its pending marks and the tails behind them; and
+the subscriptions whose notice was lost.
 
-A wake costs what has changed, however many streams are linked: only marked streams are looked at.
+A delivery costs what has changed, however many streams are linked: only marked streams are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
+from tidemark.log.buckets import list_records
 from tidemark.log.entries import Tombstone
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import PK, batch_key, log_pk
 from tidemark.log.table import MAX_GETS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import literal_prefix
+from tidemark.subscriptions.notices import Changed, encode_notice
 from tidemark.subscriptions.records import PendingMark, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.state import Step, next_step
 from tidemark.subscriptions.storage import (
     SubscriptionChanged,
     change_link,
     load_link,
     load_links,
     load_marks,
+    load_roster,
+    load_subscription,
     put_link_once,
     put_mark,
     remove_link,
     remove_mark,
 )
 
-#: Streams that one wake names. The others stay pending, and the next wake names them.
-MAX_STREAMS_IN_A_WAKE: Final = 500
+#: Streams that one delivery names. The others stay pending, and the next delivery names them.
+MAX_STREAMS_IN_A_DELIVERY: Final = 500
 #: Links that a claim checks itself if there is no mark yet.
 MAX_LOOKED_AT: Final = 1_000
 _AT_ONCE: Final = 16
+_PAGE: Final = 200
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +85,21 @@ def acked_in(link: StreamLink, head: StreamHead) -> int:
     return link.acked if link.stream_incarnation == head.record.incarnation else 0
 
 
+def is_behind(link: StreamLink, head: StreamHead) -> bool:
+    return acked_in(link, head) < head.tail.offset
+
+
 def find_pending(
-    stores: Stores, record: SubscriptionRecord, limit: int = MAX_STREAMS_IN_A_WAKE
+    stores: Stores, record: SubscriptionRecord, limit: int = MAX_STREAMS_IN_A_DELIVERY
 ) -> list[PendingStream]:
     """Up to `limit` streams with something new, by path. Marks without anything behind them are removed."""
     found: list[PendingStream] = []
     after = ""
-    check = _checker(stores, record)
     while len(found) < limit:
-        marks = load_marks(
-            stores.table, record.incarnation, after, min(100, max(_AT_ONCE, limit - len(found)))
-        )
-        for start in range(0, len(marks), _AT_ONCE):
-            checked = stores.concurrency.each(check, marks[start : start + _AT_ONCE])
+        most = min(100, max(_AT_ONCE, limit - len(found)))
+        marks = load_marks(stores.table, record.incarnation, after, most)
+        for some in _sixteens(marks):
+            checked = stores.concurrency.each(lambda mark: _check_mark(stores, record, mark), some)
             found += [stream for stream in checked if stream is not None]
             if len(found) >= limit:
                 break
@@ -96,34 +109,28 @@ def find_pending(
     return found[:limit]
 
 
-def _checker(stores: Stores, record: SubscriptionRecord) -> Callable[[PendingMark], PendingStream | None]:
-    """Looks up the stream of one mark. The tail is read after the mark: an append after that raises the
+def _sixteens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """As many as are looked at together."""
+    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+
+
+def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -> PendingStream | None:
+    """Looks up the stream of the mark. The tail is read after the mark: an append after that raises the
     mark."""
-
-    def check(mark: PendingMark) -> PendingStream | None:
-        link = load_link(stores.table, record.incarnation, mark.path)
-        head = find_head(stores, mark.path)
-        if head is None:
-            if link is not None:
-                _forget_stream(stores, link)
-        elif link is None and record.configuration.follows(mark.path):
-            # The stream is new: it is linked before its first append (§6.2).
-            link = StreamLink(
-                record.incarnation,
-                mark.path,
-                explicit=False,
-                acked=0,
-                stream_incarnation=head.record.incarnation,
-            )
-            put_link_once(stores.table, link)
-        if head is not None and link is not None:
-            acked = acked_in(link, head)
-            if head.tail.offset > acked:
-                return PendingStream(link, acked, head.tail.offset, head.record.incarnation)
-        remove_mark(stores.table, mark)
-        return None
-
-    return check
+    link = load_link(stores.table, record.incarnation, mark.path)
+    head = find_head(stores, mark.path)
+    if head is None:
+        if link is not None:
+            _forget_stream(stores, link)
+    elif link is None and record.configuration.follows(mark.path):
+        # The stream is new: it is linked before its first append (§6.2).
+        new = head.record.incarnation
+        link = StreamLink(record.incarnation, mark.path, explicit=False, acked=0, stream_incarnation=new)
+        put_link_once(stores.table, link)
+    if head is not None and link is not None and is_behind(link, head):
+        return PendingStream(link, acked_in(link, head), head.tail.offset, head.record.incarnation)
+    remove_mark(stores.table, mark)
+    return None
 
 
 def _forget_stream(stores: Stores, link: StreamLink) -> None:
@@ -148,28 +155,87 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
     hundreds = [keys[start : start + MAX_GETS] for start in range(0, len(keys), MAX_GETS)]
     pages = stores.concurrency.each(lambda some: stores.table.get_many(some, (PK,)), hundreds)
     grown = [by_log[item[PK]["S"]] for page in pages for item in page]
-    stores.concurrency.each(lambda link: _mark(stores, link, link.stream_incarnation), grown)
+    stores.concurrency.each(lambda link: _mark(stores, record, link.path, link.stream_incarnation), grown)
     return bool(grown)
 
 
-def _mark(stores: Stores, link: StreamLink, stream_incarnation: str) -> None:
-    """Write the lowest mark; the trigger's own mark raises it."""
-    put_mark(stores.table, PendingMark(link.subscription_incarnation, link.path, stream_incarnation, -1))
-
-
-def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, limit: int = MAX_LOOKED_AT) -> bool:
+def mark_what_is_pending(stores: Stores, record: SubscriptionRecord) -> bool:
     """Look at the linked streams themselves, where the trigger has not come by yet or has failed. Returns
     whether anything was marked; stops at the first sixteen that hold something."""
-    links = load_links(stores.table, record.incarnation, limit=limit)
+    return any(_mark_grown(stores, record, load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)))
+
+
+def _mark_grown(stores: Stores, record: SubscriptionRecord, links: Sequence[StreamLink]) -> Iterator[bool]:
+    """For sixteen links after the other: whether any of their streams was marked."""
 
     def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
-        if head is None or head.tail.offset <= acked_in(link, head):
+        if head is None or not is_behind(link, head):
             return False
-        _mark(stores, link, head.record.incarnation)
+        _mark(stores, record, link.path, head.record.incarnation)
         return True
 
-    for start in range(0, len(links), _AT_ONCE):
-        if any(stores.concurrency.each(look, links[start : start + _AT_ONCE])):
-            return True
-    return False
+    for some in _sixteens(links):
+        yield any(stores.concurrency.each(look, some))
+
+
+def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
+    """Write the lowest mark; the trigger's own mark raises it."""
+    put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))
+
+
+# --- where notices were lost -------------------------------------------------------
+
+
+def remind(
+    stores: Stores, send: Callable[[Sequence[str]], None], has_time_left: Callable[[], bool] = lambda: True
+) -> int:
+    """Send a notice for each subscription that is due, not created to the end, or idle with a mark. Returns
+    how many. It takes one query for the roster, and one or two small reads for each subscription."""
+    found: list[str] = []
+    for entry in load_roster(stores.table):
+        if not has_time_left():
+            break
+        record = load_subscription(stores.table, entry.subscription_id)
+        if record is None or record.incarnation != entry.incarnation or not record.active:
+            is_due = True
+        elif (step := next_step(record.delivery, stores.clock_ms())) is Step.LOOK:
+            is_due = bool(load_marks(stores.table, record.incarnation, limit=1))
+        else:
+            is_due = step is not Step.WAIT
+        if is_due:
+            found.append(encode_notice(Changed(entry.subscription_id)))
+    if found:
+        send(list(dict.fromkeys(found)))
+    return len(found)
+
+
+def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
+    """For a process that has not seen the table's stream for a while: mark every followed stream that holds
+    something new, and send a notice for each subscription. It takes two reads for each link and each stream
+    that a pattern may match."""
+    roster = load_roster(stores.table)
+    for entry in roster:
+        record = load_subscription(stores.table, entry.subscription_id)
+        if record is not None and record.incarnation == entry.incarnation and record.active:
+            list(_mark_grown(stores, record, load_links(stores.table, record.incarnation)))
+            _mark_unlinked(stores, record)
+    if roster:
+        send([encode_notice(Changed(entry.subscription_id)) for entry in roster])
+
+
+def _mark_unlinked(stores: Stores, record: SubscriptionRecord) -> None:
+    for page in followed_streams(stores, record):
+        for stream in page:
+            if load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
+                _mark(stores, record, stream.key.stream_id, stream.incarnation)
+
+
+def followed_streams(stores: Stores, record: SubscriptionRecord) -> Iterator[list[StreamRecord]]:
+    """The streams that the subscription's pattern takes in, in pages."""
+    pattern, after, more = record.configuration.pattern, "", True
+    while pattern is not None and more:
+        streams, more = list_records(stores.table, PLAIN_BUCKET, literal_prefix(pattern), after, _PAGE)
+        yield [stream for stream in streams if record.configuration.follows(stream.key.stream_id)]
+        after = streams[-1].key.stream_id if streams else after
+        more = more and bool(streams)

@@ -3,23 +3,23 @@ entry, its followers, links and pending marks; and the keys that sign webhooks."
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 import orjson
 
-from tidemark.log.schema.items import CREATED_MS, INCARNATION, PK, SK, Item, Key, make_key
+from tidemark.log.schema.items import CREATED_MS, INCARNATION, PK, SK, Item, Key, make_key, number
 from tidemark.protocol.offset import render_offset
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
-from tidemark.subscriptions.state import WakeState
+from tidemark.subscriptions.state import DeliveryState
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
     """A subscription that exists. One that is created anew has another incarnation, and so other links.
 
-    `secret` signs its wake tokens. `active` says that the streams that were there at its creation are linked.
-    `version` rises with each write of the item, and `write_id` is that write's own mark.
+    `secret` signs the tokens of its deliveries. `active` says that the streams that were there at its
+    creation are linked. `version` rises with each write of the item, and `write_id` is that write's own mark.
     """
 
     subscription_id: str
@@ -27,7 +27,7 @@ class SubscriptionRecord:
     configuration: SubscriptionConfiguration
     secret: str
     created_ms: int
-    wake: WakeState
+    delivery: DeliveryState
     active: bool
     version: int
     write_id: str
@@ -87,9 +87,9 @@ class SigningKey:
 
 
 # Of a subscription, beside CREATED_MS and INCARNATION.
-CONFIGURATION: Final = "cf"  # JSON
+CONFIGURATION: Final = "cf"  # JSON, an array of the fields in their order; so is the state.
 TOKEN_SECRET: Final = "ts"
-WAKE_STATE: Final = "ws"  # JSON; a webhook that is slow has an eighth element.
+DELIVERY_STATE: Final = "ws"  # Seven fields; a webhook that is slow has an eighth.
 DELIVERED_MS: Final = "dv"  # Beside the state: an earlier release reads the state whole.
 ACTIVE: Final = "ac"
 VERSION: Final = "ve"
@@ -131,63 +131,33 @@ def decode_subscription_pk(pk: str) -> str:
 
 
 def encode_subscription(record: SubscriptionRecord) -> Item:
-    asked, wake = record.configuration, record.wake
-    configuration = [
-        asked.kind.value,
-        asked.pattern,
-        asked.streams,
-        asked.webhook_url,
-        asked.wake_stream,
-        asked.lease_ttl_ms,
-        asked.description,
-    ]
-    state = [
-        wake.generation,
-        wake.wake_id,
-        wake.holder,
-        wake.lease_until_ms,
-        wake.next_attempt_ms,
-        wake.attempts,
-        wake.failed,
-        *([True] if wake.slow else []),
-    ]
+    kind, *asked = astuple(record.configuration)
+    *state, delivered_ms, slow = astuple(record.delivery)
     item = subscription_key(record.subscription_id) | {
         INCARNATION: {"S": record.incarnation},
-        CONFIGURATION: {"S": orjson.dumps(configuration).decode()},
+        CONFIGURATION: {"S": orjson.dumps([kind.value, *asked]).decode()},
         TOKEN_SECRET: {"S": record.secret},
         CREATED_MS: {"N": str(record.created_ms)},
-        WAKE_STATE: {"S": orjson.dumps(state).decode()},
+        DELIVERY_STATE: {"S": orjson.dumps([*state, *([True] if slow else [])]).decode()},
         VERSION: {"N": str(record.version)},
         WRITE_ID: {"S": record.write_id},
     }
-    delivered = {} if wake.delivered_ms is None else {DELIVERED_MS: {"N": str(wake.delivered_ms)}}
+    delivered = {} if delivered_ms is None else {DELIVERED_MS: {"N": str(delivered_ms)}}
     return item | delivered | ({ACTIVE: {"BOOL": True}} if record.active else {})
 
 
 def decode_subscription(item: Item) -> SubscriptionRecord:
     """The item must not be an end mark."""
-    kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
-    generation, wake_id, holder, lease_until_ms, next_attempt_ms, attempts, failed, *slow = orjson.loads(
-        item[WAKE_STATE]["S"]
-    )
-    delivered_ms = int(item[DELIVERED_MS]["N"]) if DELIVERED_MS in item else None
+    kind, pattern, streams, *asked = orjson.loads(item[CONFIGURATION]["S"])
+    state = orjson.loads(item[DELIVERY_STATE]["S"])
+    delivered_ms = number(item, DELIVERED_MS)
     return SubscriptionRecord(
         subscription_id=decode_subscription_pk(item[PK]["S"]),
         incarnation=item[INCARNATION]["S"],
-        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
+        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *asked),
         secret=item[TOKEN_SECRET]["S"],
         created_ms=int(item[CREATED_MS]["N"]),
-        wake=WakeState(
-            generation,
-            wake_id,
-            holder,
-            lease_until_ms,
-            next_attempt_ms,
-            attempts,
-            failed,
-            delivered_ms,
-            slow=bool(slow),
-        ),
+        delivery=replace(DeliveryState(*state[:7]), delivered_ms=delivered_ms, slow=len(state) > 7),
         active=ACTIVE in item,
         version=int(item[VERSION]["N"]),
         write_id=item[WRITE_ID]["S"],

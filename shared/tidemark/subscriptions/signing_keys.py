@@ -29,6 +29,8 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
 from tidemark.log.table import Table
+from tidemark.service.stores import Stores
+from tidemark.settings import Settings
 from tidemark.subscriptions.records import SigningKey
 from tidemark.subscriptions.storage import load_signing_keys, publish_signing_key, withdraw_signing_key
 
@@ -140,6 +142,13 @@ def choose_signing_key(published: Sequence[SigningKey], now_ms: int) -> SigningK
     oldest. `published` has the oldest first."""
     known = [key for key in published if key.created_ms + PUBLISHED_BEFORE_MS <= now_ms]
     return known[-1] if known else published[0]
+
+
+def connect_signing_keys(settings: Settings, stores: Stores) -> SigningKeys | None:
+    """None where no place for keys is set."""
+    if not settings.webhook_keys:
+        return None
+    return SigningKeys(stores.table, private_keys_at(settings.webhook_keys))
 
 
 class PublicKeyDescription(TypedDict):

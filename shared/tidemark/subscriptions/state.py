@@ -1,4 +1,4 @@
-"""The wake cycle of a subscription (§7): one wake at a time, fenced by generation and wake id.
+"""The deliveries of a subscription (§7): one at a time, fenced by generation and wake id.
 
     idle ──begin──▶ in flight ──delivered──▶ leased ──done, release──▶ idle
                       │  ▲                     │
@@ -6,7 +6,7 @@
 
 | state     | wake id | next attempt | holder  | what comes next                                     |
 | --------- | ------- | ------------ | ------- | --------------------------------------------------- |
-| idle      | none    | –            | –       | a stream with something new begins a wake           |
+| idle      | none    | –            | –       | a stream with something new begins a delivery       |
 | in flight | set     | set          | none    | the webhook is called, or the wake event is written |
 | leased    | set     | none         | webhook | callback, or the end of the lease                   |
 | announced | set     | none         | none    | a worker claims it (pull-wake; without a lease)     |
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
+from tidemark.protocol.errors import AlreadyClaimed, DeliveryFenced, InvalidAck
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.subscriptions.configuration import SubscriptionKind
 
@@ -32,10 +32,10 @@ JITTER: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class WakeState:
+class DeliveryState:
     """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written. While an
-    attempt is under way it is the time from which on the attempt counts as lost. `delivered_ms` is when a
-    wake last arrived: a webhook accepted it, its event was written, or a worker claimed it. `slow`: the
+    attempt is under way it is the time from which on the attempt counts as lost. `delivered_ms` is when one
+    last arrived: a webhook accepted it, its event was written, or a worker claimed it. `slow`: the
     webhook took longer than a first attempt may, and is called apart from the others until it is quick."""
 
     generation: int = 0
@@ -48,47 +48,51 @@ class WakeState:
     delivered_ms: int | None = None
     slow: bool = False
 
+    def is_same(self, other: DeliveryState) -> bool:
+        """Whether both are states of one delivery."""
+        return (self.generation, self.wake_id) == (other.generation, other.wake_id)
 
-class WakePhase(Enum):
+
+class DeliveryPhase(Enum):
     """The states of the table above, by the names that people are shown."""
 
     IDLE = "idle"
     DELIVERING = "delivering"
     #: The last attempt has failed, and another one follows.
     RETRYING = "retrying"
-    #: The webhook has the wake, and answers later.
+    #: The webhook has accepted, and answers later.
     LEASED = "leased"
     ANNOUNCED = "announced"
     CLAIMED = "claimed"
 
 
-def phase(state: WakeState) -> WakePhase:
+def phase(state: DeliveryState) -> DeliveryPhase:
     if state.wake_id is None:
-        return WakePhase.IDLE
+        return DeliveryPhase.IDLE
     if state.next_attempt_ms is not None:
-        return WakePhase.RETRYING if state.failed else WakePhase.DELIVERING
+        return DeliveryPhase.RETRYING if state.failed else DeliveryPhase.DELIVERING
     if state.holder is not None:
-        return WakePhase.CLAIMED
-    return WakePhase.ANNOUNCED if state.lease_until_ms is None else WakePhase.LEASED
+        return DeliveryPhase.CLAIMED
+    return DeliveryPhase.ANNOUNCED if state.lease_until_ms is None else DeliveryPhase.LEASED
 
 
 class Step(Enum):
     """The next step for a subscription, decided by its state and the clock alone."""
 
-    #: Nothing is in flight: begin a wake if a stream has something new.
+    #: Nothing is in flight: begin a delivery if a stream has something new.
     LOOK = "look"
     #: Call the webhook, or write the wake event.
     DELIVER = "deliver"
-    #: The lease is over: begin another wake if a stream still has something new.
+    #: The lease is over: begin another delivery if a stream still has something new.
     EXPIRE = "expire"
-    #: Nothing to do before `wakes_at`, or ever if that is None.
+    #: Nothing to do before `due_ms`, or ever if that is None.
     WAIT = "wait"
 
 
-def next_step(state: WakeState, now_ms: int) -> Step:
+def next_step(state: DeliveryState, now_ms: int) -> Step:
     if state.wake_id is None:
         return Step.LOOK
-    deadline_ms = wakes_at(state)
+    deadline_ms = due_ms(state)
     if deadline_ms is None or now_ms < deadline_ms:
         return Step.WAIT
     lease_is_over = state.lease_until_ms is not None and now_ms >= state.lease_until_ms
@@ -97,20 +101,20 @@ def next_step(state: WakeState, now_ms: int) -> Step:
     return Step.EXPIRE if lease_is_over else Step.DELIVER
 
 
-def wakes_at(state: WakeState) -> int | None:
+def due_ms(state: DeliveryState) -> int | None:
     """When something is to be done for the subscription, whatever happens until then."""
     if state.wake_id is None:
         return None
     return state.next_attempt_ms if state.next_attempt_ms is not None else state.lease_until_ms
 
 
-def begin_wake(
-    state: WakeState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
-) -> WakeState:
+def begin_delivery(
+    state: DeliveryState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
+) -> DeliveryState:
     """A new generation, to be delivered. A webhook's lease begins with it (§7.3). Failed attempts keep
     counting, so that a receiver that is down is called less and less often."""
     is_webhook = kind is SubscriptionKind.WEBHOOK
-    return WakeState(
+    return DeliveryState(
         generation=state.generation + 1,
         wake_id=wake_id,
         lease_until_ms=now_ms + lease_ttl_ms if is_webhook else None,
@@ -122,7 +126,7 @@ def begin_wake(
     )
 
 
-def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_ms: int) -> WakeState:
+def start_attempt(state: DeliveryState, now_ms: int, lost_after_ms: int, lease_ttl_ms: int) -> DeliveryState:
     """Taken by the worker that delivers. If it dies, the attempt counts as lost after `lost_after_ms`."""
     lease = None if state.lease_until_ms is None else now_ms + lease_ttl_ms
     return replace(
@@ -143,9 +147,11 @@ class DeliveryFailure(Enum):
     SILENT = "silent"
 
 
-def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: DeliveryFailure) -> WakeState:
-    """Schedule a retry. If the receiver may have got the wake, its lease ends with the next attempt, which
-    begins a new generation."""
+def attempt_failed(
+    state: DeliveryState, now_ms: int, chance: float, failure: DeliveryFailure
+) -> DeliveryState:
+    """Schedule a retry. If the receiver may have got it, its lease ends with the next attempt, which begins a
+    new generation."""
     next_attempt_ms, lease_until_ms = now_ms + retry_delay_ms(state.attempts, chance), state.lease_until_ms
     if lease_until_ms is not None and failure is DeliveryFailure.SILENT:
         next_attempt_ms = max(next_attempt_ms, lease_until_ms)
@@ -154,13 +160,13 @@ def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: Delive
     return replace(state, failed=True, next_attempt_ms=next_attempt_ms, lease_until_ms=lease_until_ms)
 
 
-def attempt_abandoned(state: WakeState, now_ms: int) -> WakeState:
+def attempt_abandoned(state: DeliveryState, now_ms: int) -> DeliveryState:
     """The webhook has not answered within a first attempt. It is called again at once with all its time,
     under a new generation, which fences the first call."""
     return replace(state, failed=True, slow=True, next_attempt_ms=now_ms, lease_until_ms=now_ms)
 
 
-def attempt_deferred(state: WakeState, now_ms: int, chance: float) -> WakeState:
+def attempt_deferred(state: DeliveryState, now_ms: int, chance: float) -> DeliveryState:
     """All slots for slow webhooks are taken: retry later, with a longer pause each time."""
     attempts = state.attempts + 1
     return replace(
@@ -168,8 +174,8 @@ def attempt_deferred(state: WakeState, now_ms: int, chance: float) -> WakeState:
     )
 
 
-def attempt_succeeded(state: WakeState, now_ms: int) -> WakeState:
-    """The wake has arrived; where that was known before, it arrived then."""
+def attempt_succeeded(state: DeliveryState, now_ms: int) -> DeliveryState:
+    """It has arrived; where that was known before, it arrived then."""
     delivered_ms = state.delivered_ms if state.next_attempt_ms is None else now_ms
     return replace(state, failed=False, attempts=0, next_attempt_ms=None, delivered_ms=delivered_ms)
 
@@ -180,18 +186,20 @@ def retry_delay_ms(attempts: int, chance: float) -> int:
     return round(base * (1 + JITTER * (2 * chance - 1)))
 
 
-def check_unclaimed(state: WakeState, now_ms: int) -> None:
+def check_unclaimed(state: DeliveryState, now_ms: int) -> None:
     """Raises AlreadyClaimed while another worker has the lease (§7.2)."""
     has_lease = state.lease_until_ms is not None and now_ms < state.lease_until_ms
     if state.holder is not None and has_lease:
         raise AlreadyClaimed(state.holder, state.generation)
 
 
-def claim_wake(state: WakeState, worker: str, wake_id: str, now_ms: int, lease_ttl_ms: int) -> WakeState:
-    """A worker claims the open wake. If there is none, or its last holder let the lease run out, a new
+def claim_delivery(
+    state: DeliveryState, worker: str, wake_id: str, now_ms: int, lease_ttl_ms: int
+) -> DeliveryState:
+    """A worker claims the open delivery. If there is none, or its last holder let the lease run out, a new
     generation begins. A wake event that is still to be written is not needed any more."""
     is_free = state.wake_id is not None and state.holder is None
-    return WakeState(
+    return DeliveryState(
         generation=state.generation if is_free else state.generation + 1,
         wake_id=state.wake_id if is_free else wake_id,
         holder=worker,
@@ -200,20 +208,20 @@ def claim_wake(state: WakeState, worker: str, wake_id: str, now_ms: int, lease_t
     )
 
 
-def check_fence(state: WakeState, token_generation: int, generation: int, wake_id: str) -> None:
-    """Raises WakeFenced unless token and request are of the wake that is in flight (§7.3)."""
+def check_fence(state: DeliveryState, token_generation: int, generation: int, wake_id: str) -> None:
+    """Raises DeliveryFenced unless token and request are of the delivery that is in flight (§7.3)."""
     if not token_generation == generation == state.generation or wake_id != state.wake_id:
-        raise WakeFenced
+        raise DeliveryFenced
 
 
-def extend_lease(state: WakeState, now_ms: int, lease_ttl_ms: int) -> WakeState:
+def extend_lease(state: DeliveryState, now_ms: int, lease_ttl_ms: int) -> DeliveryState:
     """A callback or ack without `done`. It proves that the delivery has arrived."""
     return replace(attempt_succeeded(state, now_ms), lease_until_ms=now_ms + lease_ttl_ms)
 
 
-def end_wake(state: WakeState) -> WakeState:
-    """Done or released: idle, and everything of this wake is fenced from now on."""
-    return WakeState(generation=state.generation, delivered_ms=state.delivered_ms, slow=state.slow)
+def end_delivery(state: DeliveryState) -> DeliveryState:
+    """Done or released: idle, and everything of this delivery is fenced from now on."""
+    return DeliveryState(generation=state.generation, delivered_ms=state.delivered_ms, slow=state.slow)
 
 
 def decide_ack(token: str, acked: int, tail: int) -> int:

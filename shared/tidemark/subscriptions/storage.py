@@ -1,15 +1,15 @@
-"""Subscriptions in the table: one item that every step of the wake cycle writes conditionally, and small
-items around it that may be written again at any time.
+"""Subscriptions in the table: one item that every step of a delivery writes conditionally, and small items
+around it that may be written again at any time.
 
-Why no wake is lost
-===================
+Why no delivery is lost
+=======================
 
-    append     commit ─▶ stream record ─▶ put the pending mark ─▶ consistent read of the subscription
-    wake ends  write the subscription (idle) ─▶ consistent query of the marks ─▶ consistent reads of the tails
+    append         commit ─▶ stream record ─▶ put the pending mark ─▶ consistent read of the subscription
+    delivery ends  write the subscription (idle) ─▶ consistent query of the marks ─▶ and reads of the tails
 
-If the read after the mark still sees the wake in flight, the wake ends later, so the query after its end
-finds the mark. If it sees the subscription idle, it begins the wake. A mark is removed only as it was seen:
-an append behind it raises `start`, and the removal is refused.
+If the read after the mark still sees the delivery in flight, the delivery ends later, so the query after its
+end finds the mark. If it sees the subscription idle, it begins a delivery. A mark is removed only as it was
+seen: an append behind it raises `start`, and the removal is refused.
 
 All that is committed to the subscription's item comes out of the table's stream again, so whoever dies
 between a commit and what follows from it is stood in for by the record.
@@ -49,44 +49,14 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.protocol.errors import OutcomeUnknown
+from tidemark.subscriptions import records
 from tidemark.subscriptions.records import (
-    ACKED,
-    BEHIND_SLASH,
-    EXPLICIT,
-    ROSTER_PK,
-    SIGNING_KEYS_PK,
-    SLASH,
-    START,
-    STREAM_INCARNATION,
-    VERSION,
-    WRITE_ID,
     PendingMark,
     RosterEntry,
     SigningKey,
     StreamFollower,
     StreamLink,
     SubscriptionRecord,
-    decode_follower,
-    decode_link,
-    decode_mark,
-    decode_roster_entry,
-    decode_signing_key,
-    decode_subscription,
-    encode_follower,
-    encode_link,
-    encode_mark,
-    encode_roster_entry,
-    encode_signing_key,
-    encode_subscription,
-    follower_key,
-    followers_pk,
-    link_key,
-    links_pk,
-    mark_key,
-    marks_pk,
-    roster_key,
-    slow_slot_key,
-    subscription_key,
 )
 
 #: Sorts before everything that a path can go on with.
@@ -119,20 +89,26 @@ class SubscriptionEndedLater(Exception):
 
 
 def load_subscription(table: Table, subscription_id: str) -> SubscriptionRecord | None:
-    item = table.get(subscription_key(subscription_id))
-    return None if item is None or is_end_mark(item) else decode_subscription(item)
+    item = table.get(records.subscription_key(subscription_id))
+    return None if item is None or is_end_mark(item) else records.decode_subscription(item)
+
+
+def reload_subscription(table: Table, seen: SubscriptionRecord) -> SubscriptionRecord | None:
+    """As it is now; None if it has ended, also where there is another one of its id."""
+    latest = load_subscription(table, seen.subscription_id)
+    return latest if latest is not None and latest.incarnation == seen.incarnation else None
 
 
 def load_ended(table: Table, subscription_id: str) -> EndMark | None:
     """The end mark of a subscription of this id that was deleted within the last day."""
-    item = table.get(subscription_key(subscription_id))
+    item = table.get(records.subscription_key(subscription_id))
     return decode_end_mark(item) if item is not None and is_end_mark(item) else None
 
 
 def create_subscription(table: Table, record: SubscriptionRecord) -> None:
     """Raises SubscriptionThere, SubscriptionEndedLater. A creation whose reply was lost finds itself."""
     try:
-        table.put(encode_subscription(record), if_never_or_ended_before(record.created_ms))
+        table.put(records.encode_subscription(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:
         existing = refused.existing
         assert existing is not None, "a refused creation names what is there"
@@ -140,7 +116,7 @@ def create_subscription(table: Table, record: SubscriptionRecord) -> None:
             if refused.maybe_landed:
                 raise OutcomeUnknown from refused
             raise SubscriptionEndedLater(decode_end_mark(existing).ended_ms) from refused
-        found = decode_subscription(existing)
+        found = records.decode_subscription(existing)
         if found.incarnation != record.incarnation:
             raise SubscriptionThere(found) from refused
 
@@ -159,7 +135,7 @@ def commit_subscription(
     """
     assert len(acks) <= MAX_ACKS, "the caller divides them"
     stored = replace(changed, version=seen.version + 1, write_id=write_id)
-    item, condition = encode_subscription(stored), _as_seen(seen)
+    item, condition = records.encode_subscription(stored), _as_seen(seen)
     try:
         if acks:
             table.transact([Write(item, condition=condition), *acks])
@@ -173,11 +149,15 @@ def commit_subscription(
 
 
 def _as_seen(seen: SubscriptionRecord) -> Condition:
-    return AllOf(equals(INCARNATION, seen.incarnation), equals(VERSION, seen.version))
+    return AllOf(equals(INCARNATION, seen.incarnation), equals(records.VERSION, seen.version))
 
 
 def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None:
-    if existing is None or is_end_mark(existing) or decode_subscription(existing).write_id != write_id:
+    if (
+        existing is None
+        or is_end_mark(existing)
+        or records.decode_subscription(existing).write_id != write_id
+    ):
         raise SubscriptionChanged from refused
 
 
@@ -185,7 +165,9 @@ def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> N
     """Replace it by an end mark, whatever state it is in. Its other items are removed later
     (`remove_belongings`). A repeated deletion finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
-    mark = encode_end_mark(subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation))
+    mark = encode_end_mark(
+        records.subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation)
+    )
     with suppress(ConditionFailed):
         table.put(mark, equals(INCARNATION, seen.incarnation))
 
@@ -195,44 +177,44 @@ def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> N
 
 def load_roster(table: Table) -> list[RosterEntry]:
     """All subscriptions: one query while they are fewer than some thousands."""
-    return [decode_roster_entry(item) for item in _pages(table, ROSTER_PK)]
+    return [records.decode_roster_entry(item) for item in _pages(table, records.ROSTER_PK)]
 
 
 def put_roster_entry(table: Table, entry: RosterEntry) -> None:
     """May be repeated. One that says `has_explicit` is not overwritten by one that does not."""
     with suppress(ConditionFailed):
-        table.put(encode_roster_entry(entry), None if entry.has_explicit else IF_ABSENT)
+        table.put(records.encode_roster_entry(entry), None if entry.has_explicit else IF_ABSENT)
 
 
 def load_followers(table: Table, stream_id: str) -> list[StreamFollower]:
     """The subscriptions that name the stream; some may have ended."""
-    return [decode_follower(item) for item in _pages(table, followers_pk(stream_id))]
+    return [records.decode_follower(item) for item in _pages(table, records.followers_pk(stream_id))]
 
 
 def put_follower(table: Table, follower: StreamFollower) -> None:
-    table.put(encode_follower(follower))
+    table.put(records.encode_follower(follower))
 
 
 def remove_follower(table: Table, follower: StreamFollower) -> None:
-    table.delete(follower_key(follower))
+    table.delete(records.follower_key(follower))
 
 
 # --- links --------------------------------------------------------------------------
 
 
 def load_link(table: Table, subscription_incarnation: str, path: str) -> StreamLink | None:
-    item = table.get(link_key(subscription_incarnation, path))
-    return None if item is None else decode_link(item)
+    item = table.get(records.link_key(subscription_incarnation, path))
+    return None if item is None else records.decode_link(item)
 
 
 def load_links(
     table: Table, subscription_incarnation: str, after: str = "", limit: int | None = None
 ) -> list[StreamLink]:
     """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
-    low = SLASH + after + _NEXT if after else SLASH
+    low = records.SLASH + after + _NEXT if after else records.SLASH
     found: list[StreamLink] = []
-    for item in _pages(table, links_pk(subscription_incarnation), low, limit):
-        found.append(decode_link(item))
+    for item in _pages(table, records.links_pk(subscription_incarnation), low, limit):
+        found.append(records.decode_link(item))
         if limit is not None and len(found) == limit:
             break
     return found
@@ -241,22 +223,22 @@ def load_links(
 def put_link_once(table: Table, link: StreamLink) -> None:
     """A link that is there already stays as it is."""
     with suppress(ConditionFailed):
-        table.put(encode_link(link), IF_ABSENT)
+        table.put(records.encode_link(link), IF_ABSENT)
 
 
 def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
     """Raises SubscriptionChanged if it is not as it was seen."""
     try:
-        table.put(encode_link(changed), _link_as_seen(seen))
+        table.put(records.encode_link(changed), _link_as_seen(seen))
     except ConditionFailed as refused:
-        if refused.existing != encode_link(changed):
+        if refused.existing != records.encode_link(changed):
             raise SubscriptionChanged from refused
 
 
 def remove_link(table: Table, seen: StreamLink) -> None:
     """Raises SubscriptionChanged if it is not as it was seen."""
     try:
-        table.delete(link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
+        table.delete(records.link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
     except ConditionFailed as refused:
         if refused.existing is not None:
             raise SubscriptionChanged from refused
@@ -264,13 +246,15 @@ def remove_link(table: Table, seen: StreamLink) -> None:
 
 def ack_link(seen: StreamLink, acked: int, stream_incarnation: str) -> Write:
     """Part of the transaction that acks: refused where the link was acked or removed in the meantime."""
-    item = encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
+    item = records.encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
     return Write(item, condition=_link_as_seen(seen))
 
 
 def _link_as_seen(seen: StreamLink) -> Condition:
-    named = Present(EXPLICIT) if seen.explicit else Missing(EXPLICIT)
-    return AllOf(equals(ACKED, seen.acked), equals(STREAM_INCARNATION, seen.stream_incarnation), named)
+    named = Present(records.EXPLICIT) if seen.explicit else Missing(records.EXPLICIT)
+    return AllOf(
+        equals(records.ACKED, seen.acked), equals(records.STREAM_INCARNATION, seen.stream_incarnation), named
+    )
 
 
 # --- pending marks ------------------------------------------------------------------
@@ -280,29 +264,31 @@ def put_mark(table: Table, mark: PendingMark) -> None:
     """A record that arrives late or twice lowers no mark."""
     ahead = AnyOf(
         IF_ABSENT,
-        Compared(START, "<", mark.start),
-        Compared(STREAM_INCARNATION, "<>", mark.stream_incarnation),
+        Compared(records.START, "<", mark.start),
+        Compared(records.STREAM_INCARNATION, "<>", mark.stream_incarnation),
     )
     with suppress(ConditionFailed):
-        table.put(encode_mark(mark), ahead)
+        table.put(records.encode_mark(mark), ahead)
 
 
 def load_marks(
     table: Table, subscription_incarnation: str, after: str = "", limit: int = 100
 ) -> list[PendingMark]:
     """Up to `limit`, in the order of their paths, from behind `after`."""
-    low = SLASH + after + _NEXT if after else SLASH
+    low = records.SLASH + after + _NEXT if after else records.SLASH
     items, _ = table.query(
-        marks_pk(subscription_incarnation), at_least=low, at_most=BEHIND_SLASH, limit=limit
+        records.marks_pk(subscription_incarnation), at_least=low, at_most=records.BEHIND_SLASH, limit=limit
     )
-    return [decode_mark(item) for item in items]
+    return [records.decode_mark(item) for item in items]
 
 
 def remove_mark(table: Table, seen: PendingMark) -> None:
     """Unless an append has raised it since."""
-    as_seen = AllOf(equals(START, seen.start), equals(STREAM_INCARNATION, seen.stream_incarnation))
+    as_seen = AllOf(
+        equals(records.START, seen.start), equals(records.STREAM_INCARNATION, seen.stream_incarnation)
+    )
     with suppress(ConditionFailed):
-        table.delete(mark_key(seen), as_seen)
+        table.delete(records.mark_key(seen), as_seen)
 
 
 # --- what belongs to a subscription that has ended ----------------------------------
@@ -312,12 +298,14 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
     """Roster entry, followers, links and marks of a subscription that has ended. May be repeated."""
     keys = []
     for link in load_links(table, incarnation):
-        keys.append(link_key(incarnation, link.path))
+        keys.append(records.link_key(incarnation, link.path))
         if link.explicit:
-            keys.append(follower_key(StreamFollower(link.path, subscription_id, incarnation)))
-    keys += [mark_key(decode_mark(item)) for item in _pages(table, marks_pk(incarnation))]
+            keys.append(records.follower_key(StreamFollower(link.path, subscription_id, incarnation)))
+    keys += [
+        records.mark_key(records.decode_mark(item)) for item in _pages(table, records.marks_pk(incarnation))
+    ]
     # The roster entry goes last: while it is there, appends lead here again.
-    keys.append(roster_key(incarnation))
+    keys.append(records.roster_key(incarnation))
     for start in range(0, len(keys), MAX_DELETES):
         table.delete_many(keys[start : start + MAX_DELETES])
 
@@ -327,8 +315,8 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
 
 def load_signing_keys(table: Table) -> list[SigningKey]:
     """The published keys, oldest first."""
-    items, _ = table.query(SIGNING_KEYS_PK)
-    return [decode_signing_key(item) for item in items]
+    items, _ = table.query(records.SIGNING_KEYS_PK)
+    return [records.decode_signing_key(item) for item in items]
 
 
 def take_slow_slot(
@@ -338,7 +326,10 @@ def take_slow_slot(
     `until_ms`."""
     free = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms))
     for slot in slots:
-        item = slow_slot_key(slot) | {WRITE_ID: {"S": write_id}, UNTIL_MS: {"N": str(until_ms)}}
+        item = records.slow_slot_key(slot) | {
+            records.WRITE_ID: {"S": write_id},
+            UNTIL_MS: {"N": str(until_ms)},
+        }
         with suppress(ConditionFailed):
             table.put(item, free)
             return slot
@@ -348,22 +339,22 @@ def take_slow_slot(
 def free_slow_slot(table: Table, slot: int, write_id: str) -> None:
     """Unless it was taken by another one since."""
     with suppress(ConditionFailed):
-        table.delete(slow_slot_key(slot), equals(WRITE_ID, write_id))
+        table.delete(records.slow_slot_key(slot), equals(records.WRITE_ID, write_id))
 
 
 def publish_signing_key(table: Table, key: SigningKey) -> None:
-    table.put(encode_signing_key(key))
+    table.put(records.encode_signing_key(key))
 
 
 def withdraw_signing_key(table: Table, key: SigningKey) -> None:
-    item = encode_signing_key(key)
+    item = records.encode_signing_key(key)
     table.delete({PK: item[PK], SK: item[SK]})
 
 
-def _pages(table: Table, pk: str, low: str = SLASH, limit: int | None = None) -> Iterator[Item]:
+def _pages(table: Table, pk: str, low: str = records.SLASH, limit: int | None = None) -> Iterator[Item]:
     more = True
     while more:
-        items, more = table.query(pk, at_least=low, at_most=BEHIND_SLASH, limit=limit)
+        items, more = table.query(pk, at_least=low, at_most=records.BEHIND_SLASH, limit=limit)
         yield from items
         if items:
             low = items[-1][SK]["S"] + _NEXT

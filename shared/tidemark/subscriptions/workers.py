@@ -1,20 +1,27 @@
-"""The steps of the wake cycle (§7), each committed by one conditional write to the subscription's item.
+"""What workers do with a delivery (§7): claim it, ack, call back, release. Each step is committed by one
+conditional write to the subscription's item.
 
 `state.py` says what the steps are. A step that loses a race is decided again on what is there.
+
+A delivery's token (§12.9) proves that a callback, an ack or a release comes from whom it was given to. Each
+subscription signs with a secret of its own, which lies in its item and in no answer. So no key has to be
+handed to every function, and the end of a subscription ends all of its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+import jwt
+
 from tidemark.log.table import Write
-from tidemark.protocol.errors import Busy, InvalidAck, InvalidSubscription, NoPendingWork
+from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, InvalidSubscription, NoPendingWork
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.configuration import SubscriptionKind
-from tidemark.subscriptions.lifecycle import activate, require_subscription
+from tidemark.subscriptions.lifecycle import activate, require_subscription, until_committed
 from tidemark.subscriptions.pending import (
     PendingStream,
     acked_in,
@@ -25,15 +32,15 @@ from tidemark.subscriptions.pending import (
 )
 from tidemark.subscriptions.records import SubscriptionRecord
 from tidemark.subscriptions.state import (
-    WakePhase,
-    WakeState,
+    DeliveryPhase,
+    DeliveryState,
     attempt_succeeded,
-    begin_wake,
+    begin_delivery,
     check_fence,
     check_unclaimed,
-    claim_wake,
+    claim_delivery,
     decide_ack,
-    end_wake,
+    end_delivery,
     extend_lease,
     phase,
 )
@@ -44,9 +51,10 @@ from tidemark.subscriptions.storage import (
     commit_subscription,
     load_link,
 )
-from tidemark.subscriptions.token import make_token, token_generation
 
-_MAX_TRIES: Final = 10
+#: A worker that extends its lease for longer than this gets a new delivery.
+TOKEN_SECONDS: Final = 24 * 60 * 60
+_ALGORITHM: Final = "HS256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,8 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeRequest:
-    """A callback, an ack or a release: its token and its wake."""
+class Answer:
+    """A callback, an ack or a release, which is done without acks."""
 
     token: str | None
     generation: int
@@ -78,21 +86,37 @@ def new_wake_id(stores: Stores) -> str:
 
 
 def commit(
-    stores: Stores, seen: SubscriptionRecord, wake: WakeState, acks: Sequence[Write] = ()
+    stores: Stores, seen: SubscriptionRecord, delivery: DeliveryState, acks: Sequence[Write] = ()
 ) -> SubscriptionRecord:
     """Raises SubscriptionChanged."""
-    return commit_subscription(stores.table, seen, replace(seen, wake=wake), stores.new_id(), acks)
+    return commit_subscription(stores.table, seen, replace(seen, delivery=delivery), stores.new_id(), acks)
+
+
+def _commit_acks(
+    stores: Stores,
+    seen: SubscriptionRecord,
+    acks: Sequence[Write],
+    between: DeliveryState,
+    last: DeliveryState,
+) -> SubscriptionRecord:
+    """Beyond what one transaction takes, `between` is committed with each part, and `last` with the last one.
+    Raises SubscriptionChanged."""
+    while len(acks) > MAX_ACKS:
+        seen = commit(stores, seen, between, acks[:MAX_ACKS])
+        acks = acks[MAX_ACKS:]
+    return commit(stores, seen, last, acks)
 
 
 def begin(stores: Stores, seen: SubscriptionRecord) -> SubscriptionRecord:
-    """A new generation; its delivery follows from the item's stream record. Raises SubscriptionChanged."""
+    """A new generation; what is to be done follows from the item's stream record. Raises
+    SubscriptionChanged."""
     asked, now_ms = seen.configuration, stores.clock_ms()
-    wake = begin_wake(seen.wake, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
-    return commit(stores, seen, wake)
+    begun = begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
+    return commit(stores, seen, begun)
 
 
 def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
-    """After a wake has ended: begin the next one if a stream still has something new, and say whether. If
+    """After a delivery has ended: begin the next one if a stream still has something new, and say whether. If
     another transition comes first, that one looks at the streams itself."""
     if not find_pending(stores, seen, limit=1):
         return False
@@ -107,37 +131,27 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
 
     An append that was acknowledged before the claim is found, though the trigger may not have come by yet.
     """
-    for tries in range(_MAX_TRIES):
-        record = require_pull_wake(stores, subscription_id)
-        if not record.active:
-            record = activate(stores, record)
+
+    def step() -> Claimed:
+        record = activate(stores, _require_kind(stores, subscription_id, SubscriptionKind.PULL_WAKE))
         now_ms = stores.clock_ms()
-        check_unclaimed(record.wake, now_ms)
+        check_unclaimed(record.delivery, now_ms)
         mark_appended(stores, record)
         streams = find_pending(stores, record)
         if not streams and mark_what_is_pending(stores, record):
             streams = find_pending(stores, record)
-        try:
-            if streams:
-                lease_ttl_ms = record.configuration.lease_ttl_ms
-                wake = claim_wake(record.wake, worker, new_wake_id(stores), now_ms, lease_ttl_ms)
-                record = commit(stores, record, wake)
-                return Claimed(record, make_token(record, now_ms), streams)
-            if record.wake.wake_id is not None:
-                # Its work is gone, and its wake event was read: without this no event would follow. Later
-                # appends leave a mark, and are looked for once more.
-                record = commit(stores, record, end_wake(record.wake))
-                begin_if_pending(stores, record)
-        except SubscriptionChanged:
-            stores.pause(tries)
-            continue
+        if streams:
+            lease_ttl_ms = record.configuration.lease_ttl_ms
+            claimed = claim_delivery(record.delivery, worker, new_wake_id(stores), now_ms, lease_ttl_ms)
+            record = commit(stores, record, claimed)
+            return Claimed(record, make_token(record, now_ms), streams)
+        if record.delivery.wake_id is not None:
+            # Its work is gone, and its wake event was read: without this no event would follow. Later appends
+            # leave a mark, and are looked for once more.
+            begin_if_pending(stores, commit(stores, record, end_delivery(record.delivery)))
         raise NoPendingWork
-    raise Busy
 
-
-def require_pull_wake(stores: Stores, subscription_id: str) -> SubscriptionRecord:
-    """Raises SubscriptionNotFound, InvalidSubscription."""
-    return _require_kind(stores, subscription_id, SubscriptionKind.PULL_WAKE)
+    return until_committed(stores, step)
 
 
 def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) -> SubscriptionRecord:
@@ -147,74 +161,47 @@ def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) 
     return record
 
 
-def answer_wake(stores: Stores, subscription_id: str, kind: SubscriptionKind, request: WakeRequest) -> bool:
-    """A callback or an ack: apply the acks, then extend the lease, or end the wake where the request says
-    `done`. Returns whether another wake follows. Raises what `_check` and `_decide_acks` raise, and Busy."""
+def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answered: Answer) -> bool:
+    """Apply the acks, then extend the lease, or end the delivery where the answer says `done`. Returns
+    whether another one follows. Raises SubscriptionNotFound, InvalidSubscription, DeliveryTokenInvalid,
+    DeliveryFenced, InvalidAck, and Busy."""
 
-    def step(record: SubscriptionRecord) -> bool:
-        now_ms = stores.clock_ms()
-        _check(record, request, now_ms)
-        acks = _decide_acks(stores, record, request.acks)
-        extended = extend_lease(record.wake, now_ms, record.configuration.lease_ttl_ms)
-        # Beyond what one transaction takes, the lease is extended with each part.
-        while len(acks) > MAX_ACKS:
-            record = commit(stores, record, extended, acks[:MAX_ACKS])
-            acks = acks[MAX_ACKS:]
-        record = commit(stores, record, end_wake(extended) if request.done else extended, acks)
-        if not request.done:
+    def step() -> bool:
+        record, now_ms = _require_kind(stores, subscription_id, kind), stores.clock_ms()
+        generation = token_generation(record, answered.token, now_ms)
+        check_fence(record.delivery, generation, answered.generation, answered.wake_id)
+        acks = _decide_acks(stores, record, answered.acks)
+        extended = extend_lease(record.delivery, now_ms, record.configuration.lease_ttl_ms)
+        last = end_delivery(extended) if answered.done else extended
+        record = _commit_acks(stores, record, acks, extended, last)
+        if not answered.done:
             return False
-        return _begin_next(stores, record)
+        # Appends just before count too (§7), though their stream records may not have arrived yet.
+        return begin_if_pending(stores, record) or (
+            mark_appended(stores, record) and begin_if_pending(stores, record)
+        )
 
-    return _decide_until_committed(stores, subscription_id, kind, step)
-
-
-def release(stores: Stores, subscription_id: str, request: WakeRequest) -> bool:
-    """Give the lease back without an ack (§7.2). Returns whether another wake follows."""
-
-    def step(record: SubscriptionRecord) -> bool:
-        _check(record, request, stores.clock_ms())
-        return _begin_next(stores, commit(stores, record, end_wake(record.wake)))
-
-    return _decide_until_committed(stores, subscription_id, SubscriptionKind.PULL_WAKE, step)
+    return until_committed(stores, step)
 
 
-def wake_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
-    """On an operator's request: begin a wake for pending streams now, without waiting for the next attempt.
-    It is a new generation, so an attempt that is still under way is fenced. Nothing changes while the first
-    attempt of a wake is under way. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork, Busy."""
-    for tries in range(_MAX_TRIES):
-        record = require_subscription(stores, subscription_id)
-        if not record.active:
-            record = activate(stores, record)
-        now = phase(record.wake)
-        if now in {WakePhase.CLAIMED, WakePhase.LEASED}:
-            check_unclaimed(replace(record.wake, holder=record.wake.holder or "webhook"), stores.clock_ms())
-        if now is WakePhase.DELIVERING:
+def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
+    """On an operator's request: begin a delivery for pending streams now, without waiting for the next
+    attempt. It is a new generation, so an attempt that is still under way is fenced. Nothing changes while
+    the first attempt of a delivery is under way. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork,
+    Busy."""
+
+    def step() -> SubscriptionRecord:
+        record = activate(stores, require_subscription(stores, subscription_id))
+        delivery = record.delivery
+        if phase(delivery) in {DeliveryPhase.CLAIMED, DeliveryPhase.LEASED}:
+            check_unclaimed(replace(delivery, holder=delivery.holder or "webhook"), stores.clock_ms())
+        if phase(delivery) is DeliveryPhase.DELIVERING:
             return record
         if not find_pending(stores, record, limit=1) and not mark_what_is_pending(stores, record):
             raise NoPendingWork
-        try:
-            return begin(stores, record)
-        except SubscriptionChanged:
-            stores.pause(tries)
-    raise Busy
+        return begin(stores, record)
 
-
-def _decide_until_committed(
-    stores: Stores, subscription_id: str, kind: SubscriptionKind, step: Callable[[SubscriptionRecord], bool]
-) -> bool:
-    for tries in range(_MAX_TRIES):
-        try:
-            return step(_require_kind(stores, subscription_id, kind))
-        except SubscriptionChanged:
-            stores.pause(tries)
-    raise Busy
-
-
-def _check(record: SubscriptionRecord, request: WakeRequest, now_ms: int) -> None:
-    """Raises WakeTokenInvalid, WakeFenced (§7.3)."""
-    generation = token_generation(record, request.token, now_ms)
-    check_fence(record.wake, generation, request.generation, request.wake_id)
+    return until_committed(stores, step)
 
 
 def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Sequence[Ack]) -> list[Write]:
@@ -233,26 +220,47 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Sequence[Ack]
     return stores.concurrency.each(decide, list(last.items()))
 
 
-def finish_delivery(
+def finish(
     stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], *, slow: bool
 ) -> None:
-    """A webhook has answered `{"done": true}`: ack exactly what it was sent, and end the wake (§7.1). Raises
-    SubscriptionChanged. A link that was acked further or removed meanwhile is left as it is."""
-    acks = []
-    for stream in streams:
-        link = load_link(stores.table, record.incarnation, stream.link.path)
-        if link == stream.link and link is not None:
-            acks.append(ack_link(link, stream.tail, stream.stream_incarnation))
-    while len(acks) > MAX_ACKS:
-        record = commit(stores, record, record.wake, acks[:MAX_ACKS])
-        acks = acks[MAX_ACKS:]
-    arrived = replace(attempt_succeeded(record.wake, stores.clock_ms()), slow=slow)
-    begin_if_pending(stores, commit(stores, record, end_wake(arrived), acks))  # Nobody is told what follows.
+    """A webhook has answered `{"done": true}`: ack exactly what it was sent, and end the delivery (§7.1).
+    Raises SubscriptionChanged. A link that was acked further or removed meanwhile is left as it is."""
+    acks = [
+        ack_link(stream.link, stream.tail, stream.stream_incarnation)
+        for stream in streams
+        if load_link(stores.table, record.incarnation, stream.link.path) == stream.link
+    ]
+    arrived = replace(attempt_succeeded(record.delivery, stores.clock_ms()), slow=slow)
+    ended = _commit_acks(stores, record, acks, record.delivery, end_delivery(arrived))
+    begin_if_pending(stores, ended)  # Nobody is told what follows.
 
 
-def _begin_next(stores: Stores, record: SubscriptionRecord) -> bool:
-    """After a wake has ended: whether another one follows (§7). Appends just before count too, though their
-    stream records may not have arrived yet."""
-    return begin_if_pending(stores, record) or (
-        mark_appended(stores, record) and begin_if_pending(stores, record)
-    )
+def make_token(record: SubscriptionRecord, now_ms: int) -> str:
+    """For the delivery that is in flight."""
+    claims = {
+        "sub": record.subscription_id,
+        "gen": record.delivery.generation,
+        "exp": now_ms // 1000 + TOKEN_SECONDS,
+    }
+    return jwt.encode(claims, record.secret, _ALGORITHM)
+
+
+def token_generation(record: SubscriptionRecord, token: str | None, now_ms: int) -> int:
+    """The generation that the token is of. Raises DeliveryTokenInvalid."""
+    if token is None:
+        raise DeliveryTokenInvalid("Authorization must be: Bearer <the wake's token>")
+    try:
+        claims = jwt.decode(
+            token,
+            record.secret,
+            algorithms=[_ALGORITHM],
+            # The time is an argument, so that tests can set it.
+            options={"verify_exp": False, "require": ["exp", "sub", "gen"]},
+        )
+    except (jwt.PyJWTError, ValueError):
+        raise DeliveryTokenInvalid("The token is not one of this subscription") from None
+    if claims["sub"] != record.subscription_id or type(claims["gen"]) is not int:
+        raise DeliveryTokenInvalid("The token is not one of this subscription")
+    if type(claims["exp"]) is not int or claims["exp"] * 1000 < now_ms:
+        raise DeliveryTokenInvalid("The token has expired", expired=True)
+    return int(claims["gen"])

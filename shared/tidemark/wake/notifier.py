@@ -1,4 +1,5 @@
-"""The notifier: from the table's stream records to the queues of the processes that wait.
+"""The notifier: from the table's stream records to the queues of the processes that wait; and the sweep,
+which removes what such processes have left behind.
 
 A record says only which log has grown. Nothing else is read from it, so order and duplicates among
 records do not matter, and every batch of records may be processed again.
@@ -10,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,7 +19,7 @@ from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_batch_start, decode_log_pk, is_log_pk
 from tidemark.log.table import Table
-from tidemark.log.waiters import load_waiters, remove_waiters
+from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.protocol.stream_key import StreamKey
 
 
@@ -127,3 +129,49 @@ class Notifier:
         if len(arguments) <= 1:
             return [call(argument) for argument in arguments]
         return list(self._pool.map(call, arguments))
+
+
+# --- the sweep ----------------------------------------------------------------------
+
+#: No registration lasts a tenth of this; a queue is younger until its first one.
+ORPHAN_MS: Final = 10 * 60 * 1000
+#: DynamoDB removes lapsed items for nothing, mostly within minutes; some engines never do. Items that are
+#: left by then cost less to remove than to read again every round.
+LAPSED_MS: Final = 60 * 60 * 1000
+
+
+@dataclass(slots=True)
+class QueuesSwept:
+    """Counts of what one run removed."""
+
+    waiters: int = 0
+    queues: int = 0
+
+
+def sweep_queues(
+    table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
+) -> QueuesSwept:
+    """A queue that no living registration names is an orphan, once it is old enough to have
+    had one. If its process was only suspended, it makes another one. Safe to repeat, and to stop
+    anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
+    swept = QueuesSwept()
+    in_use: set[str] = set()
+    for waiter in all_waiters(table):
+        if waiter.until_ms > now_ms:
+            in_use.add(_name(waiter.queue_url))
+        elif now_ms - waiter.until_ms >= LAPSED_MS and has_time_left():
+            remove_lapsed(table, waiter)
+            swept.waiters += 1
+    for url in queues.all():
+        if not has_time_left():
+            break
+        made_ms = queues.made_ms(url)
+        if made_ms is not None and now_ms - made_ms >= ORPHAN_MS and _name(url) not in in_use:
+            with suppress(QueueGone):
+                queues.delete(url)
+                swept.queues += 1
+    return swept
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]

@@ -58,7 +58,7 @@ The writer of each item, whether it changes, and what removes it:
 |          | work for later             | upload, claimed by the janitor     |                               |
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
 |          | the tail                   |                                    | `ttl`; the janitor            |
-| subscrip-| the subscription's creation| with each step of its wake cycle;  | its deletion: an end mark     |
+| subscrip-| the subscription's creation| with each step of a delivery;      | its deletion: an end mark     |
 | tion     |                            | its version rises                  | takes its place               |
 | roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |
 | entry    | subscription's item        |                                    | the subscription has ended    |

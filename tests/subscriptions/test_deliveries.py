@@ -14,25 +14,25 @@ from tests.subscriptions.scene import POOL, Receiver, Scene
 from tests.support import items_left
 from tidemark.protocol.errors import (
     AlreadyClaimed,
+    DeliveryFenced,
+    DeliveryTokenInvalid,
     InvalidAck,
     InvalidSubscription,
     NoPendingWork,
     SubscriptionExists,
     SubscriptionNotFound,
-    WakeFenced,
-    WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
-from tidemark.subscriptions import deliveries, lifecycle
-from tidemark.subscriptions.deliveries import SLOTS_OF_A_HOST
+from tidemark.subscriptions import fairness, lifecycle
+from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST
 from tidemark.subscriptions.lifecycle import require_subscription
-from tidemark.subscriptions.messages import decode_attention
-from tidemark.subscriptions.state import DeliveryFailure, WakePhase, phase, wakes_at
+from tidemark.subscriptions.notices import decode_notice
+from tidemark.subscriptions.state import DeliveryFailure, DeliveryPhase, due_ms, phase
 from tidemark.subscriptions.storage import free_slow_slot, load_marks, load_roster, take_slow_slot
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
-from tidemark.subscriptions.workers import wake_now
+from tidemark.subscriptions.workers import deliver_now
 
 DONE = WebhookResponse(200, b'{"done": true}')
 WRONG = WebhookResponse(500, b"")
@@ -90,7 +90,7 @@ def test_a_claim_lists_what_the_trigger_has_not_come_by_yet(scene: Scene, is_tol
     scene.tell(*late)
     scene.work_off()
     assert [event["generation"] for event in scene.events()] == [1] * is_told
-    assert scene.wake.generation == 1
+    assert scene.delivery.generation == 1
 
 
 def test_a_deleted_stream_is_not_part_of_a_wake(scene: Scene) -> None:
@@ -154,12 +154,12 @@ def test_a_wake_stream_that_is_missing_is_tried_again(scene: Scene) -> None:
     scene.stream("events/a")
     scene.subscribe()
     scene.news()
-    assert scene.wake.failed
+    assert scene.delivery.failed
     scene.stream(POOL)
     scene.clock.advance(1_000)
     scene.work_off()
     assert len(scene.events()) == 1
-    assert not scene.wake.failed
+    assert not scene.delivery.failed
 
 
 # --- claiming and acking ---
@@ -201,12 +201,12 @@ def test_a_worker_that_leaves_messages_is_told_so_and_the_pool_is_woken_again(
     scene.news("events/a", "events/b")
     claimed = scene.claim("w1")
     assert finish(scene, claimed) is True
-    with pytest.raises(WakeFenced):
+    with pytest.raises(DeliveryFenced):
         scene.release(claimed)
     scene.changed()
     scene.work_off()
     assert [event["generation"] for event in scene.events()] == [1, 2]
-    assert scene.claim("w2").record.wake.generation == 2
+    assert scene.claim("w2").record.delivery.generation == 2
 
 
 @pytest.mark.parametrize("webhook", [False, True])
@@ -217,11 +217,11 @@ def test_done_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Sce
     claimed = None if webhook else scene.claim()
     late = scene.append("events/b")
     done = scene.callback(scene.receiver.bodies[-1]) if webhook else scene.ack(claimed)
-    assert (done, scene.wake.generation) == (True, 2)
+    assert (done, scene.delivery.generation) == (True, 2)
     scene.tell(late)
     scene.changed()
     scene.work_off()
-    assert scene.wake.generation == 2, "one wake for one append"
+    assert scene.delivery.generation == 2, "one wake for one append"
 
 
 def test_a_wake_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -> None:
@@ -238,8 +238,8 @@ def test_a_wake_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -> No
     scene.append("events/a")
     scene.clock.advance(30_000)
     later = scene.claim("w2")
-    assert later.record.wake.generation == claimed.record.wake.generation + 1
-    with pytest.raises(WakeFenced):
+    assert later.record.delivery.generation == claimed.record.delivery.generation + 1
+    with pytest.raises(DeliveryFenced):
         scene.ack(claimed)
     assert scene.ack(later) is False
 
@@ -274,7 +274,7 @@ def test_a_token_that_no_wake_has_or_that_is_a_day_old_is_refused(
     claimed, other = scene.claim(), scene.claim(name="t")
     scene.clock.advance(after_ms)
     sent = {"another": other.token, "its own": claimed.token}.get(token or "", token)
-    with pytest.raises(WakeTokenInvalid) as refused:
+    with pytest.raises(DeliveryTokenInvalid) as refused:
         scene.ack(replace(claimed, token=sent))
     assert refused.value.code == code
 
@@ -312,7 +312,7 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
     assert not scene.subscribe(lease_ttl_ms=5_000).is_new
     with pytest.raises(SubscriptionExists):
         scene.subscribe()
-    with pytest.raises(WakeTokenInvalid):
+    with pytest.raises(DeliveryTokenInvalid):
         scene.ack(claimed)
     scene.tell(record)
     scene.changed()
@@ -352,8 +352,8 @@ def test_a_webhook_that_answers_done_acks_what_it_was_sent(scene: Scene) -> None
         }
     ]
     assert scene.links() == {"events/a": (False, 2)}
-    assert scene.wake.wake_id is None
-    assert scene.wake.delivered_ms == scene.clock()
+    assert scene.delivery.wake_id is None
+    assert scene.delivery.delivered_ms == scene.clock()
 
 
 def test_messages_that_arrive_while_the_webhook_works_make_another_wake(scene: Scene) -> None:
@@ -381,26 +381,26 @@ def test_a_callback_during_the_call_ends_the_wake(scene: Scene) -> None:
 
     scene.receiver.answer = answer
     scene.news()
-    assert (scene.wake.wake_id, scene.wake.failed, scene.called()) == (None, False, [1])
+    assert (scene.delivery.wake_id, scene.delivery.failed, scene.called()) == (None, False, [1])
 
 
 def test_a_lease_that_runs_out_wakes_again(scene: Scene) -> None:
     """By its timer, and under a new generation. Until then it cannot be woken by hand either."""
     scene.begin(webhook=True)
     scene.news()
-    assert phase(scene.wake) is WakePhase.LEASED
+    assert phase(scene.delivery) is DeliveryPhase.LEASED
     with pytest.raises(AlreadyClaimed):
-        wake_now(scene.worker.stores, "s")
+        deliver_now(scene.worker.stores, "s")
     for ms, called in ((29_000, [1]), (2_000, [1, 2])):
         scene.clock.advance(ms)
         scene.work_off()
         assert scene.called() == called
     first, second = scene.receiver.bodies
-    with pytest.raises(WakeFenced):
+    with pytest.raises(DeliveryFenced):
         scene.callback(first)
     assert scene.callback(second, done=False) is False
     assert scene.callback(second) is False
-    with pytest.raises(WakeFenced):
+    with pytest.raises(DeliveryFenced):
         scene.callback(second)
     assert scene.links() == {"events/a": (False, 2)}
 
@@ -417,11 +417,11 @@ def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> Non
         scene.clock.advance(1)
         scene.work_off()
         assert scene.called() == [1] * calls
-    assert (scene.wake.failed, scene.wake.delivered_ms) == (True, None)
+    assert (scene.delivery.failed, scene.delivery.delivered_ms) == (True, None)
     scene.receiver.answer = lambda _: WebhookResponse(202, b"")
     scene.clock.advance(8_000)
     scene.work_off()
-    assert (scene.wake.failed, scene.wake.delivered_ms) == (False, scene.clock())
+    assert (scene.delivery.failed, scene.delivery.delivered_ms) == (False, scene.clock())
     assert scene.links() == {"events/a": (False, 0)}
 
 
@@ -457,7 +457,7 @@ def test_a_webhook_that_needs_longer_than_a_first_call_is_called_with_all_its_ti
         if patience_ms < needs[0]:
             raise DeliveryFailed("silent", DeliveryFailure.SILENT)
         needs.pop(0)
-        with pytest.raises(WakeFenced):
+        with pytest.raises(DeliveryFenced):
             scene.callback(scene.receiver.bodies[0])
         return DONE
 
@@ -465,7 +465,7 @@ def test_a_webhook_that_needs_longer_than_a_first_call_is_called_with_all_its_ti
     scene.news()
     assert scene.receiver.seconds == [1.0, 10.0]
     assert scene.called() == [1, 2]
-    assert phase(scene.wake) is WakePhase.IDLE
+    assert phase(scene.delivery) is DeliveryPhase.IDLE
     for seconds in (10.0, 10.0, 1.0):
         scene.news()
         assert scene.receiver.seconds[-1] == seconds
@@ -477,7 +477,7 @@ def test_webhooks_that_hang_leave_room_for_the_others(
 ) -> None:
     """Sixty never answer, and twenty messages are worked off at once: the slow ones have half of that, one
     host two. None has ended when the good one is delivered, also where all have one address."""
-    monkeypatch.setattr(deliveries, "SLOW_SLOTS", 10)
+    monkeypatch.setattr(fairness, "SLOW_SLOTS", 10)
     scene.stream("events/a")
     names = [f"hung-{number}" for number in range(60)]
     for number, name in enumerate(names):
@@ -494,20 +494,20 @@ def test_webhooks_that_hang_leave_room_for_the_others(
             over.wait(60)
         raise DeliveryFailed("silent", DeliveryFailure.SILENT)
 
-    scene.attendant = replace(scene.attendant, call=call)
+    scene.deliverer = replace(scene.deliverer, call=call)
     scene.tell(scene.append("events/a"))
-    due = sorted(map(decode_attention, scene.queue.due()), key=lambda each: each.subscription_id == "good")
+    due = sorted(map(decode_notice, scene.queue.due()), key=lambda each: each.subscription_id == "good")
     with ThreadPoolExecutor(20) as pool:
         try:
             for message in due:
-                pool.submit(scene.attendant.attend, message)
+                pool.submit(scene.deliverer.handle, message)
             assert good.wait(50)
             assert 0 < len(hanging) <= 10
             assert max(map(hanging.count, hanging)) <= SLOTS_OF_A_HOST
         finally:
             over.set()
-    states = [require_subscription(scene.worker.stores, name).wake for name in names]
-    assert all(state.slow and wakes_at(state) is not None for state in states)
+    states = [require_subscription(scene.worker.stores, name).delivery for name in names]
+    assert all(state.slow and due_ms(state) is not None for state in states)
 
 
 def test_a_place_among_the_slow_is_free_again_when_its_holder_has_died(scene: Scene) -> None:
@@ -525,7 +525,7 @@ def test_a_wake_costs_the_calls_that_the_docs_state(scene: Scene) -> None:
     the end. docs/costs.md has these numbers."""
     scene.begin(*(f"events/{number}" for number in range(40)), webhook=True)
     scene.receiver = Receiver(lambda _: DONE)
-    scene.attendant = scene.make_attendant(scene.worker)
+    scene.deliverer = scene.make_deliverer(scene.worker)
     scene.news("events/7")
     scene.clock.advance(60_000)
     scene.work_off()
@@ -548,13 +548,13 @@ def test_a_webhook_that_failed_is_called_again_at_once_under_a_new_generation(sc
     scene.news()
     [first] = scene.receiver.bodies
     stores = scene.worker.stores
-    assert phase(scene.wake) is WakePhase.RETRYING
+    assert phase(scene.delivery) is DeliveryPhase.RETRYING
     scene.receiver.answer = lambda _: DONE
-    assert phase(wake_now(stores, "s").wake) is WakePhase.RETRYING
+    assert phase(deliver_now(stores, "s").delivery) is DeliveryPhase.RETRYING
     scene.changed()
     scene.work_off()
     assert scene.called() == [1, 2]
-    with pytest.raises(WakeFenced):
+    with pytest.raises(DeliveryFenced):
         scene.callback(first)
     with pytest.raises(NoPendingWork):
-        wake_now(stores, "s")
+        deliver_now(stores, "s")

@@ -1,7 +1,7 @@
-"""Finds the subscriptions that a write concerns: turns the table's stream records into messages for the
-delivery function.
+"""Finds the subscriptions that a write concerns: turns the table's stream records into notices for the
+function that delivers.
 
-The notifier only finds out and sends; links, marks and wakes are the delivery function's. A message may be
+The notifier only finds out and sends; links, marks and deliveries are the other function's. A notice may be
 lost without harm where another one follows from the same state, and may come twice and in any order.
 """
 
@@ -30,8 +30,8 @@ _CHANGED: Final = "changed"
 _TIME: Final = "time"
 
 
-class NotAttention(ValueError):
-    """A message that `encode_attention` did not write."""
+class NotANotice(ValueError):
+    """A message that `encode_notice` did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +51,29 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class TimeCame:
-    """The time has come that the subscription's state named when this message was sent."""
+    """The time has come that the subscription's state named when this notice was sent."""
 
     subscription_id: str
     at_ms: int
 
 
-Attention = Appended | Changed | TimeCame
+Notice = Appended | Changed | TimeCame
 
 
-def encode_attention(message: Attention) -> str:
+def encode_notice(notice: Notice) -> str:
     """Plain ASCII: an id or a path may hold characters that no queue accepts."""
-    row: list[str | int] = [_CHANGED, message.subscription_id]
-    if isinstance(message, Appended):
-        mark = message.mark
-        row = [_APPENDED, message.subscription_id, mark.subscription_incarnation, mark.path]
+    row: list[str | int] = [_CHANGED, notice.subscription_id]
+    if isinstance(notice, Appended):
+        mark = notice.mark
+        row = [_APPENDED, notice.subscription_id, mark.subscription_incarnation, mark.path]
         row += [mark.stream_incarnation, mark.start]
-    elif isinstance(message, TimeCame):
-        row = [_TIME, message.subscription_id, message.at_ms]
+    elif isinstance(notice, TimeCame):
+        row = [_TIME, notice.subscription_id, notice.at_ms]
     return json.dumps(row, separators=(",", ":"))
 
 
-def decode_attention(body: str) -> Attention:
-    """Raises NotAttention."""
+def decode_notice(body: str) -> Notice:
+    """Raises NotANotice."""
     try:
         match json.loads(body):
             case ["appended", str(subscription_id), str(incarnation), str(path), str(stream), int(start)]:
@@ -84,11 +84,11 @@ def decode_attention(body: str) -> Attention:
                 return TimeCame(subscription_id, at_ms)
     except ValueError:
         pass
-    raise NotAttention(body[:200])
+    raise NotANotice(body[:200])
 
 
 def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
-    """The message for a stream record of a subscription's item; None for other records. Raises KeyError."""
+    """The notice for a stream record of a subscription's item; None for other records. Raises KeyError."""
     pk: str = record["dynamodb"]["Keys"]["pk"]["S"]
     if record["eventName"] == "REMOVE" or not is_subscription_pk(pk):
         return None
@@ -105,14 +105,14 @@ class Subscribers:
 
     def notify(self, appends: Iterable[WakeMessage], changes: Iterable[Changed]) -> None:
         """Raises what the table or the queue raise: the records must be delivered again then."""
-        messages: dict[str, None] = {encode_attention(change): None for change in changes}
+        notices: dict[str, None] = {encode_notice(change): None for change in changes}
         plain = [append for append in appends if append.key.bucket == PLAIN_BUCKET]
         if plain:
             roster = load_roster(self._table)
             for append in plain:
-                messages |= dict.fromkeys(map(encode_attention, self._concerned(append, roster)))
-        if messages:
-            self._send(list(messages))
+                notices |= dict.fromkeys(map(encode_notice, self._concerned(append, roster)))
+        if notices:
+            self._send(list(notices))
 
     def _concerned(self, append: WakeMessage, roster: Sequence[RosterEntry]) -> list[Appended]:
         path = append.key.stream_id
