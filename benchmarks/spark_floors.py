@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 )
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
+from tidemark.log.pack_format import BLOCK_BYTES, PackWriter, inflate_library, read_index
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import BLOCK_BYTES, PackWriter, inflate_library, read_index
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_columns, render_schema
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 

@@ -19,12 +19,12 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from tidemark.log.entries import Batch
+from tidemark.log.pack_format import BLOCK_BYTES, PackWriter
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import SK, encode_batch, encode_pack, encode_stream, log_pk
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import BLOCK_BYTES, PackWriter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.spark.writer.publish import PROBE_SEQ

@@ -19,10 +19,10 @@ import pytest
 from tests.support import BYTES, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.entries import Pack
+from tidemark.log.pack_format import PackIndex
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
-from tidemark.protocol.pack import PackIndex
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.server.serve import _prepared

@@ -14,13 +14,13 @@ import pytest
 
 from tests.support import BYTES, HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
+from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
-from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt

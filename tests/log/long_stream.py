@@ -21,11 +21,11 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.due import schedule
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.pack_format import Packing
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import PACK_INDEX, log_pk
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create

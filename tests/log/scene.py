@@ -16,11 +16,11 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.entries import Entry, Pack
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import decode_entry
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append

@@ -15,12 +15,12 @@ from tests.simulation.scheduler import Turns
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.entries import Batch, Checksums, Pack, Tombstone
+from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.packs import blocks_of
 from tidemark.log.read import read_page
 from tidemark.log.schema import encode_batch
 from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.tail import Tail
 from tidemark.service import catalog, start_point
 from tidemark.service.append import append

@@ -33,11 +33,11 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log import packs, tails
 from tidemark.log.chain import ChainWalk
 from tidemark.log.due import due_entries
+from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import DueKind, StreamRecord
 from tidemark.log.schema import INCARNATION
 from tidemark.log.table import Condition, equals
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.service.read import read

@@ -15,6 +15,7 @@ from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.pack_format import Packing
 from tidemark.protocol.errors import (
     Conflict,
     Malformed,
@@ -23,7 +24,6 @@ from tidemark.protocol.errors import (
     RetentionGone,
     StreamNotFound,
 )
-from tidemark.protocol.pack import Packing
 from tidemark.protocol.retention import Retention, contiguous_end
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append

@@ -12,7 +12,9 @@ import orjson
 import pytest
 
 from tidemark.log import schema
+from tidemark.log.combining import Mail, Mailed
 from tidemark.log.entries import Batch, Pack, Tombstone
+from tidemark.log.pack_format import BlockEntry, PackIndex
 from tidemark.log.records import (
     BucketRecord,
     Due,
@@ -27,9 +29,7 @@ from tidemark.log.records import (
 from tidemark.protocol.append import Append
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
-from tidemark.protocol.mail import Mail, Mailed
 from tidemark.protocol.messages import Messages, StoredBody, parse_content_type
-from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey

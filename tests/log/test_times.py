@@ -8,11 +8,11 @@ import pytest
 from tests.log.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.http.catalog import render_stats
+from tidemark.log.pack_format import Packing
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import catalog, start_point
 from tidemark.service.append import append

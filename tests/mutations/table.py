@@ -91,10 +91,10 @@ MUTATIONS = (
     ),
     mutation(
         "the checksum of a pack's block is not checked",
-        "protocol/pack.py",
+        "log/pack_format.py",
         "if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:",
         "if len(stored) != entry.stored_bytes:",
-        "protocol/test_pack.py",
+        "log/test_pack_format.py",
     ),
     mutation(
         "the checksum of a batch is not checked",
@@ -252,10 +252,10 @@ MUTATIONS = (
     ),
     mutation(
         "mail is committed by the second batch, though the first one holds it",
-        "protocol/mail.py",
+        "log/combining.py",
         "return box == self.last_start and self.holds(mail_id) is None",
         "return box == self.last_start",
-        "protocol/test_mail.py",
+        "log/test_combining.py",
     ),
     mutation(
         "a webhook may lead into the private network",

@@ -19,6 +19,7 @@ from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import Breaker, NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
+from tidemark.log.pack_format import Packing
 from tidemark.log.records import Waiter
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format
 from tidemark.log.waiters import all_waiters, put_waiter
@@ -27,7 +28,6 @@ from tidemark.ops.copy_table import CannotCopy, Copy, main
 from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.catalog import list_streams

@@ -27,7 +27,9 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
+from tidemark.log.combining import COMBINED_INLINE_BYTES, ChainEnd, Mail
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.pack_format import Packing
 from tidemark.log.schema import decode_mail
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
@@ -39,9 +41,7 @@ from tidemark.protocol.errors import (
     StreamClosed,
     StreamNotFound,
 )
-from tidemark.protocol.mail import COMBINED_INLINE_BYTES, ChainEnd, Mail
 from tidemark.protocol.messages import Messages
-from tidemark.protocol.pack import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create

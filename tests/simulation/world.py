@@ -19,11 +19,12 @@ from tests.simulation.table import SimulatedTable
 from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
+from tidemark.log import combining as combining_rules
+from tidemark.log.combining import fits_mail
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.pack_format import Packing
 from tidemark.log.tails import RecentBatches
-from tidemark.protocol import mail, tail, turns
-from tidemark.protocol.mail import fits_mail
-from tidemark.protocol.pack import Packing
+from tidemark.protocol import tail
 from tidemark.service import append, combine, create
 from tidemark.service.stores import MEGABYTE, Stores
 
@@ -57,8 +58,8 @@ def combining(*, forced: bool) -> Iterator[None]:
 
     with (
         patch.object(append._Attempt, "combines", fits),
-        patch.object(mail, "MAX_APPENDS", 3),
-        patch.object(turns, "RECEIPTS_FROM", 1),
+        patch.object(combining_rules, "MAX_APPENDS", 3),
+        patch.object(combining_rules, "RECEIPTS_FROM", 1),
         patch.object(combine, "RECEIPTS_FROM", 1),
         patch.object(combine, "_MAX_LOOKS", 40),
     ):

@@ -11,8 +11,8 @@ import pytest
 from tests.spark.streams import Streams, plan_here, read_here, table_of
 from tests.support import BYTES, JSON
 from tidemark.janitor.sweep import sweep
+from tidemark.log.pack_format import Packing
 from tidemark.log.schema import encode_lengths
-from tidemark.protocol.pack import Packing
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import COLUMNS

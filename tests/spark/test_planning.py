@@ -16,11 +16,11 @@ from tests.support import BYTES, HOUR_MS, Process, World, before, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.pack_format import Packing
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format, log_pk
 from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below

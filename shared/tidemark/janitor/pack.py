@@ -26,6 +26,7 @@ from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
 from tidemark.log.entries import Batch, Entry, Pack
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.pack_format import CorruptPack, PackIndex, PackWriter, decode_index
 from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind, StreamRecord
@@ -41,7 +42,6 @@ from tidemark.observability.metrics import (
 )
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import CorruptPack, PackIndex, PackWriter, decode_index
 from tidemark.service.stores import Stores
 
 #: Each is a request.

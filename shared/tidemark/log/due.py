@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.log.entries import Batch
+from tidemark.log.pack_format import Packing
 from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     DUE_SHARDS,
@@ -21,7 +22,6 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write, equals
 from tidemark.protocol.errors import Damaged, ProtocolError
-from tidemark.protocol.pack import Packing
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919

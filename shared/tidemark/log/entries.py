@@ -9,8 +9,8 @@ from functools import cache
 from typing import Final
 from zlib import crc32
 
-from tidemark.protocol.mail import Mailed
-from tidemark.protocol.pack import BatchTimes, BlockEntry, PackIndex
+from tidemark.log.combining import Mailed
+from tidemark.log.pack_format import BatchTimes, BlockEntry, PackIndex
 from tidemark.protocol.tail import Tail
 
 
@@ -110,7 +110,7 @@ class Batch(_Written):
     The bytes are in `data`, or, where that is None, in the blob named `blob`. A fork may inherit a part
     of a batch; `blob_bytes` is then how long the whole blob is.
     `appends` counts the messages of each append, where the batch holds several appends.
-    `mailed` names the appends in it, in order, where they were combined (`protocol/mail.py`).
+    `mailed` names the appends in it, in order, where they were combined (`log/combining.py`).
     One that was read from a pack has `times`: when each of the batches in it was written, the last of them
     at `time_ms`.
     """

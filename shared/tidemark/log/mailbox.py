@@ -1,4 +1,4 @@
-"""The boxes of a stream: appends that any writer may commit (`protocol/mail.py`)."""
+"""The boxes of a stream: appends that any writer may commit (`log/combining.py`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from tidemark.log.combining import MAX_APPENDS, Mail
 from tidemark.log.entries import Batch, Entry
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import (
@@ -22,7 +23,6 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.mail import MAX_APPENDS, Mail
 
 #: The most mail that one query of a box returns; the rest goes into the next batch, or into another box.
 MAX_FOUND: Final = MAX_APPENDS

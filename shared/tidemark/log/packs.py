@@ -15,6 +15,7 @@ from typing import Final
 
 from tidemark.log.entries import Batch, Checksums, Pack, UnreadBlock
 from tidemark.log.lifecycle import is_live, retains_from
+from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_columns
 from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     APPEND_ID,
@@ -30,7 +31,6 @@ from tidemark.log.schema import (
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.pack import BatchTimes, CorruptPack, decode_columns
 from tidemark.protocol.tail import Tail
 
 FetchRange = Callable[[str, int, int], bytes]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
+from tidemark.log.combining import ChainEnd, Mailed
 from tidemark.log.entries import Batch, Pack
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.expiry import is_expired
-from tidemark.protocol.mail import ChainEnd, Mailed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 

@@ -26,10 +26,10 @@ from tidemark.http.backend import in_turns
 from tidemark.janitor.sweep import sweep
 from tidemark.log.entries import Batch, Pack
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.pack_format import Packing
 from tidemark.log.schema import PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
-from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by

@@ -62,6 +62,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.combining import MAIL_BYTES, SMALL_CROWD, fits_mail
 from tidemark.log.due import schedule_packing
 from tidemark.log.entries import Batch, Checksums, Entry, Tombstone
 from tidemark.log.records import StreamRecord
@@ -69,11 +70,9 @@ from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.mail import MAIL_BYTES, fits_mail
 from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.turns import SMALL_CROWD
 from tidemark.service.combine import combine
 from tidemark.service.crowd import (
     CROWD,

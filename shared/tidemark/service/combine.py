@@ -1,10 +1,10 @@
 """Combining: of many writers on one stream, one commits what all of them have posted.
 
-A writer that has lost the race for the tail posts its append as mail (`protocol/mail.py`), and looks into
+A writer that has lost the race for the tail posts its append as mail (`log/combining.py`), and looks into
 the box and for the next batch. One of these writers commits all mail in the box with the same conditional
 write as every append. Each append is decided in order, as group commit does within a process. The others find
-their outcomes in that batch. There is no lock, no lease and no transaction: whose turn it is
-(`protocol/turns.py`) only saves writes, and any writer may commit at any time (`docs/internals/races.md`).
+their outcomes in that batch. There is no lock, no lease and no transaction: whose turn it is only saves
+writes, and any writer may commit at any time (`docs/internals/races.md`).
 
 | state  | what happens                                                     | next                     |
 | ------ | ---------------------------------------------------------------- | ------------------------ |
@@ -38,6 +38,24 @@ from typing import Final
 
 from tidemark.blobs import joined_key
 from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.combining import (
+    COMBINED_INLINE_BYTES,
+    MAIL_ID_BYTES,
+    RECEIPTS_FROM,
+    Crowding,
+    Mail,
+    Mailed,
+    boxes_to_look_into,
+    fitting,
+    is_complete,
+    is_refused,
+    linger_seconds,
+    may_lead,
+    open_mail,
+    pause_seconds,
+    rank,
+    waits_for_senders,
+)
 from tidemark.log.due import schedule_packing
 from tidemark.log.entries import Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.mailbox import collect, find_entry, find_receipt, post, put_receipt
@@ -51,22 +69,9 @@ from tidemark.protocol.errors import (
     StreamGone,
     StreamNotFound,
 )
-from tidemark.protocol.mail import COMBINED_INLINE_BYTES, MAIL_ID_BYTES, Mail, Mailed, fitting, open_mail
 from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.turns import (
-    RECEIPTS_FROM,
-    Crowding,
-    boxes_to_look_into,
-    is_complete,
-    is_refused,
-    linger_seconds,
-    may_lead,
-    pause_seconds,
-    rank,
-    waits_for_senders,
-)
 from tidemark.service.crowd import THROTTLED_MS, back_later
 from tidemark.service.decide import NONE_KNOWN, decide
 from tidemark.service.load import Known, head_from, load_head, reload_tail
@@ -185,7 +190,7 @@ class _Combining:
         return self._commit() if self._is_its_turn() else self._wait()
 
     def _refused(self) -> Outcome | Known | None:
-        """A refusal on the head's tail is final (`protocol/mail.py`), even if the mail is still open. It
+        """A refusal on the head's tail is final (`log/combining.py`), even if the mail is still open. It
         counts only on a fresh read.
 
         But a producer's item may cause the refusal, and it is ahead of the head if the next batch is there.

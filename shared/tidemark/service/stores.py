@@ -23,13 +23,13 @@ from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.entries import Batch
 from tidemark.log.format import check_format
+from tidemark.log.pack_format import Packing
 from tidemark.log.packs import Piece, fill_blocks
 from tidemark.log.records import Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.messages import ContentType, Messages, StoredBody, parse_messages
-from tidemark.protocol.pack import Packing
 from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import orjson
 
+from tidemark.log.combining import MAIL_ID_BYTES, Mailed
 from tidemark.log.entries import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
+from tidemark.log.pack_format import CorruptPack, PackIndex, decode_index
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.mail import MAIL_ID_BYTES, Mailed
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -81,7 +81,7 @@ PRODUCERS: Final = "p"  # JSON, deflated where it is long: the most recent produ
 OVERFLOWED: Final = "o"  # some producer has an item of its own
 COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
 CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and behind it: 4 bytes each
-PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
+PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`log/pack_format.py`)
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."

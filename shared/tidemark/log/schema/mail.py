@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from tidemark.log.combining import Mail
 from tidemark.log.entries import Batch, Entry
 from tidemark.log.schema.batches import (
     MESSAGE_LENGTHS,
@@ -22,7 +23,6 @@ from tidemark.log.schema.batches import (
 )
 from tidemark.log.schema.items import BLOB, END, PK, SK, TTL, Item, Key, binary, make_key
 from tidemark.protocol.append import Append
-from tidemark.protocol.mail import Mail
 from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim, ProducerState

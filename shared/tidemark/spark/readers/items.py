@@ -20,6 +20,7 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
+from tidemark.log.pack_format import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library
 from tidemark.log.schema import (
     BLOB,
     END,
@@ -34,7 +35,6 @@ from tidemark.log.schema import (
 from tidemark.log.schema.batches import inflate
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
-from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library
 from tidemark.spark.clients.storage import ExplainingDynamoDB
 
 #: Enough of an item to know where its messages end.

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.pack import (
+from tidemark.log.pack_format import (
     BLOCK_BYTES,
     MAGIC,
     BatchTimes,

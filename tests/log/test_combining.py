@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.protocol import mail as rules
+from tidemark.log import combining as rules
+from tidemark.log.combining import MAIL_LIVES_MS, ChainEnd, Mail, Mailed, fits_mail, fitting, open_mail
 from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
 from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceRegression, StreamClosed
-from tidemark.protocol.mail import MAIL_LIVES_MS, ChainEnd, Mail, Mailed, fits_mail, fitting, open_mail
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import Tail
