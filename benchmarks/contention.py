@@ -27,7 +27,7 @@ from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.virtual_time import VirtualTime
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.messages import parse_content_type

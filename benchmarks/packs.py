@@ -32,7 +32,7 @@ from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
 from tidemark.janitor.sweep import sweep
 from tidemark.log import pack_format
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.stream_key import StreamKey

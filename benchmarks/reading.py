@@ -23,7 +23,7 @@ from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.entries import Batch
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import encode_batch, encode_stream, log_pk

@@ -25,7 +25,7 @@ from tidemark.blobs import BlobStore
 from tidemark.local import engines
 from tidemark.local.emulators import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.append import Outcome

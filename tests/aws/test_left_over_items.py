@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tidemark.aws.dynamodb import DynamoDB
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import Busy
 
 KEYS: list[Any] = [{"pk": {"S": "log/inc"}, "sk": {"S": str(number)}} for number in range(25)]

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.virtual_time import Concurrently, VirtualLoop, greenlet_spawn, sleep
 from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
     OutcomeUnknown,

@@ -61,7 +61,7 @@ MUTATIONS = (
     ),
     mutation(
         "the trigger and the readers may read what was there a while ago",
-        "log/dynamodb.py",
+        "log/dynamodb_table.py",
         'self._call("Query", ConsistentRead=True, ',
         'self._call("Query", ConsistentRead=False, ',
         "wake/test_interleavings_of_the_code.py",
@@ -246,7 +246,7 @@ MUTATIONS = (
     mutation(
         "a write that meets itself counts as lost",
         "log/append.py",
-        "if winner.append_id != batch.append_id:",
+        "if winner.append_id != entry.append_id:",
         "if True:",
         "faults/test_rules_of_the_proof.py",
     ),

@@ -11,7 +11,7 @@ from tests.simulation.table import SimulatedTable
 from tests.support import Calls, Clock, Process, World
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 

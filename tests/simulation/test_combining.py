@@ -28,7 +28,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
 from tidemark.log.combining import COMBINED_INLINE_BYTES, ChainEnd, Mail
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.pack_format import Packing
 from tidemark.log.schema import decode_mail
 from tidemark.protocol.append import Outcome

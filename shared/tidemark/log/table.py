@@ -1,6 +1,6 @@
 """The one seam to the table: few calls, conditions and changes as data, and an exception for every refusal.
 
-`log/dynamodb.py` says them to DynamoDB; `engine/table.py` carries them out in this process.
+`log/dynamodb_table.py` says them to DynamoDB; `engine/table.py` carries them out in this process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tidemark.aws.account import Account
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
 from tidemark.subscriptions.signing_keys import (
     PUBLISHED_BEFORE_MS,

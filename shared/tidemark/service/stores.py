@@ -20,7 +20,7 @@ from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.entries import Batch
 from tidemark.log.format import check_format
 from tidemark.log.pack_format import Packing

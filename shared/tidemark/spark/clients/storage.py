@@ -17,7 +17,7 @@ from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs import BlobStore
-from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.errors import (
     Busy,
