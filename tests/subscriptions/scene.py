@@ -14,7 +14,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append
 from tidemark.service.load import load_head
-from tidemark.subscriptions.configuration import SubscriptionKind, configure
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind, normalize
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import Subscribed, require_subscription, subscribe
 from tidemark.subscriptions.notices import (
@@ -152,12 +152,9 @@ class Scene:
 
     def subscribe(self, name: str = "s", **asked: Any) -> Subscribed:
         webhook = {"webhook_url": URL} if asked.pop("webhook", False) else {"wake_stream": POOL}
-        settings: dict[str, Any] = {
-            "pattern": "events/*", "streams": (), "webhook_url": None, "wake_stream": None,
-            "lease_ttl_ms": 30_000, "description": None,
-        }  # fmt: skip
         kind = SubscriptionKind.WEBHOOK if "webhook_url" in webhook else SubscriptionKind.PULL_WAKE
-        return subscribe(self.writer.stores, name, configure(kind, **settings | webhook | asked))
+        wanted = SubscriptionConfiguration(kind, **{"pattern": "events/*"} | webhook | asked)
+        return subscribe(self.writer.stores, name, normalize(wanted))
 
     def claim(self, worker: str = "w1", name: str = "s") -> Any:
         return claim(self.worker.stores, name, worker)

@@ -16,9 +16,9 @@ from tidemark.subscriptions.configuration import (
     SubscriptionKind,
     check_subscription_id,
     configuration_hash,
-    configure,
     literal_prefix,
     matches,
+    normalize,
 )
 
 
@@ -54,17 +54,8 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, path: str) -> N
 
 
 WEBHOOK, PULL_WAKE = SubscriptionKind.WEBHOOK, SubscriptionKind.PULL_WAKE
-ASKED: dict[str, Any] = {
-    "pattern": "/events/*/",
-    "streams": ["b", "/a/", "b"],
-    "webhook_url": None,
-    "wake_stream": "wake/pool",
-    "lease_ttl_ms": 30_000,
-    "description": None,
-}
-
-
-MADE = configure(PULL_WAKE, **ASKED)
+ASKED = SubscriptionConfiguration(PULL_WAKE, "/events/*/", ("b", "/a/", "b"), wake_stream="wake/pool")
+MADE = normalize(ASKED)
 
 
 def test_paths_lose_their_outer_slashes_and_repetitions() -> None:
@@ -91,7 +82,7 @@ def test_paths_lose_their_outer_slashes_and_repetitions() -> None:
 )
 def test_what_makes_no_sense_is_refused(kind: SubscriptionKind, asked: dict[str, Any]) -> None:
     with pytest.raises(InvalidSubscription):
-        configure(kind, **ASKED | asked)
+        normalize(replace(ASKED, kind=kind, **asked))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +102,7 @@ def test_every_part_of_the_configuration_is_in_its_hash(change: dict[str, Any]) 
 
 
 def test_a_wake_stream_never_matches_its_own_pattern() -> None:
-    made = configure(PULL_WAKE, **ASKED | {"pattern": "**"})
+    made = normalize(replace(ASKED, pattern="**"))
     assert made.follows("events/a")
     assert not made.follows("wake/pool")
 

@@ -4,11 +4,10 @@ handlers. OpenAPI has their types."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Concatenate, Final, Literal, NotRequired, ParamSpec, TypeVar, cast
 
-from fastapi import APIRouter, Depends, Query, Security
+from fastapi import APIRouter, Query, Security
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -32,6 +31,7 @@ from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
+from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.stores import Stores
@@ -41,8 +41,8 @@ from tidemark.subscriptions.configuration import (
     MAX_STREAMS,
     SubscriptionConfiguration,
     SubscriptionKind,
-    configure,
     literal_prefix,
+    normalize,
     stream_path,
 )
 from tidemark.subscriptions.deliveries import LinkType, PendingDescription, render_pending
@@ -91,15 +91,16 @@ class CreateSubscription(BaseModel):
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
-        configuration = configure(
+        asked = SubscriptionConfiguration(
             SubscriptionKind(self.type),
-            pattern=self.pattern,
-            streams=self.streams or (),
-            webhook_url=self.webhook.url if self.webhook else None,
-            wake_stream=self.wake_stream,
-            lease_ttl_ms=self.lease_ttl_ms,
-            description=self.description,
+            self.pattern,
+            tuple(self.streams or ()),
+            self.webhook.url if self.webhook else None,
+            self.wake_stream,
+            self.lease_ttl_ms,
+            self.description,
         )
+        configuration = normalize(asked)
         if configuration.webhook_url is not None:
             parse_webhook_url(configuration.webhook_url, allow_local=allow_local)
         return configuration
@@ -270,7 +271,7 @@ def render_listed(record: SubscriptionRecord) -> ListedSubscription:
         "webhook": None if asked.webhook_url is None else {"url": asked.webhook_url},
         "wake_stream": asked.wake_stream,
         "lease_ttl_ms": asked.lease_ttl_ms,
-        "created_at": _instant(record.created_ms),
+        "created_at": render_instant(record.created_ms),
         "status": "failed" if record.delivery.failed else "active",
         "description": asked.description,
         "wake": render_delivery(record.delivery),
@@ -302,12 +303,7 @@ def render_claim(claimed: Claimed) -> ClaimDescription:
 
 
 def _instant_or_none(ms: int | None) -> str | None:
-    return None if ms is None else _instant(ms)
-
-
-def _instant(ms: int) -> str:
-    """RFC 3339, with milliseconds."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if ms is None else render_instant(ms)
 
 
 # --- handlers -----------------------------------------------------------------------
@@ -331,10 +327,11 @@ _T = TypeVar("_T")
 
 
 async def _ask(
-    request: Request, call: Callable[Concatenate[Stores, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    request: Request, call: Callable[Concatenate[Stores, str, _P], _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    backend = backend_of(request)
-    return await backend.run(partial(call, backend.stores, *args, **kwargs))
+    """About the subscription in the path."""
+    backend, name = backend_of(request), request.path_params["id"]
+    return await backend.run(partial(call, backend.stores, name, *args, **kwargs))
 
 
 def _signing_keys(request: Request) -> SigningKeys | None:
@@ -348,20 +345,12 @@ async def _active_kid(request: Request, keys: SigningKeys) -> str:
     return (await backend.run(partial(keys.active, backend.stores.clock_ms()))).kid
 
 
-def subscription_id(request: Request) -> str:
-    name: str = request.path_params["id"]
-    return name
-
-
-SubscriptionId = Annotated[str, Depends(subscription_id)]
-
-
 @router.get("/subscriptions", dependencies=[Security(ALL_SUBSCRIPTIONS, scopes=["write", "manage"])])
 async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query()]) -> SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
-    asked = page.listing()
-    records, next_cursor = await _ask(
-        request, lifecycle.list_subscriptions, asked.prefix, asked.after, asked.limit
+    backend, asked = backend_of(request), page.listing()
+    records, next_cursor = await backend.run(
+        lambda: lifecycle.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
     return {
         "prefix": asked.prefix,
@@ -378,7 +367,7 @@ async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query(
     status_code=201,
     responses={200: {"description": "There already, the same.", "model": SubscriptionDescription}},
 )
-async def create_subscription(request: Request, name: SubscriptionId, body: CreateSubscription) -> Response:
+async def create_subscription(request: Request, body: CreateSubscription) -> Response:
     """Create a subscription (§6.2)."""
     asked = body.configuration(allow_local=backend_of(request).settings.allows_local_webhooks)
     keys = _signing_keys(request)
@@ -387,88 +376,87 @@ async def create_subscription(request: Request, name: SubscriptionId, body: Crea
     check_may_follow(request, asked)
     if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
         await _active_kid(request, keys)  # Before anything can be delivered.
-    made = await _ask(request, lifecycle.subscribe, name, asked)
-    return JSONResponse(await _describe(request, name), 201 if made.is_new else 200)
+    made = await _ask(request, lifecycle.subscribe, asked)
+    return JSONResponse(await _describe(request), 201 if made.is_new else 200)
 
 
 @router.get(_ONE, dependencies=_SEE, response_model_exclude_unset=True)
 async def describe_subscription(
     request: Request,
-    name: SubscriptionId,
     after: Annotated[str, Query(description="The `streams_after` of the page before.")] = "",
 ) -> SubscriptionDescription:
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    return await _describe(request, name, after)
+    return await _describe(request, after)
 
 
-async def _describe(request: Request, name: str, after: str = "") -> SubscriptionDescription:
-    record = await _ask(request, lifecycle.require_subscription, name)
-    links, next_after = await _ask(request, lifecycle.list_links, record, after, PAGE)
+async def _describe(request: Request, after: str = "") -> SubscriptionDescription:
+    backend, record = backend_of(request), await _ask(request, lifecycle.require_subscription)
+    links, next_after = await backend.run(partial(lifecycle.list_links, backend.stores, record, after, PAGE))
     signing: SigningDescription | None = None
     keys = _signing_keys(request)
     if record.configuration.webhook_url is not None and keys is not None:
         kid = await _active_kid(request, keys)
-        signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend_of(request))}
+        signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend)}
     return render_subscription(record, links, next_after, signing)
 
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
-async def delete_subscription(request: Request, name: SubscriptionId) -> Response:
+async def delete_subscription(request: Request) -> Response:
     """Delete a subscription (§6.3). Deleting what is not there succeeds."""
-    await _ask(request, lifecycle.unsubscribe, name)
+    await _ask(request, lifecycle.unsubscribe)
     return _nothing()
 
 
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
-async def name_streams(request: Request, name: SubscriptionId, body: NameStreams) -> Response:
+async def name_streams(request: Request, body: NameStreams) -> Response:
     """Follow streams by name (§6.4)."""
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
         _check(request, Right.READ, path)
-    await _ask(request, lifecycle.add_streams, name, paths)
+    await _ask(request, lifecycle.add_streams, paths)
     return _nothing()
 
 
 @router.delete(f"{_ONE}/streams/{{path:segments}}", dependencies=_MANAGE, status_code=204)
-async def unname_stream(request: Request, name: SubscriptionId) -> Response:
+async def unname_stream(request: Request) -> Response:
     """Follow a stream by its name no more (§6.4)."""
-    await _ask(request, lifecycle.remove_stream, name, stream_path(request.path_params["path"]))
+    await _ask(request, lifecycle.remove_stream, stream_path(request.path_params["path"]))
     return _nothing()
 
 
 @router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
-async def wake_subscription(request: Request, name: SubscriptionId) -> WakeDescription:
+async def wake_subscription(request: Request) -> WakeDescription:
     """Deliver now (an extension).
 
     The pending wake is delivered now, and not at the time of the next attempt."""
-    return render_delivery((await _ask(request, deliver_now, name)).delivery)
+    return render_delivery((await _ask(request, deliver_now)).delivery)
 
 
 @router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN)
-async def callback(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
+async def callback(request: Request, body: AnswerWake) -> WakeAnswered:
     """A webhook's later answer (§7.1)."""
-    return await _answer(request, name, SubscriptionKind.WEBHOOK, body)
+    return await _answer(request, SubscriptionKind.WEBHOOK, body)
 
 
 @router.post(f"{_ONE}/claim", dependencies=_SEE)
-async def claim_wake(request: Request, name: SubscriptionId, body: ClaimWake) -> ClaimDescription:
+async def claim_wake(request: Request, body: ClaimWake) -> ClaimDescription:
     """A worker takes a wake (§7.2)."""
-    return render_claim(await _ask(request, claim, name, body.worker))
+    return render_claim(await _ask(request, claim, body.worker))
 
 
 @router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN)
-async def ack_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> WakeAnswered:
+async def ack_wake(request: Request, body: AnswerWake) -> WakeAnswered:
     """A worker acknowledges (§7.2)."""
-    return await _answer(request, name, SubscriptionKind.PULL_WAKE, body)
+    return await _answer(request, SubscriptionKind.PULL_WAKE, body)
 
 
 @router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
-async def release_wake(request: Request, name: SubscriptionId, body: AnswerWake) -> Response:
+async def release_wake(request: Request, body: AnswerWake) -> Response:
     """A worker gives a wake back (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
-    await _answer(request, name, SubscriptionKind.PULL_WAKE, released)
+    await _answer(request, SubscriptionKind.PULL_WAKE, released)
     return _nothing()
 
 
@@ -482,11 +470,11 @@ async def webhook_keys(request: Request) -> Response:
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
-async def _answer(request: Request, name: str, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
+async def _answer(request: Request, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
     scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" and token.strip() else None
     answered = Answer(bearer, body.generation, body.wake_id, body.as_acks(), body.done)
-    return {"ok": True, "next_wake": await _ask(request, answer, name, kind, answered)}
+    return {"ok": True, "next_wake": await _ask(request, answer, kind, answered)}
 
 
 def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:

@@ -84,6 +84,11 @@ def _parse_instant_ms(value: str) -> int:
         raise Malformed(f"Stream-Expires-At must be {form}, got {value[:40]!r}") from None
 
 
+def render_instant(ms: int) -> str:
+    """RFC 3339, with milliseconds."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def deadline_ms(expiry: Expiry, touched_ms: int) -> int | None:
     """The first millisecond at which the stream no longer exists; None is never."""
     if expiry.ttl_seconds is not None:

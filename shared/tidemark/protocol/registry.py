@@ -25,7 +25,6 @@ of the end between them, `c <= e < c'`:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Any, Final
@@ -33,6 +32,7 @@ from urllib.parse import quote
 
 import orjson
 
+from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.producer import Claim
 
 REGISTRY_ID: Final = "__registry__"
@@ -105,14 +105,14 @@ def _change(seen: LiveStream, stage: Stage, operation: str, at_ms: int) -> Regis
     }
     if stage is Stage.CLOSED:
         value["closed"] = True
-    headers = {"operation": operation, "timestamp": _timestamp(at_ms)}
+    headers = {"operation": operation, "timestamp": render_instant(at_ms)}
     return _event(seen.stream_id, seen.created_ms, stage, headers, value)
 
 
 def _delete(stream_id: str, at_ms: int, stage: Stage, reason: str | None) -> RegistryEvent:
     headers = {"operation": "delete"}
     if reason is not None:
-        headers |= {"timestamp": _timestamp(at_ms), "reason": reason}
+        headers |= {"timestamp": render_instant(at_ms), "reason": reason}
     return _event(stream_id, at_ms, stage, headers)
 
 
@@ -129,7 +129,3 @@ def _event(
 def _path(stream_id: str) -> str:
     """The stream's path in its URL, behind `/v1/stream/`."""
     return quote(stream_id)
-
-
-def _timestamp(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,8 +7,7 @@ A star inside of a longer segment is a plain character, and so is the segment `%
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -66,13 +65,13 @@ class SubscriptionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionConfiguration:
-    """`streams` are the explicit ones named at the creation, sorted and without repetition."""
+    """`streams` are the explicit ones named at the creation; `normalize` sorts them."""
 
     kind: SubscriptionKind
-    pattern: str | None
-    streams: tuple[str, ...]
-    webhook_url: str | None
-    wake_stream: str | None
+    pattern: str | None = None
+    streams: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    wake_stream: str | None = None
     lease_ttl_ms: int = DEFAULT_LEASE_MS
     description: str | None = None
 
@@ -97,49 +96,34 @@ def check_subscription_id(subscription_id: str) -> str:
     return subscription_id
 
 
-def configure(
-    kind: SubscriptionKind,
-    *,
-    pattern: str | None,
-    streams: Sequence[str],
-    webhook_url: str | None,
-    wake_stream: str | None,
-    lease_ttl_ms: int,
-    description: str | None,
-) -> SubscriptionConfiguration:
+def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     """The configuration in its normal form. Raises InvalidSubscription. Whether the webhook's URL may be
     called is decided elsewhere (`webhook_url.py`)."""
-    if not pattern and not streams:
+    is_webhook = asked.kind is SubscriptionKind.WEBHOOK
+    if not asked.pattern and not asked.streams:
         raise InvalidSubscription("Name what to follow: pattern, streams or both")
-    if not MIN_LEASE_MS <= lease_ttl_ms <= MAX_LEASE_MS:
+    if not MIN_LEASE_MS <= asked.lease_ttl_ms <= MAX_LEASE_MS:
         raise InvalidSubscription(
-            f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}, got {lease_ttl_ms}"
+            f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}, got {asked.lease_ttl_ms}"
         )
-    if kind is SubscriptionKind.WEBHOOK and not webhook_url:
+    if is_webhook and not asked.webhook_url:
         raise InvalidSubscription("A webhook subscription needs webhook.url")
-    if kind is SubscriptionKind.WEBHOOK and wake_stream:
+    if is_webhook and asked.wake_stream:
         raise InvalidSubscription("A webhook subscription has no wake_stream; leave it out")
-    if kind is SubscriptionKind.PULL_WAKE and not wake_stream:
+    if not is_webhook and not asked.wake_stream:
         raise InvalidSubscription("A pull-wake subscription needs wake_stream")
-    if kind is SubscriptionKind.PULL_WAKE and webhook_url:
+    if not is_webhook and asked.webhook_url:
         raise InvalidSubscription("A pull-wake subscription has no webhook; leave it out")
-    if description is not None and len(description.encode()) > MAX_DESCRIPTION_BYTES:
+    if asked.description is not None and len(asked.description.encode()) > MAX_DESCRIPTION_BYTES:
         raise InvalidSubscription(f"description is too long: at most {MAX_DESCRIPTION_BYTES} bytes")
-    paths = tuple(sorted({stream_path(stream) for stream in streams}))
-    wake_path = stream_path(wake_stream) if wake_stream else None
+    paths = tuple(sorted({stream_path(stream) for stream in asked.streams}))
+    wake_path = stream_path(asked.wake_stream) if asked.wake_stream else None
     if len(paths) > MAX_STREAMS:
         raise InvalidSubscription(f"At most {MAX_STREAMS} streams in one request; add the others afterwards")
     if wake_path in paths:
         raise InvalidSubscription("A subscription cannot follow its own wake_stream")
-    return SubscriptionConfiguration(
-        kind=kind,
-        pattern=stream_path(pattern) if pattern else None,
-        streams=paths,
-        webhook_url=webhook_url,
-        wake_stream=wake_path,
-        lease_ttl_ms=lease_ttl_ms,
-        description=description,
-    )
+    pattern = stream_path(asked.pattern) if asked.pattern else None
+    return replace(asked, pattern=pattern, streams=paths, wake_stream=wake_path)
 
 
 def stream_path(path: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tidemark.log.table import Table
 from tidemark.protocol.stream_key import PLAIN_BUCKET
@@ -23,11 +23,6 @@ from tidemark.subscriptions.records import (
 )
 from tidemark.subscriptions.storage import load_followers, load_roster
 from tidemark.wake.notifier import WakeMessage
-
-#: A message to SQS has at most 256 KB; these have a path and an id.
-_APPENDED: Final = "appended"
-_CHANGED: Final = "changed"
-_TIME: Final = "time"
 
 
 class NotANotice(ValueError):
@@ -62,13 +57,15 @@ Notice = Appended | Changed | TimeCame
 
 def encode_notice(notice: Notice) -> str:
     """Plain ASCII: an id or a path may hold characters that no queue accepts."""
-    row: list[str | int] = [_CHANGED, notice.subscription_id]
-    if isinstance(notice, Appended):
-        mark = notice.mark
-        row = [_APPENDED, notice.subscription_id, mark.subscription_incarnation, mark.path]
-        row += [mark.stream_incarnation, mark.start]
-    elif isinstance(notice, TimeCame):
-        row = [_TIME, notice.subscription_id, notice.at_ms]
+    row: list[str | int]
+    match notice:
+        case Appended(name, mark):
+            row = ["appended", name, mark.subscription_incarnation, mark.path, mark.stream_incarnation]
+            row.append(mark.start)
+        case TimeCame(name, at_ms):
+            row = ["time", name, at_ms]
+        case Changed(name):
+            row = ["changed", name]
     return json.dumps(row, separators=(",", ":"))
 
 

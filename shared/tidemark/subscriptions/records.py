@@ -266,10 +266,12 @@ def slow_slot_key(slot: int) -> Key:
     return make_key("slow", f"/{slot}")
 
 
+def signing_key_key(key: SigningKey) -> Key:
+    return make_key(SIGNING_KEYS_PK, f"{render_offset(key.created_ms)}/{key.kid}")
+
+
 def encode_signing_key(key: SigningKey) -> Item:
-    return make_key(SIGNING_KEYS_PK, f"{render_offset(key.created_ms)}/{key.kid}") | {
-        PUBLIC_KEY: {"S": key.public}
-    }
+    return signing_key_key(key) | {PUBLIC_KEY: {"S": key.public}}
 
 
 def decode_signing_key(item: Item) -> SigningKey:

@@ -31,8 +31,13 @@ from tidemark.aws.clients import load_parameter, remove_parameter, save_paramete
 from tidemark.log.table import Table
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.subscriptions.records import SigningKey
-from tidemark.subscriptions.storage import load_signing_keys, publish_signing_key, withdraw_signing_key
+from tidemark.subscriptions.records import (
+    SIGNING_KEYS_PK,
+    SigningKey,
+    decode_signing_key,
+    encode_signing_key,
+    signing_key_key,
+)
 
 #: Begins a place in SSM; any other is a folder.
 SSM: Final = "ssm:"
@@ -103,7 +108,9 @@ class SigningKeys:
         self._loaded: dict[str, Ed25519PrivateKey] = {}
 
     def published(self) -> Sequence[SigningKey]:
-        return load_signing_keys(self._table)
+        """The oldest first."""
+        items, _ = self._table.query(SIGNING_KEYS_PK)
+        return [decode_signing_key(item) for item in items]
 
     def active(self, now_ms: int) -> SigningKey:
         """The key that signs; the first one is made when it is first needed."""
@@ -117,13 +124,13 @@ class SigningKeys:
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
         # Save the private half first, so that every process that sees the public half can sign.
         self._private_keys.save(key.kid, pem)
-        publish_signing_key(self._table, key)
+        self._table.put(encode_signing_key(key))
         return key
 
     def remove(self, key: SigningKey) -> None:
         """Withdraw a key: its signatures are no longer valid. If it is the signing key, another one replaces
         it at once."""
-        withdraw_signing_key(self._table, key)
+        self._table.delete(signing_key_key(key))
         self._private_keys.remove(key.kid)
 
     def sign(self, body: bytes, now_ms: int) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from tidemark.log.records import EndMark
 from tidemark.log.schema import (
@@ -53,7 +54,6 @@ from tidemark.subscriptions import records
 from tidemark.subscriptions.records import (
     PendingMark,
     RosterEntry,
-    SigningKey,
     StreamFollower,
     StreamLink,
     SubscriptionRecord,
@@ -153,11 +153,7 @@ def _as_seen(seen: SubscriptionRecord) -> Condition:
 
 
 def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None:
-    if (
-        existing is None
-        or is_end_mark(existing)
-        or records.decode_subscription(existing).write_id != write_id
-    ):
+    if existing is None or existing.get(records.WRITE_ID) != {"S": write_id}:
         raise SubscriptionChanged from refused
 
 
@@ -212,12 +208,8 @@ def load_links(
 ) -> list[StreamLink]:
     """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
-    found: list[StreamLink] = []
-    for item in _pages(table, records.links_pk(subscription_incarnation), low, limit):
-        found.append(records.decode_link(item))
-        if limit is not None and len(found) == limit:
-            break
-    return found
+    items = _pages(table, records.links_pk(subscription_incarnation), low, limit)
+    return [records.decode_link(item) for item in islice(items, limit)]
 
 
 def put_link_once(table: Table, link: StreamLink) -> None:
@@ -301,22 +293,15 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
         keys.append(records.link_key(incarnation, link.path))
         if link.explicit:
             keys.append(records.follower_key(StreamFollower(link.path, subscription_id, incarnation)))
-    keys += [
-        records.mark_key(records.decode_mark(item)) for item in _pages(table, records.marks_pk(incarnation))
-    ]
+    marks = _pages(table, records.marks_pk(incarnation))
+    keys += [{PK: mark[PK], SK: mark[SK]} for mark in marks]
     # The roster entry goes last: while it is there, appends lead here again.
     keys.append(records.roster_key(incarnation))
     for start in range(0, len(keys), MAX_DELETES):
         table.delete_many(keys[start : start + MAX_DELETES])
 
 
-# --- signing keys -------------------------------------------------------------------
-
-
-def load_signing_keys(table: Table) -> list[SigningKey]:
-    """The published keys, oldest first."""
-    items, _ = table.query(records.SIGNING_KEYS_PK)
-    return [records.decode_signing_key(item) for item in items]
+# --- slots for slow calls -----------------------------------------------------------
 
 
 def take_slow_slot(
@@ -340,15 +325,6 @@ def free_slow_slot(table: Table, slot: int, write_id: str) -> None:
     """Unless it was taken by another one since."""
     with suppress(ConditionFailed):
         table.delete(records.slow_slot_key(slot), equals(records.WRITE_ID, write_id))
-
-
-def publish_signing_key(table: Table, key: SigningKey) -> None:
-    table.put(records.encode_signing_key(key))
-
-
-def withdraw_signing_key(table: Table, key: SigningKey) -> None:
-    item = records.encode_signing_key(key)
-    table.delete({PK: item[PK], SK: item[SK]})
 
 
 def _pages(table: Table, pk: str, low: str = records.SLASH, limit: int | None = None) -> Iterator[Item]:
