@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cpu import ENVIRONMENT, Context, cpu_microseconds, event_of, load_handler, send
-from tidemark.local.engines import LocalServices, create_queue
+from tidemark.local.engines import LocalServices
 
 NUMBERS: Final = (0, 1, 100)
 ROUNDS: Final = 15
@@ -55,7 +55,7 @@ def make_table(services: LocalServices, subscriptions: int) -> tuple[Callable[[]
         "TABLE_NAME": name,
         "BUCKET_NAME": name,
         "QUEUE_PREFIX": f"{name}-",
-        "SUBSCRIPTIONS_QUEUE_URL": create_queue(f"{name}-subscriptions", os.environ),
+        "SUBSCRIPTIONS_QUEUE_URL": services.create_queue(f"{name}-subscriptions"),
     }
     os.environ.update(environment)
     write, notifier, context = load_handler("write"), load_handler("notifier"), Context()

@@ -6,9 +6,8 @@ missing (`tests/conftest.py`).
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
-
-from tidemark.local import emulators
 
 
 class NotAvailable(RuntimeError):
@@ -18,7 +17,7 @@ class NotAvailable(RuntimeError):
 def require_engine(engine: str = "embedded") -> None:
     """Raises NotAvailable. Beside the embedded engine S3 and SQS are ministack's."""
     needed = "moto" if engine == "moto" else "ministack"
-    if not {"moto": emulators.has_moto, "ministack": emulators.has_ministack}[needed]():
+    if importlib.util.find_spec(needed) is None:
         raise NotAvailable(f"needs storage: {needed} is not installed (requirements/dev.txt)")
 
 

@@ -12,11 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.available import NotAvailable, require_engine
+from tests.moto_engine import MotoServices
 from tidemark.local.emulators import environment_for
-from tidemark.local.engines import ENGINES, LocalServices
+from tidemark.local.engines import LocalServices
 
 TESTS = Path(__file__).parent
 
+#: DynamoDB, S3 and SQS, by the name of what DynamoDB is; the first is that of `VIA=lambda`.
+ENGINES: dict[str, Callable[[], LocalServices]] = {
+    "embedded": lambda: LocalServices(in_memory=True),
+    "moto": MotoServices,
+    "ministack": lambda: LocalServices(in_memory=True, engine="ministack"),
+}
 #: The storage contract: what these files say must hold on every engine, and so also on DynamoDB, S3 and SQS.
 #: docs/internals/testing.md lists where the engines differ.
 CONTRACT = frozenset(
@@ -181,7 +188,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     files = {TESTS / name for name in CONTRACT}
     is_fast = "not slow" in metafunc.config.option.markexpr
     if "services" in metafunc.fixturenames and metafunc.definition.path in files and not is_fast:
-        metafunc.parametrize("services", ENGINES, indirect=True, scope="session")
+        metafunc.parametrize("services", list(ENGINES), indirect=True, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -202,7 +209,7 @@ def start_engines() -> Iterator[Callable[[str], LocalServices]]:
 
         def start(engine: str) -> LocalServices:
             if engine not in running:
-                running[engine] = stack.enter_context(LocalServices(in_memory=True, engine=engine))
+                running[engine] = stack.enter_context(ENGINES[engine]())
             return running[engine]
 
         yield start
@@ -218,7 +225,7 @@ def services(
     `services.create_table(name)` and `services.create_bucket(name)`. In the storage contract they are those
     of one engine after the other, elsewhere those of `VIA=lambda`.
     """
-    engine: str = getattr(request, "param", ENGINES[0])
+    engine: str = getattr(request, "param", "embedded")
     require_engine(engine)
     running = start_engines(engine)
     with pytest.MonkeyPatch.context() as patch:

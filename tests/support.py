@@ -22,9 +22,8 @@ from tidemark.aws.dynamodb import DynamoDB, Send, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs import BlobStore
-from tidemark.local import engines
 from tidemark.local.emulators import DEFAULT_REGION
-from tidemark.local.engines import LocalServices
+from tidemark.local.engines import LocalServices, client_of
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.log.tails import RecentBatches
@@ -227,7 +226,7 @@ def make_world(services: LocalServices) -> World:
 
 @cache
 def _clients(environment: frozenset[tuple[str, str]]) -> tuple[Any, Any]:
-    return engines._client("dynamodb", dict(environment)), engines._client("s3", dict(environment))
+    return client_of("dynamodb", dict(environment)), client_of("s3", dict(environment))
 
 
 def a_key(name: str = "a") -> StreamKey:

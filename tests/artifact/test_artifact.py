@@ -36,7 +36,7 @@ from tests.infra.test_template import (
 from tests.support import World, a_key, make_world
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack
-from tidemark.local.engines import LocalServices, create_queue
+from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
@@ -91,7 +91,7 @@ def parameter_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def queue(services: LocalServices) -> str:
     """The URL of the queue that the subscriptions function works off."""
-    return create_queue(SUBSCRIPTIONS, services.environment)
+    return services.create_queue(SUBSCRIPTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.available import require_engine
-from tests.local.polling import is_running
+from tests.local.polling import children_of, is_running
 from tidemark.local.engines import LocalServices
 from tidemark.local.process import EngineFailed
 
-#: Starts the engines on a directory, says their process ids, and waits to be killed.
+#: Starts the engines on a directory, says so, and waits to be killed.
 PARENT = """
 import sys
 from tidemark.local.engines import LocalServices
 with LocalServices(sys.argv[1]) as services:
-    print(*services.pids.values(), flush=True)
+    print("ready", flush=True)
     sys.stdin.read()
 """
 
@@ -36,7 +36,8 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_engines_end_with_a_parent_that_is_killed(parent: subprocess.Popen[str], tmp_path: Path) -> None:
     """The next start, right after it, finds the directory free."""
     assert parent.stdout is not None
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.stdout.readline()
+    pids = children_of(parent.pid)
     assert pids
     assert all(is_running(pid) for pid in pids)
     parent.kill()
@@ -47,14 +48,13 @@ def test_engines_end_with_a_parent_that_is_killed(parent: subprocess.Popen[str],
 def test_what_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="unknown services: kafka"):
         LocalServices(in_memory=True, only=["kafka"]).start()
-    monkeypatch.setattr("tidemark.local.emulators.has_ministack", lambda: False)
+    monkeypatch.setattr("tidemark.local.emulators.find_spec", lambda _: None)
     with pytest.raises(EngineFailed, match="ministack is not installed; `make run` installs it"):
         LocalServices(tmp_path / "data").start()
 
 
-def test_a_run_in_memory_leaves_no_directory_behind() -> None:
-    with LocalServices(in_memory=True, only=["dynamodb"]) as services:
-        assert services._directory is not None
-        path = services._directory.path
-        assert path.is_dir()
-    assert not path.exists()
+def test_a_run_in_memory_leaves_no_directory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with LocalServices(in_memory=True, only=["dynamodb"]):
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())

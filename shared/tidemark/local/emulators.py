@@ -1,18 +1,15 @@
-"""The emulators of AWS, each a Python process, and the environment that leads boto3 to them.
+"""ministack, an emulator of AWS as a process, and the environment that leads boto3 to local engines.
 
-ministack is S3 and SQS for `VIA=lambda`, and DynamoDB for tests that compare engines. moto is all three, in
-memory: a development dependency (requirements/dev.txt), on which most Python tests for AWS stand. It is an
-independent judge of what the embedded engine answers in DynamoDB's protocol.
+It is S3 and SQS for `VIA=lambda`, and DynamoDB too for the fixture `tidemark_aws` and for tests.
 """
 
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import os
-import re
 import sys
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -61,19 +58,10 @@ def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
     return given if any(environment.get(name) for name in CREDENTIALS) else dict(DUMMY_CREDENTIALS)
 
 
-MINISTACK_PACKAGE = "ministack"
 MINISTACK_SERVER = "tidemark.local.ministack_server"
 #: Not AWS_*: those of the user must neither reach the emulator nor be needed by it. The credentials alone
 #: do: presigned URLs are signed with them, and it verifies those.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
-
-#: An access key of twelve digits is the account that it acts for; every other one acts for this account.
-ACCOUNT = re.compile("[0-9]{12}")
-DEFAULT_ACCOUNT = "000000000000"
-
-
-def has_ministack() -> bool:
-    return importlib.util.find_spec(MINISTACK_PACKAGE) is not None
 
 
 class Ministack:
@@ -89,16 +77,9 @@ class Ministack:
     def endpoint(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
 
-    @property
-    def buckets(self) -> Path:
-        """With `s3_directory`: each bucket is a directory in here, and each object a file by its key."""
-        assert self.s3_directory is not None
-        access_key = credentials_of(os.environ).get("AWS_ACCESS_KEY_ID", "")
-        return self.s3_directory / (access_key if ACCOUNT.fullmatch(access_key) else DEFAULT_ACCOUNT)
-
     def start(self, descriptors: tuple[int, ...] = ()) -> None:
         """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""
-        if not has_ministack():
+        if find_spec("ministack") is None:
             raise EngineFailed("ministack is not installed; `make run` installs it (requirements/local.txt)")
         with listening_socket(LOOPBACK, 0) as listener:
             self.port = port_of(listener)
@@ -110,71 +91,26 @@ class Ministack:
         self.child.wait_until(self._is_ready)
 
     def _environment(self) -> Mapping[str, str]:
-        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        return (
-            environment
-            | credentials_of(os.environ)
-            | {
-                "SERVICES": ",".join(sorted(self.services)),
-                "GATEWAY_PORT": str(self.port),
-                "MINISTACK_HOST": LOOPBACK,
-                "LOG_LEVEL": "WARNING",
-                "IOT_MTLS_ENABLED": "0",
-                "SFTP_ENABLED": "0",
-                # It removes containers that it takes for its own: let it find no Docker at all.
-                "DOCKER_HOST": "unix:///nonexistent",
-                "S3_PERSIST": "0" if self.s3_directory is None else "1",
-                "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
-            }
-        )
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        return {
+            **inherited,
+            **credentials_of(os.environ),
+            "SERVICES": ",".join(sorted(self.services)),
+            "GATEWAY_PORT": str(self.port),
+            "MINISTACK_HOST": LOOPBACK,
+            "LOG_LEVEL": "WARNING",
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            # It removes containers that it takes for its own: let it find no Docker at all.
+            "DOCKER_HOST": "unix:///nonexistent",
+            "S3_PERSIST": "0" if self.s3_directory is None else "1",
+            "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
+        }
 
     def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)
         try:
             connection.request("GET", "/_ministack/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
-
-
-#: moto itself, and what its server stands on.
-MOTO_PACKAGES = ("moto", "flask", "flask_cors")
-MOTO_SERVER = "tidemark.local.moto_server"
-
-
-def has_moto() -> bool:
-    return all(importlib.util.find_spec(package) is not None for package in MOTO_PACKAGES)
-
-
-class Moto:
-    """A running moto, for whichever services it is asked for."""
-
-    def __init__(self, log_path: Path) -> None:
-        self.child = Child("moto", log_path)
-        self.port = 0
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}"
-
-    def start(self, descriptors: tuple[int, ...] = ()) -> None:
-        """Returns at once; `wait_until_ready` tells whether it works."""
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        with listening_socket(LOOPBACK, 0) as listener:
-            self.port = port_of(listener)
-            command = [sys.executable, "-m", MOTO_SERVER, str(listener.fileno())]
-            self.child.start(command, inherited | DUMMY_CREDENTIALS, (*descriptors, listener.fileno()))
-
-    def wait_until_ready(self) -> None:
-        """Raises EngineFailed."""
-        self.child.wait_until(self._is_ready)
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)
-        try:
-            connection.request("GET", "/moto-api/data.json")
             return connection.getresponse().status == 200
         except OSError:
             return False

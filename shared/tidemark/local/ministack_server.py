@@ -1,8 +1,8 @@
 """The ministack process itself: `python -m tidemark.local.ministack_server <listening descriptor>`.
 
 ministack's own command would do, but for four things: it takes a port and not a socket, it outlives its
-parent, its S3 acknowledges an object that is only in the page cache (kill -9 keeps it, a power cut does
-not) or, on a full disk, not even there, and its SQS hands on a message after up to 100 ms.
+parent, its S3 acknowledges an object that a full disk did not take, and its SQS hands on a message after up
+to 100 ms. An object survives kill -9, but no power cut, because it is not synced.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
@@ -30,17 +31,13 @@ WRITER = "_atomic_write"
 #: ministack's event for "a message was sent".
 SIGNAL = "esm_wake"
 
-#: Directories whose own entry is known to be on disk.
-_settled: set[Path] = set()
-
 
 def main(descriptor: int) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     if s3.S3_PERSIST:
         if not hasattr(s3, WRITER):
             raise SystemExit(f"this ministack has no {WRITER}: install the pinned version")
-        setattr(s3, WRITER, _durable_write)
-        _settled.add(Path(s3.DATA_DIR))
+        setattr(s3, WRITER, _or_end(getattr(s3, WRITER)))
     _make_prompt()
     asyncio.run(serve(app.app, _configuration(descriptor)))
 
@@ -54,26 +51,18 @@ def _configuration(descriptor: int) -> Config:
     return config
 
 
-def _durable_write(fpath: str, data: bytes | str, *, text: bool = False) -> None:
-    """In place of ministack's own: the file and its name are on disk when this returns.
+def _or_end(write: Callable[..., None]) -> Callable[..., None]:
+    """ministack would log a failure, and acknowledge the object all the same: here it ends the process."""
 
-    The caller would log an error and acknowledge the object all the same: a failure ends the process.
-    """
-    try:
-        path = Path(fpath)
-        unfinished = path.with_name(f"{path.name}.tmp")
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(str(data).encode() if text else bytes(data))  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        _sync_directory(path.parent)
-        _settle(path.parent)
-    except OSError:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+    def writing(*arguments: Any, **named: Any) -> None:
+        try:
+            write(*arguments, **named)
+        except OSError:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    return writing
 
 
 class Arrivals:
@@ -100,23 +89,6 @@ def _make_prompt() -> None:
     setattr(sqs, SIGNAL, arrivals)
     clock = SimpleNamespace(iscoroutine=asyncio.iscoroutine, sleep=arrivals.sleep)
     setattr(sqs, "asyncio", clock)  # noqa: B010 - it is not declared as an attribute
-
-
-def _settle(directory: Path) -> None:
-    """A directory that was just made exists only once the one above it is on disk as well."""
-    if directory in _settled or directory == directory.parent:
-        return
-    _settle(directory.parent)
-    _sync_directory(directory.parent)
-    _settled.add(directory)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

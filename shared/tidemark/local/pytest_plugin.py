@@ -18,13 +18,13 @@ def tidemark_url() -> Iterator[str]:
 
 @pytest.fixture
 def tidemark_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The table, the bucket and the queue of a stack in moto, empty for each test: the environment that a
-    function of the stack has, which is set."""
+    """The table, the bucket and the queue of a stack in ministack, empty for each test: the environment that
+    a function of the stack has, which is set."""
     from tidemark.local.engines import LocalServices
     from tidemark.settings import Settings
 
     names = Settings()
-    with LocalServices(in_memory=True, engine="moto") as services:
+    with LocalServices(in_memory=True, engine="ministack") as services:
         services.create_table(names.table_name)
         services.create_bucket(names.bucket_name)
         queue_url = services.create_queue(f"{names.table_name}-subscriptions")
