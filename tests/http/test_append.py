@@ -109,6 +109,8 @@ def test_a_closed_stream_gets_409_before_any_other_check(door: Door, make_stream
         (JSON | {"Stream-Seq": "1"}, b"1"),
         (JSON | CLOSE, b"1"),
         (gap, b"x"),
+        (TEXT, b""),
+        ({}, b"no type"),
     ):
         check_closed(door.post(path, headers, body), "0000000000000004")
     door.put(f"{path}/json", JSON | CLOSE)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from starlette.requests import Request
 
 from tidemark.aws.sqs import Queues, receiving_client, sqs_client
-from tidemark.http.headers import timed
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
@@ -28,6 +29,32 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+
+
+#: Seconds that the request under way has waited for storage so far.
+_spent: Final[ContextVar[list[float] | None]] = ContextVar("spent", default=None)
+
+
+def begin_storage_time() -> list[float]:
+    """For the request that is under way: the calls that it awaits add their time."""
+    spent = [0.0]
+    _spent.set(spent)
+    return spent
+
+
+def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The same call, whose time counts as storage."""
+
+    async def calling(*arguments: Any) -> Any:
+        started = perf_counter()
+        try:
+            return await call(*arguments)
+        finally:
+            spent = _spent.get()
+            if spent is not None:
+                spent[0] += perf_counter() - started
+
+    return calling
 
 
 class Poll(Protocol):

@@ -1,4 +1,4 @@
-"""Headers that every response carries, errors included: browser security (§12.7) and CORS.
+"""Headers that every response carries, errors included: browser security (§12.7), CORS and times.
 
 The list of headers that a page may read is half of the response to an append. A browser sends `Origin` with
 each request that writes, so responses to writes without it leave the list out. A response to a read may be
@@ -7,40 +7,13 @@ cached and sent to any client, so it always has the list.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.http.backend import begin_storage_time
 from tidemark.observability.metrics import PROCESS
-
-#: Seconds that the request under way has waited for storage so far.
-_spent: Final[ContextVar[list[float] | None]] = ContextVar("spent", default=None)
-
-
-def begin() -> list[float]:
-    """Start timing for the current request; the calls that it awaits add their time."""
-    spent = [0.0]
-    _spent.set(spent)
-    return spent
-
-
-def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same call, whose time counts as storage."""
-
-    async def calling(*arguments: Any) -> Any:
-        started = perf_counter()
-        try:
-            return await call(*arguments)
-        finally:
-            spent = _spent.get()
-            if spent is not None:
-                spent[0] += perf_counter() - started
-
-    return calling
-
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
@@ -116,7 +89,7 @@ class ResponseHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method, started, spent = scope["method"], perf_counter(), begin()
+        method, started, spent = scope["method"], perf_counter(), begin_storage_time()
         is_no_page = method in _WRITING and not any(name == b"origin" for name, _ in scope["headers"])
 
         async def send_with_headers(message: Message) -> None:

@@ -241,14 +241,9 @@ async def parse_append(request: Request) -> AppendRequest:
     stream_seq = parse_stream_seq(single_header(request, "Stream-Seq"))
     if_match = parse_if_match(header(request, "If-Match"))
     body = await read_body(request)
-    close = is_closing(request)
-    if not body and not close:
-        raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
     # A close without a body ignores whatever type a client attaches by habit (§5.2).
     body_type = parse_body_type(request) if body else None
-    if body and body_type is None:
-        raise Malformed("Content-Type is missing: it must be the stream's own")
-    return AppendRequest(body_type, body, close, stream_seq, claim, if_match)
+    return AppendRequest(body_type, body, is_closing(request), stream_seq, claim, if_match)
 
 
 def parse_read(request: Request) -> ReadRequest:

@@ -337,7 +337,7 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
             if not request.body:
                 raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
             if request.content_type is None:
-                raise Malformed("Content-Type is missing")
+                raise Malformed("Content-Type is missing: it must be the stream's own")
             if request.content_type.essence != content_type.essence:
                 raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
             messages = stores.parse(content_type, request.body)
