@@ -63,13 +63,12 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
 
 
 def error_response(request: Request, error: ProtocolError) -> Response:
-    message = error.message
+    message, headers = error.message, dict(error.headers)
     if HAS_TOKEN in request.scope:
         message = _WITH_TOKEN.get(message, message)
     if isinstance(error, SubscriptionError):
-        told = {"code": error.code, "message": message, **error.details}
-        return response(error.status, told, error.headers)
-    return response(error.status, message, error.headers)
+        return response(error.status, {"code": error.code, "message": message, **error.details}, headers)
+    return response(error.status, message, headers)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

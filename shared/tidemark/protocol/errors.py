@@ -59,19 +59,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from tidemark.protocol.offset import render_offset
 
+_IN_FIVE_SECONDS: Final[Mapping[str, str]] = {"Retry-After": "5"}
+
 
 class ProtocolError(Exception):
-    """A request that cannot be carried out; nothing has changed."""
+    """A request that cannot be carried out; nothing has changed. A fact that needs no values has its message
+    and headers in its class."""
 
     status = 400
+    message = ""
+    headers: Mapping[str, str] = {}
 
-    def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.headers = dict(headers or {})
+    def __init__(self, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        if message is not None:
+            self.message = message
+        if headers is not None:
+            self.headers = headers
+        super().__init__(self.message)
 
 
 class Malformed(ProtocolError):
@@ -104,11 +112,7 @@ class OriginAccessDenied(ProtocolError):
     """The request does not carry the origin secret."""
 
     status = 403
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This address accepts only requests through CloudFront: use the distribution's address"
-        )
+    message = "This address accepts only requests through CloudFront: use the distribution's address"
 
 
 class ForeignOrigin(ProtocolError):
@@ -139,44 +143,35 @@ class StreamNotFound(ProtocolError):
     """There is no such stream: never created, deleted, or expired."""
 
     status = 404
-
-    def __init__(self, message: str = "Stream does not exist; create it with PUT") -> None:
-        super().__init__(message)
+    message = "Stream does not exist; create it with PUT"
 
 
 class SourceNotFound(StreamNotFound):
     """There is nothing to fork (§4.2)."""
 
-    def __init__(self) -> None:
-        super().__init__("The source stream does not exist; Stream-Forked-From must name one")
+    message = "The source stream does not exist; Stream-Forked-From must name one"
 
 
 class BucketNotFound(ProtocolError):
     status = 404
-
-    def __init__(self) -> None:
-        super().__init__("Bucket does not exist; create it with PUT")
+    message = "Bucket does not exist; create it with PUT"
 
 
 class SnapshotNotFound(ProtocolError):
     """Never published, or superseded by a later one."""
 
     status = 404
-
-    def __init__(self) -> None:
-        super().__init__("The stream has no such snapshot; Stream-Snapshot-Offset of HEAD names the latest")
+    message = "The stream has no such snapshot; Stream-Snapshot-Offset of HEAD names the latest"
 
 
 class RouteNotFound(ProtocolError):
     """No resource has this path, whatever the method."""
 
     status = 404
-
-    def __init__(self) -> None:
-        super().__init__(
-            "No resource has this path; below a stream there are snapshot, snapshot/{offset}, "
-            "snapshot/{offset}/upload and bootstrap"
-        )
+    message = (
+        "No resource has this path; below a stream there are snapshot, snapshot/{offset}, "
+        "snapshot/{offset}/upload and bootstrap"
+    )
 
 
 class SubscriptionError(ProtocolError):
@@ -212,17 +207,13 @@ class DeliveryTokenInvalid(SubscriptionError):
 class SubscriptionNotFound(SubscriptionError):
     status = 404
     code = "SUBSCRIPTION_NOT_FOUND"
-
-    def __init__(self) -> None:
-        super().__init__("Subscription does not exist; create it with PUT")
+    message = "Subscription does not exist; create it with PUT"
 
 
 class SubscriptionExists(SubscriptionError):
     status = 409
     code = "SUBSCRIPTION_ALREADY_EXISTS"
-
-    def __init__(self) -> None:
-        super().__init__("Subscription exists already with another configuration")
+    message = "Subscription exists already with another configuration"
 
 
 class DeliveryFenced(SubscriptionError):
@@ -230,9 +221,7 @@ class DeliveryFenced(SubscriptionError):
 
     status = 409
     code = "FENCED"
-
-    def __init__(self) -> None:
-        super().__init__("This wake is over: its generation or wake_id is not the current one")
+    message = "This wake is over: its generation or wake_id is not the current one"
 
 
 class AlreadyClaimed(SubscriptionError):
@@ -247,9 +236,7 @@ class AlreadyClaimed(SubscriptionError):
 class NoPendingWork(SubscriptionError):
     status = 409
     code = "NO_PENDING_WORK"
-
-    def __init__(self) -> None:
-        super().__init__("No stream of the subscription has anything new")
+    message = "No stream of the subscription has anything new"
 
 
 class InvalidAck(SubscriptionError):
@@ -261,9 +248,7 @@ class StreamGone(ProtocolError):
     """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
 
     status = 410
-
-    def __init__(self) -> None:
-        super().__init__("Stream was deleted, and forks still use its data; take another name")
+    message = "Stream was deleted, and forks still use its data; take another name"
 
 
 class Conflict(ProtocolError):
@@ -310,13 +295,11 @@ class SequenceGap(Conflict):
 
 
 class BucketExists(Conflict):
-    def __init__(self) -> None:
-        super().__init__("Bucket exists already")
+    message = "Bucket exists already"
 
 
 class BucketNotEmpty(Conflict):
-    def __init__(self) -> None:
-        super().__init__("Bucket is not empty: delete its streams first")
+    message = "Bucket is not empty: delete its streams first"
 
 
 class OffsetBeyondTail(Conflict):
@@ -330,15 +313,11 @@ class OffsetBeyondTail(Conflict):
 
 
 class SnapshotNeeded(Conflict):
-    def __init__(self) -> None:
-        super().__init__("The latest snapshot cannot be deleted: bootstrap begins with it")
+    message = "The latest snapshot cannot be deleted: bootstrap begins with it"
 
 
 class UploadNotFound(Conflict):
-    def __init__(self) -> None:
-        super().__init__(
-            "There is no such upload for this offset: it is not finished, already published, or expired"
-        )
+    message = "There is no such upload for this offset: it is not finished, already published, or expired"
 
 
 class RetentionGone(ProtocolError):
@@ -468,13 +447,11 @@ class OutcomeUnknown(ProtocolError):
     """
 
     status = 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Storage did not answer, so the outcome is unknown; repeat the request, "
-            "with producer headers if it must land exactly once",
-            {"Retry-After": "1"},
-        )
+    message = (
+        "Storage did not answer, so the outcome is unknown; repeat the request, "
+        "with producer headers if it must land exactly once"
+    )
+    headers: Mapping[str, str] = {"Retry-After": "1"}
 
 
 class StorageUnavailable(ProtocolError):
@@ -482,11 +459,8 @@ class StorageUnavailable(ProtocolError):
     with a large body gets this error when the body cannot be stored first."""
 
     status = 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Storage cannot be reached, and nothing has changed; try again", {"Retry-After": "5"}
-        )
+    message = "Storage cannot be reached, and nothing has changed; try again"
+    headers = _IN_FIVE_SECONDS
 
 
 class Damaged(ProtocolError):
@@ -494,12 +468,8 @@ class Damaged(ProtocolError):
     reader gets this error rather than a gap."""
 
     status = 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Stored data is damaged and is not returned; the server's log says where",
-            {"Retry-After": "5"},
-        )
+    message = "Stored data is damaged and is not returned; the server's log says where"
+    headers = _IN_FIVE_SECONDS
 
 
 class StorageSilent(ProtocolError):
@@ -518,9 +488,8 @@ class EdgeTooNew(ProtocolError):
     """This function might misread the headers of a later edge, and create a stream of the wrong type."""
 
     status = 503
-
-    def __init__(self) -> None:
-        super().__init__("CloudFront's function is newer than this one; try again", {"Retry-After": "5"})
+    message = "CloudFront's function is newer than this one; try again"
+    headers = _IN_FIVE_SECONDS
 
 
 class FormatTooNew(ProtocolError):
@@ -540,6 +509,5 @@ class KeysUnavailable(ProtocolError):
     """Without the keys (or the origin secret) no request can be authorized or refused."""
 
     status = 503
-
-    def __init__(self) -> None:
-        super().__init__("The keys for tokens cannot be fetched right now; try again", {"Retry-After": "5"})
+    message = "The keys for tokens cannot be fetched right now; try again"
+    headers = _IN_FIVE_SECONDS
