@@ -179,7 +179,7 @@ def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
 
 def spark_rows(folder: Path) -> None:
     """Rows that Spark's reader of the table makes of packs in a CPU-second, the best of some rounds."""
-    from tidemark.spark.options.connection import ConnectionOptions
+    from tidemark.spark.options import ConnectionOptions
     from tidemark.spark.readers import dynamodb
     from tidemark.spark.readers.columns import join_batches
 

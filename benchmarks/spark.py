@@ -26,10 +26,10 @@ from typing import Any
 
 from benchmarks.spark_floors import FLOORS, Floor
 from benchmarks.spark_standin import PAGE_ROWS, row
+from tidemark.spark.folds import SnapshotPlan, snapshot_streams
 from tidemark.spark.job import open_session
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_ROWS
-from tidemark.spark.snapshots.folds import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -117,7 +117,7 @@ class SubscribedStreams:
 
     def __init__(self, given: argparse.Namespace) -> None:
         from tidemark.spark.options.read import parse_read_options
-        from tidemark.spark.readers.connect import connect
+        from tidemark.spark.readers import connect
 
         options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
         for name, why in OWN_OPTIONS.items():
@@ -130,7 +130,7 @@ class SubscribedStreams:
 
     def heads(self) -> Any:
         """As they are now, by name."""
-        from tidemark.spark.queries.plan import load_heads
+        from tidemark.spark.queries import load_heads
 
         return load_heads(self._options, self._reader)
 

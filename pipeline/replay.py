@@ -92,10 +92,10 @@ def require_new(given: argparse.Namespace, target: dict[str, str]) -> None:
     to write it: behind them the archived stream would not be itself."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.queries.plan import load_heads
-    from tidemark.spark.readers.connect import connect
-    from tidemark.spark.staging.files import connect_staging
-    from tidemark.spark.staging.manifest import StagedBatches
+    from tidemark.spark.queries import load_heads
+    from tidemark.spark.readers import connect
+    from tidemark.spark.writer.manifest import StagedBatches
+    from tidemark.spark.writer.staging import connect_staging
 
     connection = connection_options(given)
     staging = connect_staging(parse_write_options(connection | target | {"stagingDir": given.staging}))

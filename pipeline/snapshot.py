@@ -56,10 +56,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    from tidemark.spark.folds import SnapshotPlan, UnknownFold, find_fold, snapshot_streams
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries.plan import load_heads, require_all
-    from tidemark.spark.readers.connect import connect
-    from tidemark.spark.snapshots.folds import SnapshotPlan, UnknownFold, find_fold, snapshot_streams
+    from tidemark.spark.queries import load_heads, require_all
+    from tidemark.spark.readers import connect
 
     options = parse_read_options(read_options(given), streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")
@@ -92,7 +92,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 def published_by(origin: Any, url: str) -> Any:
     """The server that is named, or else who reads the table publishes as the server would."""
-    from tidemark.spark.options.connection import Transport
+    from tidemark.spark.options import Transport
 
     if not url:
         return origin

@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries.plan import load_heads
-    from tidemark.spark.readers.connect import connect
+    from tidemark.spark.queries import load_heads
+    from tidemark.spark.readers import connect
 
     if given.archive and given.iceberg:
         raise JobFailed("give either --archive or --iceberg")

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.lake import SPARK_SCHEMA
-    from tidemark.spark.options.connection import Transport
+    from tidemark.spark.options import Transport
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
 

@@ -26,8 +26,8 @@ from pipeline.duckdb_iceberg import connect_duckdb
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
+from tidemark.spark.folds import LastByKey, fold_messages
 from tidemark.spark.job import JobFailed, find_java
-from tidemark.spark.snapshots.folds import LastByKey, fold_messages
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What is kept of a run.

@@ -13,8 +13,8 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.spark.failures import repeat_slow_start
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
-from tidemark.spark.readers.connect import connect
+from tidemark.spark.queries import load_heads, pin_positions, plan_partitions, require_all
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import Reader
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.spark.bucket import MESSAGE_BYTES, Bucket, Stream
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.progress import Look, Progress, decode_offset, encode_offset, everything_until
-from tidemark.spark.queries.plan import Driver, pack, plan_partitions
+from tidemark.spark.queries import Driver, pack, plan_partitions
 from tidemark.spark.readers.port import DataLoss, Head, Position
 
 NOW_MS = 1_800_000_000_000

@@ -26,7 +26,7 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
 from tidemark.spark.readers.items import (
     BatchItem,

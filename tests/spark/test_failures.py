@@ -16,8 +16,8 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here
 from tests.support import JSON
 from tidemark.spark import register
-from tidemark.spark.clients.http import ForbiddenHttpFault
 from tidemark.spark.failures import Exit, explain_failure, repeat_slow_start
+from tidemark.spark.http_client import ForbiddenHttpFault
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ CALLED_BACK = (
 TRACED = """[STREAM_FAILED] Query x: Traceback (most recent call last):
   File "a.py", line 1, in f
     raise HttpFault(f"tidemark: {method}")
-tidemark.spark.clients.http.ForbiddenHttpFault: tidemark: GET http://h: 401 no token
+tidemark.spark.http_client.ForbiddenHttpFault: tidemark: GET http://h: 401 no token
 
 The above exception was the direct cause of the following exception:
 

@@ -7,7 +7,7 @@ from random import Random
 import orjson
 import pytest
 
-from tidemark.spark.snapshots.folds import (
+from tidemark.spark.folds import (
     BadMessage,
     LastByKey,
     MergePatch,

@@ -26,7 +26,7 @@ from tidemark.spark.progress import (
     everything_until,
     not_before,
 )
-from tidemark.spark.queries.plan import Driver, plan_partitions, within_limit
+from tidemark.spark.queries import Driver, plan_partitions, within_limit
 
 NAMES = st.sampled_from(["a", "ab", "c"])
 #: How far the date of a creation may be from the moment in which it is first seen, in milliseconds.

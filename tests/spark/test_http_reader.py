@@ -21,13 +21,12 @@ from tidemark.aws.clock import CLOCK
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below
-from tidemark.spark.clients.http import HttpClient
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.http_client import HttpClient
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
-from tidemark.spark.queries.plan import Driver, load_heads, plan_partitions
-from tidemark.spark.readers import http_page
-from tidemark.spark.readers.connect import connect
+from tidemark.spark.queries import Driver, load_heads, plan_partitions
+from tidemark.spark.readers import connect, http_page
 from tidemark.spark.readers.http import incarnation_in
 from tidemark.spark.readers.http_page import HttpPage, NotAnArray, split_array, split_arriving, split_column
 from tidemark.spark.readers.port import DataLoss, Reader

@@ -18,10 +18,10 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import Packing
 from tidemark.service.append import append
 from tidemark.service.retention import trim_below
-from tidemark.spark.clients.http import HttpFault
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.http_client import HttpFault
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import columns_of, parse_read_options
-from tidemark.spark.queries.plan import Driver, plan_partitions
+from tidemark.spark.queries import Driver, plan_partitions
 from tidemark.spark.readers.http_page import PageTimes, TimesDoNotFit
 from tidemark.spark.readers.port import BEGINNING, DataLoss, NoTimes, Reader
 

@@ -25,14 +25,14 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
-from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.folds import SnapshotPlan, Snapshotter
+from tidemark.spark.options import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.readers.connect import connect
-from tidemark.spark.snapshots.folds import SnapshotPlan, Snapshotter
-from tidemark.spark.staging.files import connect_staging
-from tidemark.spark.staging.manifest import Manifest
+from tidemark.spark.readers import connect
+from tidemark.spark.writer.manifest import Manifest
 from tidemark.spark.writer.publish import Publication, publish_here
+from tidemark.spark.writer.staging import connect_staging
 from tidemark.spark.writer.writers import make_write
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.spark.options.connection import InvalidOptions, Transport
+from tidemark.spark.options import InvalidOptions, Transport
 from tidemark.spark.options.read import AtTime, Earliest, Latest, parse_read_options
 from tidemark.spark.options.write import parse_write_options
 

@@ -14,7 +14,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import Packing
 from tidemark.log.schema import encode_lengths
 from tidemark.service.append import INLINE_BYTES
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.readers import dynamodb
 from tidemark.spark.readers.items import (

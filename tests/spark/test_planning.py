@@ -25,12 +25,12 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
-from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.read import ReadOptions, parse_read_options
-from tidemark.spark.queries.plan import load_heads, plan_partitions
-from tidemark.spark.readers.connect import connect
+from tidemark.spark.queries import load_heads, plan_partitions
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.dynamodb import DynamoDBReader
 from tidemark.spark.readers.port import MissingStream
+from tidemark.spark.storage import connect_to_write
 
 
 def options_of(world: World, bucket: str, **given: str) -> ReadOptions:

@@ -17,7 +17,7 @@ from tests.support import World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
-from tidemark.spark.clients.http import HttpClient
+from tidemark.spark.http_client import HttpClient
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.writer.publish import connect_publisher
 

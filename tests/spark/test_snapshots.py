@@ -10,13 +10,13 @@ from tests.support import JSON
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
-from tidemark.spark.clients.http import HttpClient
-from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.folds import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter
+from tidemark.spark.http_client import HttpClient
+from tidemark.spark.options import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Position
-from tidemark.spark.snapshots.folds import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter
-from tidemark.spark.snapshots.store import (
+from tidemark.spark.snapshots import (
     PublishedSnapshot,
     SnapshotRefused,
     SnapshotStore,

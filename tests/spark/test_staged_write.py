@@ -24,15 +24,16 @@ from tests.support import JSON, Faults, World
 from tidemark.aws import dynamodb as thin
 from tidemark.service.append import append
 from tidemark.service.load import load_head
-from tidemark.spark.clients import storage
-from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark import storage
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.staging import files, manifest
-from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
-from tidemark.spark.staging.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
+from tidemark.spark.storage import s3_client
+from tidemark.spark.writer import manifest
+from tidemark.spark.writer import staging as files
 from tidemark.spark.writer.chunks import BadRow
+from tidemark.spark.writer.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
 from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
+from tidemark.spark.writer.staging import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])

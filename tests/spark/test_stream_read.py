@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tests.spark.streams import Streams, started, values_of
+from tidemark.spark import queries
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Progress, decode_offset, encode_offset, everything_until
-from tidemark.spark.queries import plan
-from tidemark.spark.queries.plan import Driver, plan_partitions, within_limit
+from tidemark.spark.queries import Driver, plan_partitions, within_limit
 from tidemark.spark.source import TidemarkSource, spark_version
 
 ADMISSION = spark_version() >= (4, 2)
@@ -128,7 +128,7 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark asks for the end of each batch. The first one does not wait."""
-    monkeypatch.setattr(plan, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(queries, "LOOK_SECONDS", 0)
     streams.fill()
     append(streams, numbered(0, 5))
     limits = {"minOffsetsPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}

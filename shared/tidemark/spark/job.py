@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.spark.failures import Exit, explain_failure
-from tidemark.spark.options.connection import CONNECTION_OPTIONS
+from tidemark.spark.options import CONNECTION_OPTIONS
 
 #: How often a job that runs long says how far it is: in a log.
 TELL_SECONDS: Final = 15.0
@@ -228,8 +228,8 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
     """Write the rows under the job's id. Returns the fields of the summary: the batch of that id, as the
     first run staged it. Spark's exceptions pass through."""
     from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.staging.files import connect_staging
-    from tidemark.spark.staging.manifest import Manifest, StagedBatches
+    from tidemark.spark.writer.manifest import Manifest, StagedBatches
+    from tidemark.spark.writer.staging import connect_staging
 
     told = connection_options(given) | options
     told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}

@@ -86,20 +86,11 @@ class TidemarkSource(DataSource):
             options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
         return BatchWriter(make_write(options, schema), repeatable=repeatable)
 
-    def streamWriter(
-        self,
-        schema: StructType,
-        overwrite: bool,
-    ) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tidemark.spark.writer.writers import StreamWriter, make_write, parse_write
 
         options = parse_write(self.options, schema, overwrite=overwrite, streaming=True)
-        inner = make_write(options, schema)
-        if spark_version() >= (4, 1):
-            from tidemark.spark.writer.arrow import ArrowStreamWriter
-
-            return ArrowStreamWriter(inner)
-        return StreamWriter(inner)
+        return StreamWriter(make_write(options, schema))
 
 
 class PushdownTidemarkSource(TidemarkSource):

@@ -22,11 +22,11 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.retention import check_may_trim, trim_below
-from tidemark.spark.clients.http import retry
-from tidemark.spark.clients.storage import connect_to_write
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.http_client import retry
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Head, Position
+from tidemark.spark.storage import connect_to_write
 
 #: The outcome for a stream.
 TRIMMED: Final = "trimmed"

@@ -1,1 +1,231 @@
-"""The options of a read or a write, checked as a whole before anything is read or written."""
+"""The options that reads and writes share: how options are given and what is wrong with them, and the
+connection.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.settings import Settings
+
+T = TypeVar("T")
+
+MEGABYTE: Final = 1024 * 1024
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+#: Spark's own, which reach every source and sink.
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
+
+
+class InvalidOptions(ValueError):
+    """All that is wrong with the options of one read or write."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("tidemark: " + "; ".join(faults))
+
+
+class GivenOptions:
+    """The given options, whose names are case-insensitive, and the faults found in them."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): str(value) for name, value in dict(given).items()}
+        self.faults: list[str] = []
+        by_lower = {name.lower(): name for name in known}
+        for name in sorted(self._given.keys() - by_lower.keys() - SPARKS_OWN):
+            near = difflib.get_close_matches(name, by_lower, n=1)
+            hint = f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
+            self.faults.append(f"unknown option {name} ({hint})")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        return self._given.get(name.lower()) or default
+
+    def parse(self, name: str, default: T, parse: Callable[[str], T]) -> T:
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (ValueError, Malformed) as fault:
+            self.faults.append(f"{name}: {fault}")
+            return default
+
+    def finish(self) -> None:
+        if self.faults:
+            raise InvalidOptions(self.faults)
+
+
+def parse_size(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise ValueError(f"must be a whole number of bytes above 0, got {text!r}")
+    return int(text)
+
+
+def parse_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"must be a whole number of seconds, got {text!r}")
+    return int(text)
+
+
+def parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise ValueError(f"must be a whole number of messages above 0, got {text!r}")
+    return int(text)
+
+
+def parse_duration(text: str) -> float:
+    """In seconds. As Spark writes durations: 500ms, 30s, 15m, 2h, 1d."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise ValueError(f"must be a duration such as 30s or 15m, got {text!r}")
+    return int(found[1]) * _UNIT_SECONDS[found[2]]
+
+
+def parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"must be true or false, got {text!r}")
+    return text.lower() == "true"
+
+
+_BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
+#: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
+#: The root of the streams that are in no bucket.
+_PLAIN_PATH: Final = "/v1/stream"
+
+CONNECTION_OPTIONS: Final = (
+    "transport",
+    "bucket",
+    "table",
+    "blobBucket",
+    "region",
+    "dynamodbEndpoint",
+    "s3Endpoint",
+    "url",
+    "streamPath",
+    "token",
+    "retrySeconds",
+)
+
+
+class Transport(Enum):
+    """The way to the data."""
+
+    DYNAMODB = "dynamodb"
+    HTTP = "http"
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """The location of streams. It is resolved by the driver and sent to the tasks: a task's own environment
+    may have no endpoint. Credentials are not sent."""
+
+    transport: Transport = Transport.DYNAMODB
+    bucket: str = PLAIN_BUCKET
+    table: str = ""
+    blob_bucket: str = ""
+    region: str | None = None
+    dynamodb_endpoint: str | None = None
+    s3_endpoint: str | None = None
+    url: str = ""
+    stream_path: str = ""
+    token: str | None = field(default=None, repr=False)
+    #: How long a request is repeated that is not answered, or is answered "later".
+    retry_seconds: int = 30
+
+    def place(self) -> str:
+        """The location of the streams as text, the same in every process."""
+        if self.transport is Transport.HTTP:
+            return f"{self.url}{self.stream_path}"
+        return f"bucket {self.bucket} in table {self.table}"
+
+    def stream_url(self, name: str) -> str:
+        return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
+
+    def tell_missing(self, *names: str) -> str:
+        """That there are no such streams, or, without names, no such bucket. A server answers 404 as well
+        where the token does not reach."""
+        told = (
+            f"no such stream in {self.bucket}: {', '.join(names)}"
+            if names
+            else f"no such bucket: {self.bucket}"
+        )
+        if self.transport is Transport.DYNAMODB:
+            return told
+        asked = self.stream_url(names[0] if names else "streams")
+        return f"{told} ({asked} answers 404: is the address right, and does the token reach it?)"
+
+
+def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
+    settings = Settings.from_environment(environment)
+    default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
+    transport = asked.parse("transport", default, parse_transport)
+    bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
+    plain = _PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}"
+    endpoint = environment.get("AWS_ENDPOINT_URL")
+    _check_transport(asked, transport)
+    return ConnectionOptions(
+        transport=transport,
+        bucket=bucket,
+        table=asked.text("table", settings.table_name) or "",
+        blob_bucket=asked.text("blobBucket", settings.bucket_name) or "",
+        region=asked.text("region", environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")),
+        dynamodb_endpoint=asked.text(
+            "dynamodbEndpoint", environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
+        ),
+        s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
+        url=asked.parse("url", "", parse_url),
+        stream_path=asked.parse("streamPath", plain, parse_stream_path),
+        token=asked.text("token"),
+        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
+    )
+
+
+def _check_transport(asked: GivenOptions, transport: Transport) -> None:
+    of_http = ("url", "streamPath", "token")
+    of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
+    if transport is Transport.HTTP and not asked.has("url"):
+        asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
+    others = of_http if transport is Transport.DYNAMODB else of_dynamodb
+    given = [name for name in others if asked.has(name)]
+    if given:
+        asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}")
+
+
+def parse_transport(text: str) -> Transport:
+    try:
+        return Transport(text.lower())
+    except ValueError:
+        raise ValueError(f"must be dynamodb or http, got {text!r}") from None
+
+
+def parse_bucket(text: str) -> str:
+    if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
+        raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
+    return text
+
+
+def parse_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"must look like https://host, got {text!r}")
+    root, protocol, _ = text.partition(_PLAIN_PATH)
+    if protocol:
+        raise ValueError(f"must be the server's root, {root}, without {_PLAIN_PATH}, got {text!r}")
+    return text.rstrip("/")
+
+
+def parse_stream_path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"must begin with /, got {text!r}")
+    return text.rstrip("/")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.spark.options.connection import (
+from tidemark.spark.options import (
     CONNECTION_OPTIONS,
     MEGABYTE,
     ConnectionOptions,

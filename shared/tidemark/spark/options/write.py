@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemark.protocol.messages import ContentType, parse_content_type
-from tidemark.spark.options.connection import (
+from tidemark.spark.options import (
     CONNECTION_OPTIONS,
     MEGABYTE,
     ConnectionOptions,

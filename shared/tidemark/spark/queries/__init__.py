@@ -1,1 +1,274 @@
-"""Reads as Spark runs them: which streams, from where to where, and in which partitions."""
+"""Planning: which streams, from where, to where, and in which partitions. The same for a batch read
+and for each batch of a streaming query."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
+
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
+from tidemark.spark.progress import Look, Positions, Progress
+from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import (
+    ASKED_AT_ONCE,
+    BadOffset,
+    DataLoss,
+    Head,
+    NoTimes,
+    Position,
+    Reader,
+    StreamPartition,
+    is_past,
+)
+
+#: The bytes that a task could read in the time it takes to open a stream: no stream counts for less in a
+#: pack.
+STREAM_BYTES: Final = 128 * 1024
+#: An idle query is asked for its latest offset every 10 ms; the streams are asked once a second.
+LOOK_SECONDS = 1.0
+
+
+def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
+    """The subscribed streams that exist, as they stand now, by name."""
+    if options.pattern is not None:
+        return reader.heads(reader.names(re.compile(options.pattern)))
+    return reader.heads(options.names)
+
+
+def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
+    """The bucket and every stream that was named must be there when a query starts, and a server that tells
+    the times, where they are asked for. Raises InvalidOptions."""
+    if not heads and not reader.has_bucket():
+        raise InvalidOptions([options.connection.tell_missing()])
+    missing = [name for name in options.names if name not in heads]
+    if missing:
+        raise InvalidOptions([options.connection.tell_missing(*missing)])
+    if options.asks_times and heads:
+        try:
+            reader.check_times(next(iter(heads.values())))
+        except NoTimes as fault:
+            raise InvalidOptions([f"includeTimestamps: {fault}"]) from fault
+
+
+def positions_of(
+    side: Side, options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> dict[str, Position]:
+    """The positions at which each stream's read begins or ends. Raises InvalidOptions for invalid offsets,
+    and DataLoss for an offset below the retained ones."""
+    where = options.starting if side == "starting" else options.ending
+    if isinstance(where, Earliest):
+        return {name: head.earliest for name, head in heads.items()}
+    if isinstance(where, Latest):
+        return {name: head.tail for name, head in heads.items()}
+    if isinstance(where, AtTime):
+        return _given_positions(f"{side}Timestamp", dict.fromkeys(heads, where), options, reader, heads)
+    default = "earliest" if side == "starting" else "latest"
+    wanted = {name: where.get(name, default) for name in heads}
+    return _given_positions(f"{side}Offsets", wanted, options, reader, heads)
+
+
+def pin_positions(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> tuple[Positions, Positions]:
+    """The positions at which a batch read begins and ends in each stream. Raises DataLoss, and InvalidOptions
+    that names all wrong offsets."""
+    found: list[Positions] = []
+    faults: list[str] = []
+    for side in SIDES:
+        try:
+            found.append(positions_of(side, options, reader, heads))
+        except InvalidOptions as fault:
+            faults += fault.faults
+    if faults:
+        raise InvalidOptions(faults)
+    starts, ends = found
+    crossed = [
+        f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
+        for name, end in sorted(ends.items())
+        if is_past(starts[name].offset, end.offset)
+    ]
+    if crossed:
+        raise InvalidOptions(crossed)
+    return starts, ends
+
+
+def _given_positions(
+    option: str,
+    wanted: Mapping[str, str | AtTime],
+    options: ReadOptions,
+    reader: Reader,
+    heads: Mapping[str, Head],
+) -> dict[str, Position]:
+    positions, faults = _positions_by_time(option, wanted, reader, heads)
+    for name, head in heads.items():
+        offset = wanted[name]
+        if isinstance(offset, AtTime):
+            pass
+        elif offset in ("earliest", "-1"):
+            positions[name] = head.earliest
+        elif offset in ("latest", "now"):
+            positions[name] = head.tail
+        elif offset < head.earliest.offset:
+            if options.fail_on_data_loss:
+                first = head.earliest.offset
+                raise DataLoss(name, f"{offset} lies below {first}, the first that is retained")
+            positions[name] = head.earliest
+        else:
+            try:
+                reader.check_offset(head, offset)
+            except BadOffset as fault:
+                faults.append(f"{option}: {fault}")
+            positions[name] = head.tail.at(offset)
+    if faults:
+        raise InvalidOptions(faults)
+    return positions
+
+
+def _positions_by_time(
+    option: str, wanted: Mapping[str, str | AtTime], reader: Reader, heads: Mapping[str, Head]
+) -> tuple[dict[str, Position], list[str]]:
+    """The positions of streams that are given by a time, and the faults of those that have none."""
+    times = {name: where.ms for name, where in wanted.items() if isinstance(where, AtTime)}
+
+    def find(name: str) -> Position | BadOffset:
+        try:
+            return reader.position_at(heads[name], times[name])
+        except BadOffset as fault:
+            return fault
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
+        found = dict(zip(times, pool.map(find, times), strict=True))
+    faults = [f"{option}: {fault}" for fault in found.values() if isinstance(fault, BadOffset)]
+    return {name: place for name, place in found.items() if isinstance(place, Position)}, faults
+
+
+def plan_partitions(
+    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
+) -> list[StreamPartition]:
+    """Every stream's messages between its two positions. Raises DataLoss."""
+    partitions: list[StreamPartition] = []
+    known = _starts_before(options, reader, starts, ends)
+    for name, end in ends.items():
+        partitions += reader.partitions(name, known[name], end, options.bytes_per_partition)
+    is_strict, asks_times = options.fail_on_data_loss, options.asks_times
+    if is_strict and not asks_times:
+        return partitions
+    return [replace(each, fail_on_data_loss=is_strict, with_times=asks_times) for each in partitions]
+
+
+def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tuple[StreamPartition, ...]]:
+    """Neighbours put together up to about the size of a partition, in order."""
+    packs: list[list[StreamPartition]] = []
+    left = 0
+    for partition in partitions:
+        size = max(partition.size, STREAM_BYTES)
+        if size > left:
+            packs.append([])
+            left = partition_bytes
+        packs[-1].append(partition)
+        left -= size
+    return [tuple(parts) for parts in packs]
+
+
+def _starts_before(
+    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
+) -> dict[str, Position]:
+    """The position to read from towards each end. A new stream, or one that was deleted and created again, is
+    read from its beginning; the unread messages of the deleted one are lost, unless it was closed."""
+    known: dict[str, Position] = {}
+    for name, end in ends.items():
+        start = starts.get(name)
+        if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
+            known[name] = start
+        elif start is not None and options.fail_on_data_loss and not start.closed:
+            what = "it was deleted and created again since it was last read"
+            if not start.is_of_another(end):
+                what += f": it ends at {end.offset} now, and {start.offset} was read already"
+            raise DataLoss(name, what)
+    begins = [name for name in ends if name not in known]
+    earliest = reader.earliest(begins) if begins else {}
+    for name in begins:
+        beginning = ends[name].at(reader.beginning)
+        first = earliest.get(name, beginning)
+        known[name] = beginning if first.is_of_another(ends[name]) else first
+    return known
+
+
+def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
+    """`end`, brought nearer so that no more than the limits lies between: each stream gets its share of them
+    by how far behind it is."""
+    starts, nearer = start.positions, dict(end.positions)
+    for limit, cut in ((options.limit_bytes, reader.limit), (options.limit_messages, reader.limit_messages)):
+        if limit is None:
+            continue
+        known = _starts_before(options, reader, starts, nearer)
+        backlogs = {name: reader.backlog(known[name], end) for name, end in nearer.items()}
+        total = sum(backlogs.values())
+        # A message has at least one byte: bytes within the limit mean messages within it too.
+        if total > limit:
+            nearer |= {
+                name: cut(name, known[name], nearer[name], max(1, limit * size // total))
+                for name, size in backlogs.items()
+                if size
+            }
+    return replace(end, positions=nearer)
+
+
+def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:
+    """How many bytes a batch of all that lies between would have."""
+    known = _starts_before(options, reader, starts, ends)
+    return sum(reader.backlog(known[name], end) for name, end in ends.items())
+
+
+class Driver:
+    """A connected reader, and the streams as they were up to a second ago."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self._clock = clock
+        self._looked = float("-inf")
+        self._let_go = float("-inf")
+        self._last_look = Look({}, 0)
+        self._connected: Reader | None = None
+
+    @property
+    def reader(self) -> Reader:
+        if self._connected is None:
+            self._connected = connect(self.options.connection)
+        return self._connected
+
+    def initial(self) -> Progress:
+        heads = self.look(fresh=True).heads
+        require_all(self.options, self.reader, heads)
+        return Progress(positions_of("starting", self.options, self.reader, heads))
+
+    def look(self, *, fresh: bool = False) -> Look:
+        if fresh or self._clock() - self._looked >= LOOK_SECONDS:
+            began = self._clock()
+            heads = load_heads(self.options, self.reader)
+            self._looked = self._clock()
+            # By the clock that wrote when the streams were created; it is known once the server has answered.
+            at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
+            self._last_look = Look(heads, max(0, at_ms))
+        return self._last_look
+
+    def waits(self, starts: Positions, ends: Positions) -> bool:
+        """Whether too little has come for a batch, and the last one was not so long ago. The first batch
+        after a start does not wait."""
+        if self.options.least_bytes is None:
+            return False
+        size, now = backlog_of(self.options, self.reader, starts, ends), self._clock()
+        is_enough = size >= self.options.least_bytes
+        if size and (is_enough or now - self._let_go >= self.options.delay_seconds):
+            self._let_go = now
+            return False
+        return True

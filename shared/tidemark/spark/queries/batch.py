@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.archives import forget_archives
-from tidemark.spark.options.connection import Transport
+from tidemark.spark.options import Transport
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.progress import Positions
-from tidemark.spark.queries.plan import load_heads, pack, pin_positions, plan_partitions, require_all
-from tidemark.spark.readers.connect import connect
+from tidemark.spark.queries import load_heads, pack, pin_positions, plan_partitions, require_all
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import StreamPartition
 
 #: By kind of comparison: from which place on messages may begin, and before which; of the place

@@ -1,4 +1,4 @@
-"""The streaming read: ends each batch and plans its partitions, by what the driver has seen (`plan.py`). On
+"""The streaming read: ends each batch and plans its partitions, by what the driver has seen. On
 Spark 4.0 and 4.1 the source alone decides how far a batch goes.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.progress import (
     Offset,
@@ -17,13 +17,13 @@ from tidemark.spark.progress import (
     encode_offset,
     everything_until,
 )
-from tidemark.spark.queries.batch import PackedPartition, PartitionReader
-from tidemark.spark.queries.plan import (
+from tidemark.spark.queries import (
     Driver,
     pack,
     plan_partitions,
     within_limit,
 )
+from tidemark.spark.queries.batch import PackedPartition, PartitionReader
 
 
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):

@@ -21,7 +21,7 @@ from tidemark.spark.progress import (
     everything_until,
     not_before,
 )
-from tidemark.spark.queries.plan import within_limit
+from tidemark.spark.queries import within_limit
 from tidemark.spark.queries.streaming import StreamReaderBase
 
 

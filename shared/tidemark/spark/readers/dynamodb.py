@@ -39,8 +39,7 @@ from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.spark.clients.storage import connect_blobs, connect_table
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.columns import Rows
 from tidemark.spark.readers.items import (
@@ -62,6 +61,7 @@ from tidemark.spark.readers.port import (
     Position,
     StreamPartition,
 )
+from tidemark.spark.storage import connect_blobs, connect_table
 
 _LISTED_AT_ONCE: Final = 1000
 

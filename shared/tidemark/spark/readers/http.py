@@ -23,8 +23,8 @@ import pyarrow as pa
 import urllib3
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.spark.clients.http import HttpClient, HttpFault, RetryableHttpFault
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.http_page import (
     HttpPage,

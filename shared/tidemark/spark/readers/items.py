@@ -35,7 +35,7 @@ from tidemark.log.schema import (
 from tidemark.log.schema.batches import inflate
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
-from tidemark.spark.clients.storage import ExplainingDynamoDB
+from tidemark.spark.storage import ExplainingDynamoDB
 
 #: Enough of an item to know where its messages end.
 BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)

@@ -1,1 +1,2 @@
-"""Rows into streams, exactly once: tasks stage them, the driver's commit publishes them."""
+"""Rows into streams, exactly once: tasks stage them, a manifest says which appends they are, the driver
+publishes them."""

@@ -18,8 +18,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.spark.staging.files import encode_body
-from tidemark.spark.staging.manifest import AppendRun
+from tidemark.spark.writer.manifest import AppendRun
+from tidemark.spark.writer.staging import encode_body
 
 #: The most bytes of one append, including the brackets of a JSON array.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -57,7 +57,7 @@ class Chunker:
         self._held = 0
         self._pending: dict[str, _Pending] = {}
         self.runs: list[AppendRun] = []
-        #: For the manifest's fingerprint (`spark/staging/manifest.py`).
+        #: For the manifest's fingerprint (`spark/writer/manifest.py`).
         self.rows_by_stream: Counter[str] = Counter()
         self.checksum = 0
 

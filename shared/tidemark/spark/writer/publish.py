@@ -29,11 +29,11 @@ from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
-from tidemark.spark.clients.http import ForbiddenHttpFault, HttpClient, HttpFault, retry
-from tidemark.spark.clients.storage import connect_to_write
-from tidemark.spark.options.connection import ConnectionOptions, Transport
-from tidemark.spark.staging.files import Staging, decode_bodies
-from tidemark.spark.staging.manifest import AppendRun
+from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault, retry
+from tidemark.spark.options import ConnectionOptions, Transport
+from tidemark.spark.storage import connect_to_write
+from tidemark.spark.writer.manifest import AppendRun
+from tidemark.spark.writer.staging import Staging, decode_bodies
 
 _STREAMS_AT_ONCE: Final = 8
 #: The concurrent POSTs to one stream, each on a connection of its own.

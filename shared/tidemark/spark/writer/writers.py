@@ -3,7 +3,7 @@
 Appending from the tasks would not be exactly once: a batch that Spark repeats may have its rows in
 another order, in other partitions and in other appends. So the first attempt to commit writes a
 manifest that says which appends the batch is, and every later attempt follows it
-(`spark/staging/manifest.py`).
+(`spark/writer/manifest.py`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from tidemark.protocol.messages import ContentType
 from tidemark.spark.archives import forget_archives
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.write import STAGED, WriteOptions, parse_write_options
-from tidemark.spark.staging.files import connect_staging
-from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
+from tidemark.spark.writer.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.publish import (
     NotPublished,
     Publication,
@@ -40,11 +36,16 @@ from tidemark.spark.writer.publish import (
     find_use,
     publish_here,
 )
+from tidemark.spark.writer.staging import connect_staging
 
 #: Rows that Spark hands over one by one are gathered into groups of this size.
 _ROWS_AT_ONCE: Final = 5_000
 #: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
+
+#: A streaming sink gets Arrow batches from Spark 4.1 on; 4.0 hands it rows one by one.
+_GETS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_StreamWriterBase: Any = datasource.DataSourceStreamArrowWriter if _GETS_ARROW else DataSourceStreamWriter
 
 Piece = tuple[pa.Array | str, pa.Array]
 """The stream of each row, or of all of them, and their values."""
@@ -263,14 +264,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._write.discard(messages, self._batch)
 
 
-class StreamWriter(DataSourceStreamWriter):
-    """Spark 4.0 hands rows to a streaming sink one by one."""
-
+class StreamWriter(_StreamWriterBase):
     def __init__(self, write: StagedWrite) -> None:
         self._write = write
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._write.stage(self._write.pieces_of_rows(iterator))
+        pieces_of = self._write.pieces_of_batches if _GETS_ARROW else self._write.pieces_of_rows
+        return self._write.stage(pieces_of(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._write.publish(messages, batchId)

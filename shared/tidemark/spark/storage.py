@@ -26,7 +26,7 @@ from tidemark.protocol.errors import (
     StorageSilent,
     StorageUnavailable,
 )
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from tidemark.service.stores import Stores

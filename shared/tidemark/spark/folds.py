@@ -19,11 +19,11 @@ import orjson
 import pyarrow as pa
 
 from tidemark.spark.archives import forget_archives
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
-from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
-from tidemark.spark.snapshots.store import SnapshotRefused, SnapshotStore, connect_snapshots
+from tidemark.spark.snapshots import SnapshotRefused, SnapshotStore, connect_snapshots
 
 JSON: Final = "application/json"
 

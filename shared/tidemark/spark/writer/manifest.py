@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark.spark.options.write import STAGED
-from tidemark.spark.staging.files import Staging
+from tidemark.spark.writer.staging import Staging
 
 #: The number of manifests kept: older batches are fenced by their epoch anyway.
 KEPT: Final = 100

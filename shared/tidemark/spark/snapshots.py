@@ -22,9 +22,9 @@ from tidemark.service.snapshots import (
     latest_snapshot,
     publish_snapshot,
 )
-from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault, retry
-from tidemark.spark.clients.storage import connect_to_write
-from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.http_client import REDIRECTS, HttpClient, HttpFault, retry
+from tidemark.spark.options import ConnectionOptions, Transport
+from tidemark.spark.storage import connect_to_write
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})

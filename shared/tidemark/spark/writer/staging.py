@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.options.write import WriteOptions
+from tidemark.spark.storage import s3_client
 
 _PREFIX_BYTES: Final = 4
 #: How much of a staged file is asked for at once.

@@ -1,1 +1,0 @@
-"""Many streams folded at once, and the results published as their snapshots."""
