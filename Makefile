@@ -216,11 +216,11 @@ base-image: ## write the digest that the base image's tag has now into Dockerfil
 
 .PHONY: token
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
-	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
+	@$(VENV) -m tidemark.ops.cli token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
 .PHONY: rotate-keys
 rotate-keys: $(LOCAL) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
-	@$(VENV) -m $(if $(STACK),tidemark.ops.signing_keys --stack $(STACK),tidemark.local.signing_keys) $(or $(ARGS),rotate)
+	@$(VENV) -m tidemark.ops.signing_keys $(if $(STACK),--stack $(STACK),--data-dir $(or $(DATA_DIR),.data)) $(or $(ARGS),rotate)
 
 .PHONY: smoke
 smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TOKEN in the environment)

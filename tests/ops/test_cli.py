@@ -256,11 +256,8 @@ def test_a_server_that_does_not_answer_is_an_error_without_a_traceback() -> None
     assert "Traceback" not in printed
 
 
-def test_token_copy_table_and_completion_are_commands(server: Server) -> None:
+def test_a_token_is_signed_by_the_secret(server: Server) -> None:
     assert run(server, "token", "--scopes", "read:v1", AUTH_SECRET=SECRET).count(b".") == 2
-    assert b"usage" in run(server, "copy-table", "--help")
-    for shell in ("bash", "zsh", "fish"):
-        assert b"_TIDEMARK_COMPLETE" in run(server, "completion", shell)
 
 
 def test_the_commands_of_the_console_page_run_as_printed(server: Server, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import boto3
 import pytest
 
 from tests.available import require_engine
-from tests.conformance.servers import Server, node, own_environment, running, tidemark_server
+from tests.conformance.servers import Server, node, running, tidemark_server
 from tests.infra.test_template import TEMPLATE
 from tests.ports import free_port
 from tidemark.local.engines import LocalServices
-from tidemark.ops.signing_keys import KeyLocation, main, place_of_stack
+from tidemark.ops.signing_keys import location_of_stack, main
 
 KID = re.compile(r"ds_[\w-]{43}")
 
@@ -84,7 +84,7 @@ def test_a_stacks_keys_are_found_by_its_outputs(
     assert outputs.keys() <= TEMPLATE["Outputs"].keys()
     template = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}, "Outputs": outputs}
     boto3.client("cloudformation").create_stack(StackName="tides", TemplateBody=json.dumps(template))
-    assert place_of_stack("tides", None) == KeyLocation(table_name, "ssm:/tidemark/1/webhook-keys/")
+    assert location_of_stack("tides", None) == (table_name, "ssm:/tidemark/1/webhook-keys/")
     assert main(["--stack", "tides", "rotate"]) == 0
     assert main(["--stack", "tides", "rotate"]) == 0
     first, second = KID.findall("".join(printed(capsys)[-2:]))
@@ -114,7 +114,6 @@ def test_the_keys_of_this_machine_are_rotated_while_its_server_is_stopped(tmp_pa
 
 def run_local(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tidemark.local.signing_keys", *arguments],
-        env=own_environment() | {"DATA_DIR": str(server.data_dir)},
+        [sys.executable, "-m", "tidemark.ops.signing_keys", "--data-dir", str(server.data_dir), *arguments],
         capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import jwt
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
-from tidemark.ops import smoke, token
+from tidemark.ops import cli, smoke
 
 SECRET = "0123456789abcdef" * 4
 
@@ -27,18 +28,15 @@ def base_url() -> Iterator[str]:
         yield server.base_url
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def token(*options: str, secret: str = SECRET) -> Result:
     """What `make token` prints."""
-    monkeypatch.setenv("AUTH_SECRET", SECRET + "\nan older one")
-    assert token.main([]) == 0
-    return capsys.readouterr().out.strip()
+    return CliRunner().invoke(cli.main, ["token", *options], env={"AUTH_SECRET": secret})
 
 
 def test_smoke_creates_appends_reads_waits_and_deletes(
-    base_url: str, made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TOKEN", made)
+    monkeypatch.setenv("TOKEN", token(secret=SECRET + "\nan older one").output.strip())
     assert smoke.main([base_url + "/"]) == 0
     said = capsys.readouterr().out
     for step in (
@@ -69,20 +67,14 @@ def test_smoke_fails_where_nothing_answers(capsys: pytest.CaptureFixture[str]) -
         smoke.main(["example.com"])
 
 
-def test_a_token_has_the_scopes_and_the_hours_that_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AUTH_SECRET", SECRET)
-    assert token.main(["--scopes", "read:agents", "--hours", "2"]) == 0
-    claims = jwt.decode(capsys.readouterr().out.strip(), SECRET, ["HS256"])
+def test_a_token_has_the_scopes_and_the_hours_that_were_asked_for() -> None:
+    made = token("--scopes", "read:agents", "--hours", "2").output.strip()
+    claims = jwt.decode(made, SECRET, ["HS256"])
     assert claims["scope"] == "read:agents"
     assert 7000 < claims["exp"] - time.time() < 7300
 
 
-def test_a_secret_that_the_functions_would_refuse_makes_no_token(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AUTH_SECRET", "short")
-    with pytest.raises(SystemExit):
-        token.main([])
-    assert "has 5 bytes and must have 32" in capsys.readouterr().err
+def test_a_secret_that_the_functions_would_refuse_makes_no_token() -> None:
+    made = token(secret="short")
+    assert made.exit_code == 2
+    assert "has 5 bytes and must have 32" in made.output

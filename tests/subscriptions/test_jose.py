@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.conformance.servers import ROOT, Server, node, own_environment, running, tidemark_server
+from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
 from tests.ports import free_port
 
 PATIENCE_SECONDS = 240
@@ -67,8 +67,14 @@ def test_a_receiver_verifies_with_the_keys_that_are_published(tmp_path: Path) ->
         server.stop()
         for command in (["rotate"], ["remove", signing["kid"]]):
             subprocess.run(
-                [sys.executable, "-m", "tidemark.local.signing_keys", *command],
-                env=own_environment() | {"DATA_DIR": str(server.data_dir), "VIA": "asgi"},
+                [
+                    sys.executable,
+                    "-m",
+                    "tidemark.ops.signing_keys",
+                    "--data-dir",
+                    str(server.data_dir),
+                    *command,
+                ],
                 check=True,
                 timeout=PATIENCE_SECONDS,
             )

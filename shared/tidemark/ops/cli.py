@@ -8,6 +8,7 @@ import re
 import sqlite3
 import stat
 import sys
+import time
 import uuid
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
+from tidemark.settings import MIN_SECRET_BYTES
 
 #: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
@@ -440,42 +442,28 @@ def size_of(file: BufferedReader) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-@main.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def token(arguments: tuple[str, ...]) -> None:
-    """A token signed by a secret (AUTH_SECRET, or --secret-name of an SSM parameter)."""
-    from tidemark.ops import token as command
-
-    sys.exit(command.main(arguments))
-
-
-@main.command("copy-table", context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def copy_table(arguments: tuple[str, ...]) -> None:
-    """A restored table into the empty one of a new stack."""
-    from tidemark.ops import copy_table as command
-
-    sys.exit(command.main(arguments))
-
-
-@main.command("signing-keys", context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def signing_keys(arguments: tuple[str, ...]) -> None:
-    """The keys that sign webhooks: list, rotate, remove."""
-    from tidemark.ops import signing_keys as command
-
-    sys.exit(command.main(arguments))
-
-
 @main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completions for a shell: eval "$(tidemark completion bash)"."""
-    from click.shell_completion import get_completion_class
+@click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/auth-secret.")
+@click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
+@click.option("--hours", type=float, default=1.0, show_default=True, help="How long the token is valid.")
+def token(secret_name: str | None, scopes: str, hours: float) -> None:
+    """Print a token, signed by the first line of the secret in AUTH_SECRET or of --secret-name."""
+    import jwt
 
-    found = get_completion_class(shell)
-    assert found is not None, "click has these three"
-    click.echo(found(main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
+    secret = parameter(secret_name) if secret_name else os.environ.get("AUTH_SECRET", "")
+    secret = secret.split("\n", 1)[0].strip()
+    if len(secret.encode()) < MIN_SECRET_BYTES:
+        raise click.UsageError(
+            f"the secret has {len(secret.encode())} bytes and must have {MIN_SECRET_BYTES}: "
+            "set AUTH_SECRET, or give --secret-name"
+        )
+    click.echo(jwt.encode({"exp": int(time.time() + hours * 3600), "scope": scopes}, secret, "HS256"))
+
+
+def parameter(name: str) -> str:
+    import boto3
+
+    return str(boto3.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`python -m tidemark.ops.signing_keys`: the keys that sign webhooks; list, rotate and remove them.
 
-Of a deployed stack with `--stack`, and otherwise of TABLE_NAME and WEBHOOK_KEYS, as in the functions'
-environment. Region and credentials are found as boto3 finds them.
+They are those of a deployed stack (`--stack`), of the folder of a server that is stopped (`--data-dir`), or
+of TABLE_NAME and WEBHOOK_KEYS, as in the functions' environment. Region and credentials are found as boto3
+finds them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import NamedTuple
+from pathlib import Path
 
 from tidemark.aws.account import Account
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.engine.database import Database
+from tidemark.engine.sqlite_file import UnusableDatabase
+from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
+from tidemark.server.lock import DirectoryLock
 from tidemark.subscriptions.signing_keys import (
     PUBLISHED_BEFORE_MS,
+    FolderKeys,
     SigningKeys,
     choose_signing_key,
     private_keys_at,
@@ -31,18 +38,12 @@ class CannotChangeKeys(Exception):
     """The message says why, and what to do."""
 
 
-class KeyLocation(NamedTuple):
-    """The location of the keys: the table of the public halves, and the value of WEBHOOK_KEYS."""
-
-    table_name: str
-    webhook_keys: str
-
-
-def main(arguments: Sequence[str] | None = None, local: SigningKeys | None = None) -> int:
-    """The process's exit code. `local` are the keys of this machine, where no stack is named."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.ops.signing_keys", description=__doc__)
-    parser.add_argument("--stack", default="", help="a deployed stack, by its name")
+    parser.add_argument("--stack", help="a deployed stack, by its name")
     parser.add_argument("--region", help="the stack's region, where the environment names another")
+    parser.add_argument("--data-dir", type=Path, help="the folder of a server that is stopped")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the published keys, oldest first")
     commands.add_parser("rotate", help="make and publish a new key; it signs in 15 minutes")
@@ -52,36 +53,55 @@ def main(arguments: Sequence[str] | None = None, local: SigningKeys | None = Non
     remove.add_argument("kid")
     given = parser.parse_args(arguments)
     try:
-        keys = local or keys_of(given.stack, given.region)
-        now_ms = time.time_ns() // 1_000_000
-        if given.command == "rotate":
-            rotate(keys, now_ms)
-        elif given.command == "remove":
-            remove_key(keys, given.kid)
-        show(keys, now_ms)
-    except (CannotChangeKeys, ParameterUnavailable, ProtocolError, RuntimeError, OSError) as failure:
+        with ExitStack() as held:
+            change(keys_of(given, held), given)
+    # RuntimeError: there are no credentials, or a server holds the folder.
+    except (
+        CannotChangeKeys,
+        OSError,
+        ParameterUnavailable,
+        ProtocolError,
+        RuntimeError,
+        UnusableDatabase,
+    ) as failure:
         print(failure, file=sys.stderr)
         return 1
     return 0
 
 
-def keys_of(stack: str, region: str | None) -> SigningKeys:
-    """The keys of a stack, or those that the environment names. Raises CannotChangeKeys."""
-    place = place_of_stack(stack, region) if stack else place_in_environment()
-    table = DynamoDBTable(connect_dynamodb(Account(region)), place.table_name)
-    return SigningKeys(table, private_keys_at(place.webhook_keys))
-
-
-def place_in_environment() -> KeyLocation:
+def change(keys: SigningKeys, given: argparse.Namespace) -> None:
     """Raises CannotChangeKeys."""
-    place = KeyLocation(os.environ.get("TABLE_NAME") or "", os.environ.get("WEBHOOK_KEYS") or "")
-    if not all(place):
-        raise CannotChangeKeys("Give --stack, or set TABLE_NAME and WEBHOOK_KEYS")
-    return place
+    now_ms = time.time_ns() // 1_000_000
+    if given.command == "rotate":
+        rotate(keys, now_ms)
+    elif given.command == "remove":
+        remove_key(keys, given.kid)
+    show(keys, now_ms)
 
 
-def place_of_stack(name: str, region: str | None) -> KeyLocation:
-    """The location in the outputs of the stack. Raises CannotChangeKeys."""
+def keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
+    """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse."""
+    if given.data_dir:
+        if not (given.data_dir / "tidemark.db").exists():
+            raise CannotChangeKeys(f"{given.data_dir} has no tidemark.db: name the DATA_DIR of a server")
+        lock = DirectoryLock(given.data_dir)
+        lock.acquire()
+        held.callback(lock.release)
+        folder = FolderKeys(given.data_dir / "webhook-keys")
+        return SigningKeys(EmbeddedTable(Database(given.data_dir / "tidemark.db")), folder)
+    if given.stack:
+        table_name, webhook_keys = location_of_stack(given.stack, given.region)
+    else:
+        table_name, webhook_keys = (os.environ.get(name) or "" for name in ("TABLE_NAME", "WEBHOOK_KEYS"))
+    if not (table_name and webhook_keys):
+        raise CannotChangeKeys("Give --stack or --data-dir, or set TABLE_NAME and WEBHOOK_KEYS")
+    table = DynamoDBTable(connect_dynamodb(Account(given.region)), table_name)
+    return SigningKeys(table, private_keys_at(webhook_keys))
+
+
+def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
+    """The table of the public halves, and the value of WEBHOOK_KEYS: outputs of the stack. Raises
+    CannotChangeKeys."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -92,7 +112,7 @@ def place_of_stack(name: str, region: str | None) -> KeyLocation:
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
     if not {"TableName", "WebhookKeys"} <= outputs.keys():
         raise CannotChangeKeys(f"{name} is not a stack of this version of Tidemark: deploy it again first")
-    return KeyLocation(outputs["TableName"], outputs["WebhookKeys"])
+    return outputs["TableName"], outputs["WebhookKeys"]
 
 
 def rotate(keys: SigningKeys, now_ms: int) -> None:
