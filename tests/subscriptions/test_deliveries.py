@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.subscriptions.scene import POOL, Receiver, Scene
+from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
 from tidemark.protocol.errors import (
     AlreadyClaimed,
@@ -25,11 +26,11 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.subscriptions import fairness, lifecycle
-from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST
+from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, SlowCalls
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import decode_notice
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryPhase, due_ms, phase
-from tidemark.subscriptions.storage import free_slow_slot, load_marks, load_roster, take_slow_slot
+from tidemark.subscriptions.storage import load_marks, load_roster
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import deliver_now
@@ -510,17 +511,25 @@ def test_webhooks_that_hang_leave_room_for_the_others(
     assert all(state.slow and due_ms(state) is not None for state in states)
 
 
-def test_a_place_among_the_slow_is_free_again_when_its_holder_has_died(scene: Scene) -> None:
-    table = scene.worker.stores.table
-    assert [take_slow_slot(table, [3, 4], who, 0, 1_000) for who in "abc"] == [3, 4, None]
-    free_slow_slot(table, 4, "b")
-    assert take_slow_slot(table, [3, 4], "c", 999, 2_000) == 4
-    assert take_slow_slot(table, [3, 4], "d", 1_000, 2_000) == 3
-    free_slow_slot(table, 3, "a")
-    assert take_slow_slot(table, [3], "e", 1_001, 2_000) is None, "who was thought dead frees nothing"
+def test_a_slot_for_slow_calls_is_free_again_when_its_holder_has_died(scene: Scene) -> None:
+    """Each is a process of its own. Who was taken for dead frees nothing."""
+    stores = scene.worker.stores
+    with ExitStack() as dead:
+        assert [dead.enter_context(SlowCalls().slot(stores, URL)) for _ in range(3)] == [True, True, False]
+        scene.clock.advance(WEBHOOK_MS + SPARE_MS - 1)
+        with SlowCalls().slot(stores, URL) as is_free:
+            assert not is_free
+        scene.clock.advance(1)
+        with ExitStack() as alive:
+            assert [alive.enter_context(SlowCalls().slot(stores, URL)) for _ in range(2)] == [True, True]
+            dead.close()
+            with SlowCalls().slot(stores, URL) as is_free:
+                assert not is_free
+    with SlowCalls().slot(stores, URL) as is_free:
+        assert is_free
 
 
-def test_a_wake_costs_the_calls_that_the_docs_state(scene: Scene) -> None:
+def test_a_delivery_costs_the_calls_that_the_docs_state(scene: Scene) -> None:
     """A webhook that answers done, one stream of forty that has something new: every call from the record to
     the end. docs/costs.md has these numbers."""
     scene.begin(*(f"events/{number}" for number in range(40)), webhook=True)

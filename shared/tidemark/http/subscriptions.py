@@ -32,7 +32,6 @@ from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
 from tidemark.protocol.expiry import render_instant
-from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import lifecycle
@@ -45,7 +44,7 @@ from tidemark.subscriptions.configuration import (
     normalize,
     stream_path,
 )
-from tidemark.subscriptions.deliveries import LinkType, PendingDescription, render_pending
+from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
 from tidemark.subscriptions.state import DeliveryState, phase
@@ -205,12 +204,6 @@ class ListedSubscription(TypedDict):
     wake: WakeDescription
 
 
-class LinkDescription(TypedDict):
-    path: str
-    link_type: LinkType
-    acked_offset: str
-
-
 class SubscriptionDescription(ListedSubscription):
     """`streams_after` is there where more streams follow: the value for `?after=`."""
 
@@ -245,14 +238,7 @@ def render_subscription(
     signing: SigningDescription | None,
 ) -> SubscriptionDescription:
     """§6.3."""
-    streams: list[LinkDescription] = [
-        {
-            "path": link.path,
-            "link_type": "explicit" if link.explicit else "glob",
-            "acked_offset": render_offset(link.acked),
-        }
-        for link in links
-    ]
+    streams = [render_link(link, link.acked) for link in links]
     rendered = cast("SubscriptionDescription", {**render_listed(record), "streams": streams})
     if signing and rendered["webhook"] is not None:
         rendered["webhook"]["signing"] = signing

@@ -38,7 +38,7 @@ from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Slow
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
 from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
-from tidemark.subscriptions.records import SubscriptionRecord
+from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import SigningKeys, connect_signing_keys
 from tidemark.subscriptions.state import (
     DeliveryFailure,
@@ -322,25 +322,28 @@ class Deliverer:
 LinkType = Literal["explicit", "glob"]
 
 
-class PendingDescription(TypedDict):
-    """A stream that has something new behind what is acked."""
-
+class LinkDescription(TypedDict):
     path: str
     link_type: LinkType
     acked_offset: str
+
+
+class PendingDescription(LinkDescription):
+    """A stream that has something new behind what is acked."""
+
     tail_offset: str
     has_pending: Literal[True]
 
 
+def render_link(link: StreamLink, acked: int) -> LinkDescription:
+    link_type: LinkType = "explicit" if link.explicit else "glob"
+    return {"path": link.path, "link_type": link_type, "acked_offset": render_offset(acked)}
+
+
 def render_pending(stream: PendingStream) -> PendingDescription:
     """The entry of a stream in webhooks and claims (§7.1, §7.2)."""
-    return {
-        "path": stream.link.path,
-        "link_type": "explicit" if stream.link.explicit else "glob",
-        "acked_offset": render_offset(stream.acked),
-        "tail_offset": render_offset(stream.tail),
-        "has_pending": True,
-    }
+    link = render_link(stream.link, stream.acked)
+    return {**link, "tail_offset": render_offset(stream.tail), "has_pending": True}
 
 
 def says_done(body: bytes) -> bool:

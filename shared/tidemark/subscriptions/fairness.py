@@ -12,14 +12,16 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+from tidemark.log.schema import UNTIL_MS
+from tidemark.log.table import IF_ABSENT, AnyOf, Compared, ConditionFailed, equals
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.notices import Appended, Notice
-from tidemark.subscriptions.storage import free_slow_slot, take_slow_slot
+from tidemark.subscriptions.records import WRITE_ID, slow_slot_key
 
 _T = TypeVar("_T")
 
@@ -50,10 +52,9 @@ class SlowCalls:
     @contextmanager
     def slot(self, stores: Stores, url: str) -> Iterator[bool]:
         """Whether there was a slot for a call of this URL's host; it is freed at the end."""
-        host, taken_by, now_ms = urlsplit(url).netloc, stores.new_id(), stores.clock_ms()
-        slots = [(zlib.crc32(host.encode()) + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)]
-        others = [slot for slot in slots if slot not in self._held]
-        slot = take_slow_slot(stores.table, others, taken_by, now_ms, now_ms + WEBHOOK_MS + SPARE_MS)
+        first, taken_by = zlib.crc32(urlsplit(url).netloc.encode()), stores.new_id()
+        slots = {(first + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)} - self._held
+        slot = next((slot for slot in slots if _take_slot(stores, slot, taken_by)), None)
         if slot is None:
             yield False
             return
@@ -62,7 +63,20 @@ class SlowCalls:
             yield True
         finally:
             self._held.discard(slot)
-            free_slow_slot(stores.table, slot, taken_by)
+            with suppress(ConditionFailed):  # It was taken for dead, and another one has the slot.
+                stores.table.delete(slow_slot_key(slot), equals(WRITE_ID, taken_by))
+
+
+def _take_slot(stores: Stores, slot: int, taken_by: str) -> bool:
+    """Whether it was free. A slot whose holder died is free again after the longest call."""
+    now_ms = stores.clock_ms()
+    until_ms = now_ms + WEBHOOK_MS + SPARE_MS
+    item = slow_slot_key(slot) | {WRITE_ID: {"S": taken_by}, UNTIL_MS: {"N": str(until_ms)}}
+    try:
+        stores.table.put(item, AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms)))
+    except ConditionFailed:
+        return False
+    return True
 
 
 class Turns:

@@ -19,7 +19,6 @@ from tidemark.subscriptions.records import (
     PendingMark,
     RosterEntry,
     decode_subscription_pk,
-    is_subscription_pk,
 )
 from tidemark.subscriptions.storage import load_followers, load_roster
 from tidemark.wake.notifier import WakeMessage
@@ -86,10 +85,8 @@ def decode_notice(body: str) -> Notice:
 
 def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
     """The notice for a stream record of a subscription's item; None for other records. Raises KeyError."""
-    pk: str = record["dynamodb"]["Keys"]["pk"]["S"]
-    if record["eventName"] == "REMOVE" or not is_subscription_pk(pk):
-        return None
-    return Changed(decode_subscription_pk(pk))
+    subscription_id = decode_subscription_pk(record["dynamodb"]["Keys"]["pk"]["S"])
+    return None if subscription_id is None or record["eventName"] == "REMOVE" else Changed(subscription_id)
 
 
 class Subscribers:

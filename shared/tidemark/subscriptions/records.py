@@ -121,13 +121,9 @@ def subscription_key(subscription_id: str) -> Key:
     return make_key(f"sub/{subscription_id}", ".")
 
 
-def is_subscription_pk(pk: str) -> bool:
-    return pk.startswith("sub/")
-
-
-def decode_subscription_pk(pk: str) -> str:
-    """The subscription's id."""
-    return pk.removeprefix("sub/")
+def decode_subscription_pk(pk: str) -> str | None:
+    """The subscription's id; None if it is the key of another kind of item."""
+    return pk.removeprefix("sub/") if pk.startswith("sub/") else None
 
 
 def encode_subscription(record: SubscriptionRecord) -> Item:
@@ -152,7 +148,7 @@ def decode_subscription(item: Item) -> SubscriptionRecord:
     state = orjson.loads(item[DELIVERY_STATE]["S"])
     delivered_ms = number(item, DELIVERED_MS)
     return SubscriptionRecord(
-        subscription_id=decode_subscription_pk(item[PK]["S"]),
+        subscription_id=item[PK]["S"].removeprefix("sub/"),
         incarnation=item[INCARNATION]["S"],
         configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *asked),
         secret=item[TOKEN_SECRET]["S"],

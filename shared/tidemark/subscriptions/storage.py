@@ -17,7 +17,7 @@ between a commit and what follows from it is stood in for by the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +27,6 @@ from tidemark.log.schema import (
     INCARNATION,
     PK,
     SK,
-    UNTIL_MS,
     Item,
     decode_end_mark,
     encode_end_mark,
@@ -62,7 +61,7 @@ from tidemark.subscriptions.records import (
 #: Sorts before everything that a path can go on with.
 _NEXT = "\x00"
 #: The most streams that one transaction acks: DynamoDB takes 100 writes, and one is the subscription's own.
-MAX_ACKS = 99
+ACKS_AT_ONCE = 99
 
 
 class SubscriptionChanged(Exception):
@@ -133,7 +132,7 @@ def commit_subscription(
 
     A write that is refused and meets its own mark was sent twice and has landed.
     """
-    assert len(acks) <= MAX_ACKS, "the caller divides them"
+    assert len(acks) <= ACKS_AT_ONCE, "the caller divides them"
     stored = replace(changed, version=seen.version + 1, write_id=write_id)
     item, condition = records.encode_subscription(stored), _as_seen(seen)
     try:
@@ -299,32 +298,6 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
     keys.append(records.roster_key(incarnation))
     for start in range(0, len(keys), MAX_DELETES):
         table.delete_many(keys[start : start + MAX_DELETES])
-
-
-# --- slots for slow calls -----------------------------------------------------------
-
-
-def take_slow_slot(
-    table: Table, slots: Iterable[int], write_id: str, now_ms: int, until_ms: int
-) -> int | None:
-    """Take the first free slot; None if all are taken. A slot whose holder died is free again at its
-    `until_ms`."""
-    free = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms))
-    for slot in slots:
-        item = records.slow_slot_key(slot) | {
-            records.WRITE_ID: {"S": write_id},
-            UNTIL_MS: {"N": str(until_ms)},
-        }
-        with suppress(ConditionFailed):
-            table.put(item, free)
-            return slot
-    return None
-
-
-def free_slow_slot(table: Table, slot: int, write_id: str) -> None:
-    """Unless it was taken by another one since."""
-    with suppress(ConditionFailed):
-        table.delete(records.slow_slot_key(slot), equals(records.WRITE_ID, write_id))
 
 
 def _pages(table: Table, pk: str, low: str = records.SLASH, limit: int | None = None) -> Iterator[Item]:

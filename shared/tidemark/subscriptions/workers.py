@@ -45,7 +45,7 @@ from tidemark.subscriptions.state import (
     phase,
 )
 from tidemark.subscriptions.storage import (
-    MAX_ACKS,
+    ACKS_AT_ONCE,
     SubscriptionChanged,
     ack_link,
     commit_subscription,
@@ -101,9 +101,9 @@ def _commit_acks(
 ) -> SubscriptionRecord:
     """Beyond what one transaction takes, `between` is committed with each part, and `last` with the last one.
     Raises SubscriptionChanged."""
-    while len(acks) > MAX_ACKS:
-        seen = commit(stores, seen, between, acks[:MAX_ACKS])
-        acks = acks[MAX_ACKS:]
+    while len(acks) > ACKS_AT_ONCE:
+        seen = commit(stores, seen, between, acks[:ACKS_AT_ONCE])
+        acks = acks[ACKS_AT_ONCE:]
     return commit(stores, seen, last, acks)
 
 
