@@ -21,7 +21,6 @@ from tidemark.protocol.caching import (
     decide_cache_control,
     decide_catch_up_cursor,
     decide_cursor,
-    decide_long_poll,
     decide_private,
     etag_matches,
     is_of,
@@ -52,12 +51,11 @@ from tidemark.protocol.errors import Malformed, PreconditionFailed
 def test_a_read_with_data_or_at_a_final_end_may_be_kept(
     has_data: bool, closed: bool, from_now: bool, is_kept: bool
 ) -> None:
-    """A long-poll does not see the end: without data it only says that its time is over."""
+    """A long-poll is asked as if the stream were open: without data it only says that its time is over."""
     for is_bound, kept in ((True, SHARED), (False, REVALIDATED)):
         expected = kept if is_kept else NO_STORE
         asked = {"has_data": has_data, "from_now": from_now, "is_bound": is_bound}
         assert decide_cache_control(closed=closed, **asked) == expected
-        assert closed or decide_long_poll(**asked) == expected
 
 
 @pytest.mark.parametrize("cache_control", [None, NO_STORE, SHARED, EVENT_STREAM])
@@ -98,7 +96,6 @@ def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, 
     asked = {"has_data": True, "from_now": False, "is_bound": True}
     for closed in (False, True):
         assert decide_cache_control(closed=closed, life_ms=life_ms, **asked) == expected
-    assert decide_long_poll(life_ms=life_ms, **asked) == expected
 
 
 ETAG = '"abc:0000000000000000:0000000000000010"'

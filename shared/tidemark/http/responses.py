@@ -17,7 +17,6 @@ from tidemark.protocol.caching import (
     decide_cache_control,
     decide_catch_up_cursor,
     decide_cursor,
-    decide_long_poll,
     etag_matches,
     is_of,
     render_etag,
@@ -148,8 +147,9 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     headers = _reading_headers(request, reading)
     if not page.closed:
         headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms, incarnation))
-    headers["Cache-Control"] = decide_long_poll(
+    headers["Cache-Control"] = decide_cache_control(
         has_data=page.has_data,
+        closed=False,
         from_now=from_now,
         is_bound=is_of(request.cursor, incarnation),
         life_ms=_life_ms(reading, now_ms),

@@ -52,7 +52,8 @@ DOCUMENT: Final = "public, max-age=300"
 def decide_cache_control(
     *, has_data: bool, closed: bool, from_now: bool, is_bound: bool, life_ms: int | None = None
 ) -> str:
-    """Cache-Control of a catch-up read (§5.6). `now` names another place at every moment (§8).
+    """Cache-Control of a catch-up read (§5.6); of a long-poll (§5.7), never `closed`: without data it
+    only says that its time is over. `now` names another place at every moment (§8).
 
     `is_bound` says that the request had the stream's own cursor. `life_ms` is how long the stream lives
     at least, if it ends by itself: no cache may serve it for longer than that, stale or not."""
@@ -67,14 +68,6 @@ def decide_cache_control(
     if fresh == 0:
         return NO_STORE
     return f"public, max-age={fresh}, stale-while-revalidate={left - fresh}"
-
-
-def decide_long_poll(*, has_data: bool, from_now: bool, is_bound: bool, life_ms: int | None = None) -> str:
-    """Cache-Control of a long-poll (§5.7): without data it only says that its time is over. The rest as
-    above."""
-    return decide_cache_control(
-        has_data=has_data, closed=False, from_now=from_now, is_bound=is_bound, life_ms=life_ms
-    )
 
 
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:
