@@ -24,7 +24,6 @@ import click
 from tidemark import __version__
 from tidemark.client import Chunk, Stream, StreamError, Unreachable
 from tidemark.client.core import is_json
-from tidemark.ops import progress_bar
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
@@ -375,7 +374,9 @@ def append(
         max_batch_messages=_APPEND_LINES,
         max_held_bytes=4 * _APPEND_BYTES,
     )
-    with producer, progress_bar(size, "bytes") as bar:
+    is_hidden = not size or not sys.stderr.isatty()
+    shown = click.progressbar(range(size), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden)
+    with producer, shown as bar:
         try:
             for messages in groups(file) if of_json else pieces(file):
                 for message in messages:

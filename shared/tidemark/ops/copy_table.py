@@ -34,7 +34,6 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure, patient_policy
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, decode_format
-from tidemark.ops import progress_bar
 from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable
 
 #: The most items that one call writes.
@@ -43,9 +42,7 @@ _SEGMENTS: Final = 8
 #: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
-#: If there was never a reply, the address is more likely wrong than the service down.
-_FIRST_ANSWER_SECONDS: Final = 4.0
-#: Between two lines about calls that are sent again.
+#: Between two lines about how far the copy is, or about calls that are sent again.
 _NEWS_SECONDS: Final = 5.0
 #: AWS refuses a request that was signed longer ago (docs/design.md, writes that land late).
 _LATEST_ARRIVAL_SECONDS: Final = 15 * 60.0
@@ -86,25 +83,12 @@ class Copy:
         self._source = source
         self._target = target
         self._lock = threading.Lock()
-        #: Called with how many items more are written, by one thread at a time.
-        self.on_written: Callable[[int], object] = lambda _: None
-        #: Called with how many seconds the copy waits for writes that may land late.
-        self.on_wait: Callable[[float], object] = lambda _: None
-        #: Called with a failure after which a call is sent again, every few seconds.
-        self.on_trouble: Callable[[Failure], object] = lambda _: None
+        self.say: Callable[[str], object] = lambda text: print(f"tidemark: {text}", file=sys.stderr)
         self.copied = 0
-        self._began = self._told_at = dynamodb.now()
-        self._was_answered = False
+        self._said_at = dynamodb.now()
         #: The latest time at which a write may have been sent that got no reply.
         self._unanswered_at: float | None = None
         self._only_due = False
-
-    def estimate(self) -> int:
-        """How many items the source has, as DynamoDB counts them every six hours; 0 if it does not say."""
-        try:
-            return int(self._call("DescribeTable", TableName=self._source)["Table"]["ItemCount"])
-        except CannotCopy:
-            return 0
 
     def check_empty(self) -> None:
         """Raises CannotCopy: over the items of a stack that is in use, a copy would destroy them."""
@@ -143,23 +127,25 @@ class Copy:
         return self.copied
 
     def _is_retryable(self, failure: Failure) -> bool:
-        now = self._dynamodb.now()
-        self._was_answered = self._was_answered or isinstance(failure, Fault)
         if not failure.outcome_known:
-            self._unanswered_at = now
-        if not self._was_answered and now - self._began > _FIRST_ANSWER_SECONDS:
-            return False
-        if now - self._told_at > _NEWS_SECONDS:
-            self._told_at = now
-            self.on_trouble(failure)
+            self._unanswered_at = self._dynamodb.now()
+        self._say_news(f"{failure}; trying again")
         return self._policy.retryable(failure)
+
+    def _say_news(self, text: str) -> None:
+        if self._dynamodb.now() - self._said_at > _NEWS_SECONDS:
+            self._said_at = self._dynamodb.now()
+            self.say(text)
 
     def _wait_for_late_copies(self) -> None:
         if self._unanswered_at is None:
             return
         left_seconds = self._unanswered_at + _LATEST_ARRIVAL_SECONDS - self._dynamodb.now()
         if left_seconds > 0:
-            self.on_wait(left_seconds)
+            self.say(
+                "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is "
+                f"written in {left_seconds / 60:.0f} minutes"
+            )
             self._dynamodb.sleep(left_seconds)
 
     def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
@@ -198,13 +184,11 @@ class Copy:
                 self._dynamodb.write_batch(self._target, [{"PutRequest": {"Item": item}} for item in some])
             with self._lock:
                 self.copied += len(some)
-                self.on_written(len(some))
+                self._say_news(f"{self.copied} items copied")
 
     def _call(self, operation: str, **arguments: Any) -> Any:
         with _translated(operation):
-            answer = self._dynamodb.call(operation, arguments)
-            self._was_answered = True
-            return answer
+            return self._dynamodb.call(operation, arguments)
 
 
 def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
@@ -239,17 +223,6 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _say_trouble(failure: Failure) -> None:
-    print(f"tidemark: {failure}; trying again", file=sys.stderr)
-
-
-def _say_wait(seconds: float) -> None:
-    text = (
-        "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is written"
-    )
-    print(f"tidemark: {text} in {seconds / 60:.0f} minutes", file=sys.stderr)
-
-
 @contextmanager
 def _translated(operation: str) -> Iterator[None]:
     try:
@@ -269,7 +242,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (options.objects is None) != (options.at is None):
         parser.error("--objects and --at go together")
     copy = Copy(connect_dynamodb(Account()), options.source, options.target)
-    copy.on_trouble = _say_trouble
     try:
         if not options.again:
             copy.check_empty()
@@ -277,10 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bucket, new_bucket = options.objects
             copied = copy_objects(s3_client(), bucket, new_bucket, options.at)
             print(f"{copied} objects copied from {bucket} to {new_bucket}")
-        with progress_bar(copy.estimate(), "items, about") as bar:
-            copy.on_written = bar.update
-            copy.on_wait = _say_wait
-            copy.run()
+        copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")
     except CannotCopy as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
