@@ -1,4 +1,4 @@
-"""Whatever happens, in any order: no wake is lost, and none is acted upon twice under one generation.
+"""Whatever happens, in any order: no delivery is lost, and none is acted upon twice under one generation.
 
 Appends, records that come late, twice and in any order, messages of the queue that are worked off or lost
 (timers), workers that claim, ack, release, call back late or never, and a crash before or after any write of
@@ -223,7 +223,7 @@ class Subscribed(RuleBasedStateMachine):
             self.was_done(body["generation"], done=done)
 
     def was_done(self, generation: int, *, done: bool) -> None:
-        assert generation not in self.finished, "a wake that is over was acted upon"
+        assert generation not in self.finished, "a delivery that is over was acted upon"
         if done:
             self.finished.add(generation)
 
@@ -244,7 +244,7 @@ class Subscribed(RuleBasedStateMachine):
             self.acked[key] = acked
 
     def teardown(self) -> None:
-        """Everything arrives in the end, nobody dies any more, and a worker does what it is woken for."""
+        """Everything arrives in the end, nobody dies any more, and a worker does what it is told."""
         if self.seen_version is None:
             return
         self.mood = "done"
@@ -259,7 +259,7 @@ class Subscribed(RuleBasedStateMachine):
                 break
             self.scene.clock.advance(70_000)
             remind(self.scene.worker.stores, self.scene.queue.send)
-        assert self.scene.left(*self.paths) == {}, "appended, and nobody was woken"
+        assert self.scene.left(*self.paths) == {}, "appended, and nobody was told"
         lifecycle.unsubscribe(self.scene.worker.stores, "s")
         self.scene.changed()
         self.scene.work_off()
@@ -282,7 +282,7 @@ class Subscribed(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
-def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
+def test_no_delivery_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
     run_state_machine_as_test(
         type("Played", (Subscribed,), {"webhook": webhook}),
         settings=settings(

@@ -94,7 +94,7 @@ def test_a_claim_lists_what_the_trigger_has_not_come_by_yet(scene: Scene, is_tol
     assert scene.delivery.generation == 1
 
 
-def test_a_deleted_stream_is_not_part_of_a_wake(scene: Scene) -> None:
+def test_a_deleted_stream_is_not_part_of_a_delivery(scene: Scene) -> None:
     scene.begin("events/a", "named", streams=["named"])
     scene.tell(scene.append("events/a"), scene.append("named"))
     for path in ("events/a", "named"):
@@ -142,7 +142,7 @@ def test_streams_are_added_and_removed_one_by_one(scene: Scene) -> None:
     assert scene.links() == {"events/a": (False, 2)}
 
 
-def test_a_subscription_never_wakes_itself_by_its_wake_stream(scene: Scene) -> None:
+def test_a_subscription_never_delivers_to_itself_by_its_wake_stream(scene: Scene) -> None:
     scene.begin(pattern="**")
     scene.news()
     scene.tell(scene.append(POOL, {"by": "hand"}))
@@ -211,7 +211,7 @@ def test_a_worker_that_leaves_messages_is_told_so_and_the_pool_is_woken_again(
 
 
 @pytest.mark.parametrize("webhook", [False, True])
-def test_done_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Scene, webhook: bool) -> None:
+def test_done_says_that_a_delivery_follows_before_the_trigger_comes_by(scene: Scene, webhook: bool) -> None:
     """Another stream has an append that was acknowledged just before (§7)."""
     scene.begin("events/a", "events/b", webhook=webhook)
     scene.news()
@@ -222,10 +222,10 @@ def test_done_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Sce
     scene.tell(late)
     scene.changed()
     scene.work_off()
-    assert scene.delivery.generation == 2, "one wake for one append"
+    assert scene.delivery.generation == 2, "one delivery for one append"
 
 
-def test_a_wake_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -> None:
+def test_a_delivery_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -> None:
     """Each ack extends it."""
     scene.begin()
     scene.append("events/a")
@@ -266,7 +266,7 @@ def test_one_ack_may_name_many_streams(scene: Scene) -> None:
         ("its own", 25 * 60 * 60 * 1000, "TOKEN_EXPIRED"),
     ],
 )
-def test_a_token_that_no_wake_has_or_that_is_a_day_old_is_refused(
+def test_a_token_that_no_delivery_has_or_that_is_a_day_old_is_refused(
     scene: Scene, token: str | None, after_ms: int, code: str
 ) -> None:
     scene.begin()
@@ -357,7 +357,7 @@ def test_a_webhook_that_answers_done_acks_what_it_was_sent(scene: Scene) -> None
     assert scene.delivery.delivered_ms == scene.clock()
 
 
-def test_messages_that_arrive_while_the_webhook_works_make_another_wake(scene: Scene) -> None:
+def test_messages_that_arrive_while_the_webhook_works_make_another_delivery(scene: Scene) -> None:
     """`{"done": true}` acks the snapshot, and not the tail of a moment later."""
     scene.begin(webhook=True)
 
@@ -372,7 +372,7 @@ def test_messages_that_arrive_while_the_webhook_works_make_another_wake(scene: S
     assert [body["streams"][0]["acked_offset"][-2:] for body in scene.receiver.bodies] == ["00", "02"]
 
 
-def test_a_callback_during_the_call_ends_the_wake(scene: Scene) -> None:
+def test_a_callback_during_the_call_ends_the_delivery(scene: Scene) -> None:
     """What the call itself comes to does not matter then."""
     scene.begin(webhook=True)
 
@@ -385,8 +385,8 @@ def test_a_callback_during_the_call_ends_the_wake(scene: Scene) -> None:
     assert (scene.delivery.wake_id, scene.delivery.failed, scene.called()) == (None, False, [1])
 
 
-def test_a_lease_that_runs_out_wakes_again(scene: Scene) -> None:
-    """By its timer, and under a new generation. Until then it cannot be woken by hand either."""
+def test_a_lease_that_runs_out_leads_to_another_delivery(scene: Scene) -> None:
+    """By its timer, and under a new generation. Until then nothing is delivered by hand either."""
     scene.begin(webhook=True)
     scene.news()
     assert phase(scene.delivery) is DeliveryPhase.LEASED
@@ -430,7 +430,7 @@ def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> Non
     ("failure", "calls", "after_ms"),
     [(DeliveryFailure.DROPPED, [1.0], 1_000), (DeliveryFailure.SILENT, [1.0, 10.0], 30_000)],
 )
-def test_a_webhook_that_may_have_got_the_wake_is_called_under_a_new_generation(
+def test_a_webhook_that_may_have_got_the_delivery_is_called_under_a_new_generation(
     scene: Scene, failure: DeliveryFailure, calls: list[float], after_ms: int
 ) -> None:
     """After the back-off where it has dropped the connection; after its lease where it may be at work, even

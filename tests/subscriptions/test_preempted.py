@@ -1,8 +1,8 @@
-"""One step of the server comes between any two storage calls of another: no order of the two loses a wake.
+"""One step of the server comes between any two storage calls of another: no order loses a delivery.
 
 Each pair of steps is played once for each call of the first: just before that call, the second one runs
 whole, in a process of its own. Afterwards whatever is on its way arrives, and a worker must find all.
-With one of the rules taken out, one of these orders loses a wake or lets two act under one generation.
+With one of the rules taken out, one of these orders loses a delivery or lets two act under one generation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ A, B = "events/a", "events/b"
 
 
 class Play:
-    """Two processes on one table: `one` is interrupted by `other`. A wake has been claimed, or delivered."""
+    """Two processes on one table: `one` is interrupted by `other`. A delivery has been claimed, or made."""
 
     def __init__(self, *, webhook: bool) -> None:
         world = MemoryWorld()
@@ -65,7 +65,7 @@ class Play:
         scene.work_off()
 
     def append_b(self, scene: Scene) -> None:
-        """To a stream that is not part of the wake."""
+        """To a stream that is not part of the delivery."""
         scene.news(B)
 
     def again(self, scene: Scene) -> None:
@@ -150,7 +150,7 @@ class Play:
                         self.tend(self.one)
                 read = len(events)
             self.one.clock.advance(70_000)
-        assert self.one.left(A, B) == {}, "appended, and nobody was woken"
+        assert self.one.left(A, B) == {}, "appended, and nobody was told"
         for what in (self.done, self.claims):
             assert len(set(what)) == len(what), "acted upon twice under one generation"
 
@@ -173,7 +173,7 @@ def play_every_order(webhook: bool, first: str, second: str) -> int:
 @pytest.mark.parametrize(
     ("webhook", "first"), [*((False, name) for name in PULL), *((True, name) for name in HOOK)]
 )
-def test_no_interleaving_of_two_steps_loses_a_wake(webhook: bool, first: str) -> None:
+def test_no_interleaving_of_two_steps_loses_a_delivery(webhook: bool, first: str) -> None:
     for second in HOOK if webhook else PULL:
         assert play_every_order(webhook, first, second) > 0 or first == "tend", second
 
@@ -230,7 +230,7 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
         ),
     ],
 )
-def test_without_one_of_the_rules_some_interleaving_loses_a_wake(
+def test_without_one_of_the_rules_some_interleaving_loses_a_delivery(
     place: Any, name: str, broken: Any, orders: tuple[bool, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, broken)

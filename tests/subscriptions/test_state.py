@@ -1,4 +1,4 @@
-"""The wake cycle (§7): each transition, and what no sequence of transitions may do."""
+"""The states of a delivery (§7): each transition, and what no sequence of transitions may do."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_state_and_the_clock_say_what_comes_next(state: DeliveryState, after
 
 
 @pytest.mark.parametrize("of", [(2, 1, "w1"), (1, 2, "w1"), (1, 1, "w2"), (0, 0, "w1")])
-def test_a_request_of_another_or_a_finished_wake_is_fenced(of: tuple[int, int, str]) -> None:
+def test_a_request_of_another_or_a_finished_delivery_is_fenced(of: tuple[int, int, str]) -> None:
     check_fence(LEASED, 1, 1, "w1")
     for state, claim in ((LEASED, of), (end_delivery(LEASED), (1, 1, "w1"))):
         with pytest.raises(DeliveryFenced):
@@ -88,7 +88,7 @@ def test_a_claim_is_refused_while_the_lease_lasts_and_names_the_holder() -> None
     check_unclaimed(CLAIMED, NOW + LEASE)
 
 
-def test_every_wake_and_every_claim_of_one_whose_lease_is_over_has_a_higher_generation() -> None:
+def test_every_delivery_and_every_claim_of_one_whose_lease_is_over_has_a_higher_generation() -> None:
     again = begin_delivery(end_delivery(LEASED), WEBHOOK, "w2", NOW, LEASE)
     assert (IN_FLIGHT.generation, again.generation, again.wake_id) == (1, 2, "w2")
     assert (CLAIMED.generation, CLAIMED.wake_id) == (1, "w1")
@@ -128,7 +128,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 40_000)), max_
 def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa: C901 - each is one step
     steps: list[tuple[str, int]], kind: SubscriptionKind
 ) -> None:
-    """A state with a wake in flight names a time, but for an announced one, which waits for a worker."""
+    """A state with a delivery in flight names a time, but for an announced one, which waits for a worker."""
     state, now_ms = IDLE, NOW
     for name, after_ms in steps:
         now_ms, before = now_ms + after_ms, state
@@ -159,8 +159,8 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
             assert due_ms(state) is not None
 
 
-def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
-    """By an attempt that succeeded or by a claim. A failure and the end of a wake leave it as it was, and so
+def test_the_time_of_the_last_delivery_is_when_a_delivery_arrived() -> None:
+    """By an attempt that succeeded or by a claim. A failure and the end of a delivery leave it as it was, so
     does what comes after the arrival."""
     assert (IDLE.delivered_ms, IN_FLIGHT.delivered_ms, CALLED.delivered_ms) == (None, None, None)
     arrived = attempt_succeeded(CALLED, NOW + 70)

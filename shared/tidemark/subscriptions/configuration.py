@@ -1,17 +1,14 @@
-"""A subscription's configuration (§6.2), the form of it that is compared and hashed, and its glob patterns
-over stream paths: `*` matches one segment, `**` any number of segments.
+"""A subscription's configuration (§6.2), and its glob patterns over stream paths: `*` matches one segment,
+`**` any number of segments.
 
 A star inside of a longer segment is a plain character, and so is the segment `%2A`: a name may hold a star.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
-
-import orjson
 
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError
 from tidemark.protocol.stream_key import has_control_characters, parse_plain_path
@@ -78,12 +75,6 @@ class SubscriptionConfiguration:
     def follows(self, path: str) -> bool:
         """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
         return self.pattern is not None and path != self.wake_stream and matches(self.pattern, path)
-
-
-def configuration_hash(configuration: SubscriptionConfiguration) -> str:
-    """The same for the same configuration, in hexadecimal."""
-    fields = asdict(configuration) | {"kind": configuration.kind.value}
-    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def check_subscription_id(subscription_id: str) -> str:

@@ -77,10 +77,8 @@ class Timers(Protocol):
     def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None: ...
 
 
-class CallWebhook(Protocol):
-    def __call__(
-        self, url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float, /
-    ) -> WebhookResponse: ...
+CallWebhook = Callable[[WebhookUrl, bytes, Mapping[str, str], float], WebhookResponse]
+"""The URL, the body, the headers, the timeout in seconds. Raises DeliveryFailed, WebhookUrlRejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +109,21 @@ class Deliverer:
 
     def handle(self, notice: Notice) -> None:
         """Raises what storage and the queue raise; the notice must come again then."""
-        table, ended_id = self.stores.table, None
+        table, name = self.stores.table, notice.subscription_id
         if isinstance(notice, Appended):
             # The mark comes before the look at the subscription: `storage.py` says why.
             put_mark(table, notice.mark)
-        record = load_subscription(table, notice.subscription_id)
+        record = load_subscription(table, name)
         if isinstance(notice, Appended):
-            incarnation = notice.mark.subscription_incarnation
-            ended_id = incarnation if record is None or record.incarnation != incarnation else None
-        elif record is None:
-            ended = load_ended(table, notice.subscription_id)
-            ended_id = ended.ended_id if ended is not None else None
-        if ended_id is not None:
-            remove_belongings(table, notice.subscription_id, ended_id)
-        elif record is not None:
+            followed_by = notice.mark.subscription_incarnation
+            if record is None or record.incarnation != followed_by:
+                return remove_belongings(table, name, followed_by)
+        if record is not None:
             with suppress(SubscriptionNotFound):
                 self._follow(record, notice)
+        elif (ended := load_ended(table, name)) is not None:
+            remove_belongings(table, name, ended.ended_id)
+        return None
 
     def _follow(self, record: SubscriptionRecord, notice: Notice) -> None:
         """Step after step, until there is nothing to do before some time. The timer for that time is set by

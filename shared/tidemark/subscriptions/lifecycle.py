@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
 from tidemark.service.stores import Stores
-from tidemark.subscriptions.configuration import SubscriptionConfiguration, configuration_hash
+from tidemark.subscriptions.configuration import SubscriptionConfiguration
 from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
@@ -89,7 +89,7 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
         except SubscriptionEndedLater as ended:
             created_ms = ended.ended_ms + 1
         except SubscriptionThere as met:
-            if configuration_hash(met.existing.configuration) != configuration_hash(configuration):
+            if met.existing.configuration != configuration:
                 raise SubscriptionExists from met
             return Subscribed(activate(stores, met.existing), is_new=False)
         else:

@@ -159,14 +159,9 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
     return bool(grown)
 
 
-def mark_what_is_pending(stores: Stores, record: SubscriptionRecord) -> bool:
+def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everything: bool = False) -> bool:
     """Look at the linked streams themselves, where the trigger has not come by yet or has failed. Returns
-    whether anything was marked; stops at the first sixteen that hold something."""
-    return any(_mark_grown(stores, record, load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)))
-
-
-def _mark_grown(stores: Stores, record: SubscriptionRecord, links: Sequence[StreamLink]) -> Iterator[bool]:
-    """For sixteen links after the other: whether any of their streams was marked."""
+    whether anything was marked; stops at the first sixteen that hold something, unless `everything`."""
 
     def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
@@ -175,8 +170,12 @@ def _mark_grown(stores: Stores, record: SubscriptionRecord, links: Sequence[Stre
         _mark(stores, record, link.path, head.record.incarnation)
         return True
 
-    for some in _sixteens(links):
-        yield any(stores.concurrency.each(look, some))
+    found, most = False, None if everything else MAX_LOOKED_AT
+    for some in _sixteens(load_links(stores.table, record.incarnation, limit=most)):
+        found = any(stores.concurrency.each(look, some)) or found
+        if found and not everything:
+            break
+    return found
 
 
 def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
@@ -184,7 +183,7 @@ def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnat
     put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))
 
 
-# --- where notices were lost -------------------------------------------------------
+# --- where notices were lost --------------------------------------------------------
 
 
 def remind(
@@ -218,7 +217,7 @@ def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
     for entry in roster:
         record = load_subscription(stores.table, entry.subscription_id)
         if record is not None and record.incarnation == entry.incarnation and record.active:
-            list(_mark_grown(stores, record, load_links(stores.table, record.incarnation)))
+            mark_what_is_pending(stores, record, everything=True)
             _mark_unlinked(stores, record)
     if roster:
         send([encode_notice(Changed(entry.subscription_id)) for entry in roster])
