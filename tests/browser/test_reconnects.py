@@ -79,7 +79,7 @@ def test_the_official_client(server: Server, proxy: CuttingProxy) -> None:
 
 
 def test_the_browsers_own_event_source(server: Server, proxy: CuttingProxy) -> None:
-    """The example that we give to people, as it is: it follows control events, and opens again from there."""
+    """The example that we give to people, as it is: the browser goes on from the last event's id."""
     streams = [Written(server.port, kind, MESSAGES) for kind in ("json", "text", "binary")]
     addresses = [f"/tail.html?url={quote(proxy.base_url + stream.path, safe='')}" for stream in streams]
     task = {"addresses": addresses, "end": "The stream is closed"}
@@ -87,7 +87,7 @@ def test_the_browsers_own_event_source(server: Server, proxy: CuttingProxy) -> N
     for stream, result in zip(streams, results, strict=True):
         assert as_read(stream, result["messages"]) == as_written(stream), stream.kind
     print(f"\n{proxy.connections} connections, {proxy.cuts} of them cut")
-    assert proxy.cuts >= ENOUGH_CUTS
+    assert proxy.cuts >= ENOUGH_CUTS // 3, "the browser waits for some seconds before it connects again"
 
 
 def as_read(stream: Written, shown: str) -> Any:

@@ -212,6 +212,31 @@ def test_an_event_stream_ends_after_its_maximum_duration(
     assert not any("streamClosed" in control for control in controls(answer.events))
 
 
+def test_an_event_source_goes_on_behind_the_last_event_it_saw(door: Door, make_stream: Make) -> None:
+    """It asks for its first address again, with the id of the last event. The redirect keeps the rest of the
+    query, and leads to an address that a cache tells from the first."""
+    path = make_stream("application/json", b"[1]")
+    first = door.get(f"{path}?offset=-1{SSE}")
+    door.post(path, JSON, b"[2]")
+    seen = {"Last-Event-ID": first.events[-1].last_id}
+    answer = door.get(f"{path}?live=sse&offset=-1&cursor=7", seen)
+    assert (answer.status, answer["cache-control"]) == (307, "no-store")
+    assert answer["location"] == f"?live=sse&cursor=7&offset={first.events[-1].last_id}"
+    rest = door.get(path + answer["location"], seen)
+    assert data(rest.events) == ["[2]"]
+
+
+@pytest.mark.parametrize("last", ["now", "-1", "7", "0" * 15 + "x"])
+def test_an_id_that_no_event_had_is_refused(door: Door, make_stream: Make, last: str) -> None:
+    path = make_stream("text/plain", b"x")
+    answer = door.get(f"{path}?offset=-1{SSE}", {"Last-Event-ID": last})
+    assert answer.status == 400
+    assert "Last-Event-ID must be the id of an event" in answer.json["error"]
+    assert door.get(f"{path}?offset=-1", {"Last-Event-ID": last}).status == 200, (
+        "it is of event streams alone"
+    )
+
+
 # --- characters and line ends cut in two --------------------------------------------
 
 

@@ -15,12 +15,14 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Event:
     type: str
     data: str
+    last_id: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
 class _Reader:
     events: list[Event] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
+    last_id: str = ""
     _type: str = ""
     _data: list[str] = field(default_factory=list)
 
@@ -38,11 +40,13 @@ class _Reader:
             self._type = value
         elif name == "data":
             self._data.append(value)
+        elif name == "id" and "\0" not in value:
+            self.last_id = value
 
     def _dispatch(self) -> None:
         """Each line of data ends with a newline, of which the last is taken away again."""
         if self._data:
-            self.events.append(Event(self._type or "message", "\n".join(self._data)))
+            self.events.append(Event(self._type or "message", "\n".join(self._data), self.last_id))
         self._type, self._data = "", []
 
 

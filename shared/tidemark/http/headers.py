@@ -23,6 +23,7 @@ _REQUEST_HEADERS: Final = (
     "Content-Type",
     "If-Match",
     "If-None-Match",
+    "Last-Event-ID",
     "Producer-Epoch",
     "Producer-Id",
     "Producer-Seq",

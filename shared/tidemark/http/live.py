@@ -193,17 +193,18 @@ class EventStream:
         """
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
+        begins_at = page.end - len(stored)
         whole = len(stored) if page.closed else _characters_end(content_type, stored)
-        data = _data_event(content_type, stored[:whole])
+        data = _data_event(content_type, stored[:whole], begins_at + whole)
         self.is_cut = len(data) > self.limit_bytes and not content_type.is_json
         while self.is_cut and len(data) > self.limit_bytes:
             whole = _characters_end(content_type, stored[: whole // 2])
-            data = _data_event(content_type, stored[:whole])
+            data = _data_event(content_type, stored[:whole], begins_at + whole)
         self.half = stored[whole:]
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
         return data + render_control_event(
-            page.end - len(self.half),
+            begins_at + whole,
             self.cursor,
             up_to_date=page.up_to_date and not self.is_cut,
             closed=page.closed and not self.is_cut,
@@ -229,18 +230,20 @@ class EventStream:
                 up_to_date=up_to_date and cut == whole,
                 closed=closed and cut == whole,
             )
-            yield _event_pieces(content_type, stored[begin:cut], control)
+            yield _event_pieces(content_type, stored[begin:cut], begins_at + cut, control)
             begin = cut
 
 
-def _event_pieces(content_type: ContentType, stored: bytes, control: bytes) -> Iterator[bytes]:
+def _event_pieces(
+    content_type: ContentType, stored: bytes, next_offset: int, control: bytes
+) -> Iterator[bytes]:
     if not stored:
         yield control
         return
     if len(stored) <= PIECE_BYTES:
-        yield render_data_event(content_type, stored) + control
+        yield render_data_event(content_type, stored, next_offset) + control
         return
-    yield from render_data_slices(content_type, stored, PIECE_BYTES)
+    yield from render_data_slices(content_type, stored, next_offset, PIECE_BYTES)
     yield control
 
 
@@ -272,8 +275,8 @@ def _characters_end(content_type: ContentType, stored: bytes) -> int:
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
 
-def _data_event(content_type: ContentType, stored: bytes) -> bytes:
-    return render_data_event(content_type, stored) if stored else b""
+def _data_event(content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
+    return render_data_event(content_type, stored, next_offset) if stored else b""
 
 
 def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:

@@ -105,6 +105,7 @@ PARAMETERS: Final[dict[str, Part]] = {
         _asked("access_token", _BEARER, _TEXT),
         _sent("If-Match", _IF_MATCH, _like(r'^(\*|"[!#-~]*")$'), "*"),
         _sent("If-None-Match", "An `ETag`: 304 where it still holds.", _TEXT),
+        _sent("Last-Event-ID", "The `id` of the last event: the answer leads to what follows.", _TOKEN),
         _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT, 3600),
         _sent("Stream-Retain-Bytes", "Let go of what lies before the last so many bytes.", _COUNT),
         _sent("Stream-Retain-Seconds", "Let go of messages that are older.", _COUNT),

@@ -268,6 +268,15 @@ def parse_read(request: Request) -> ReadRequest:
     )
 
 
+def last_event_id(request: Request) -> str | None:
+    """The offset of the last event that a browser's EventSource saw, as it says when it connects again (HTML,
+    server-sent events). Raises Malformed."""
+    value = header(request, "Last-Event-ID")
+    if value and not isinstance(offset.parse_read_from(value), int):
+        raise Malformed(f"Last-Event-ID must be the id of an event of this stream, got {value!r:.80}")
+    return value or None
+
+
 def single(request: Request, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:

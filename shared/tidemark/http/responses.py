@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -201,6 +202,14 @@ def event_stream_headers(request: ReadRequest, record: StreamRecord) -> dict[str
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"
     return headers
+
+
+def resumed(request: Request, offset: str) -> Response:
+    """Leads an EventSource to the address with the offset of its last event, so that a cache in front tells
+    the two apart."""
+    query = [(name, value) for name, value in request.query_params.multi_items() if name != "offset"]
+    location = f"?{urlencode([*query, ('offset', offset)])}"
+    return Response(status_code=307, headers={"Location": location, "Cache-Control": NO_STORE})
 
 
 def deleted() -> Response:

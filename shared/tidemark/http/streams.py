@@ -25,11 +25,13 @@ from tidemark.http.requests import (
     STREAM_ROOTS,
     Live,
     ReadRequest,
+    last_event_id,
     parse_append,
     parse_create,
     parse_fork,
     parse_read,
     parse_stream,
+    single,
 )
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
@@ -228,8 +230,9 @@ async def stream_metadata(request: Request) -> Response:
         200: ("Data, events, or nothing yet.", *_READ),
         204: ("Nothing came while waiting.", *_READ),
         304: ("The client has it already.", *_READ),
+        307: ("There an EventSource goes on that has seen events before.", "Location"),
     },
-    ("offset", "live", "cursor", "access_token", "If-None-Match"),
+    ("offset", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
     data=True,
 )
 async def read_stream(request: Request) -> Response:
@@ -265,6 +268,9 @@ async def server_sent_events(
     request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
 ) -> Response:
     """§5.8."""
+    last = last_event_id(request)
+    if last is not None and last != single(request, "offset"):
+        return responses.resumed(request, last)
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, read_request)

@@ -1,4 +1,8 @@
-"""Server-sent events (§5.8): a data event, then a control event, for every batch of data."""
+"""Server-sent events (§5.8): a data event, then a control event, for every batch of data.
+
+The `id` of both is the offset to go on from. A browser's EventSource sends the last one that it saw as
+`Last-Event-ID` when it connects again, and so goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,26 @@ HEARTBEAT: Final = b": heartbeat\n\n"
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
+def _begin(event: bytes, next_offset: int) -> bytes:
+    """The official suite looks for `data` right behind `event`."""
+    return b"id: %b\nevent: %b\n" % (render_offset(next_offset).encode(), event)
+
+
+def render_data_event(content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
     """One `data` event. JSON goes on one line, text line by line; anything else as base64.
 
     A payload cannot end the event or begin another: each of its lines, however it ends,
     becomes a `data:` line. A leading space is doubled, because a client strips one.
     """
+    begin = _begin(b"data", next_offset)
     if not content_type.is_text:
-        return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
+        return begin + b"data:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
-        return b"event: data\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
+        return begin + b"data:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
     lines = b"\n" + _as_utf8(stored).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     # Only the beginning of a line stands behind a line end, whatever the text holds.
     lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
-    return b"event: data" + lines + b"\n\n"
+    return begin.removesuffix(b"\n") + lines + b"\n\n"
 
 
 def _as_utf8(text: bytes) -> bytes:
@@ -44,12 +54,14 @@ def _as_utf8(text: bytes) -> bytes:
     return text
 
 
-def render_data_slices(content_type: ContentType, stored: bytes, slice_bytes: int) -> Iterator[bytes]:
+def render_data_slices(
+    content_type: ContentType, stored: bytes, next_offset: int, slice_bytes: int
+) -> Iterator[bytes]:
     """The same event in slices, for a message of JSON that is too large to be held once more."""
     if len(stored) <= slice_bytes or not content_type.is_json:
-        yield render_data_event(content_type, stored)
+        yield render_data_event(content_type, stored, next_offset)
         return
-    yield b"event: data\ndata:["
+    yield _begin(b"data", next_offset) + b"data:["
     for at in range(0, len(stored) - 1, slice_bytes):  # Without the last comma.
         yield stored[at : min(at + slice_bytes, len(stored) - 1)].translate(_ON_ONE_LINE)
     yield b"]\n\n"
@@ -64,7 +76,7 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, clo
         fields["upToDate"] = True
     if closed:
         fields["streamClosed"] = True
-    return b"event: control\ndata:" + orjson.dumps(fields) + b"\n\n"
+    return _begin(b"control", next_offset) + b"data:" + orjson.dumps(fields) + b"\n\n"
 
 
 def text_end(data: bytes) -> int:
