@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tidemark.client import errors
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
-from tidemark.client.core import Lost, Protocol, Reply, Request, Retry
+from tidemark.client.core import Protocol
+from tidemark.client.exchange import Lost, Reply, Request, Retry
 
 LOST = Lost("ReadError")
 RETRY = Retry(max_retries=3)

@@ -11,19 +11,9 @@ from typing import Any
 import pytest
 
 from tidemark.client import errors
-from tidemark.client.core import (
-    Chunk,
-    EventParser,
-    Lost,
-    Protocol,
-    Receive,
-    Reply,
-    Request,
-    Retry,
-    Sleep,
-    encode_body,
-    retry_after,
-)
+from tidemark.client.chunks import Chunk, EventParser
+from tidemark.client.core import Protocol, encode_body
+from tidemark.client.exchange import Lost, Receive, Reply, Request, Retry, Sleep, retry_after
 
 URL = "http://server/v1/stream/tides"
 AT_42 = {"stream-next-offset": "42"}

@@ -29,7 +29,7 @@ from tidemark.client import (
     blocking,
     wire,
 )
-from tidemark.client.core import Lost
+from tidemark.client.exchange import Lost
 
 FAST = Retry(max_retries=20, initial_delay_seconds=0.001, max_delay_seconds=0.01)
 

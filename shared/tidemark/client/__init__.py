@@ -16,9 +16,8 @@ from tidemark.client.asynchronous import AsyncProducer as AsyncProducer
 from tidemark.client.asynchronous import AsyncStream as AsyncStream
 from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
-from tidemark.client.core import Chunk as Chunk
+from tidemark.client.chunks import Chunk as Chunk
 from tidemark.client.core import Receipt as Receipt
-from tidemark.client.core import Retry as Retry
 from tidemark.client.core import StreamInfo as StreamInfo
 from tidemark.client.errors import ETagMismatch as ETagMismatch
 from tidemark.client.errors import InvalidRequest as InvalidRequest
@@ -38,3 +37,4 @@ from tidemark.client.errors import TooManyRequests as TooManyRequests
 from tidemark.client.errors import Unavailable as Unavailable
 from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite
 from tidemark.client.errors import Unreachable as Unreachable
+from tidemark.client.exchange import Retry as Retry

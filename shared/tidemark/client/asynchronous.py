@@ -16,20 +16,10 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
-from tidemark.client.core import (
-    Chunk,
-    CreateOptions,
-    Data,
-    Effect,
-    Protocol,
-    Receipt,
-    Reply,
-    Request,
-    Retry,
-    Sleep,
-    Steps,
-)
+from tidemark.client.chunks import Chunk
+from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
 from tidemark.client.errors import StreamError
+from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,

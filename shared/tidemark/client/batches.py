@@ -17,18 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypedDict
 
-from tidemark.client.core import (
-    Lost,
-    Protocol,
-    Receipt,
-    Reply,
-    Request,
-    encode_message,
-    failure,
-    is_json,
-    not_carried_out,
-    passing,
-)
+from tidemark.client.chunks import is_json
+from tidemark.client.core import Protocol, Receipt, encode_message
 from tidemark.client.errors import (
     MalformedReply,
     OutOfOrderSequence,
@@ -37,6 +27,7 @@ from tidemark.client.errors import (
     StreamError,
     is_true,
 )
+from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing
 
 #: JavaScript's servers count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1

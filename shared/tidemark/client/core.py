@@ -1,26 +1,30 @@
 """The protocol's operations without I/O, clock or threads.
 
-An operation is a generator. It yields an effect (send this request, wait, receive more of the open event
-stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came. `follow` also yields the
-chunks that its caller gets. Whoever runs the generator decides what a request is made with, and whether
-waiting blocks.
+An operation is a generator of effects (`exchange.py`). `follow` also yields the chunks that its caller gets.
+Whoever runs the generator decides what a request is made with, and whether waiting blocks.
 """
 
 from __future__ import annotations
 
-import binascii
 import json
-import random
 import re
-from base64 import b64decode
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
+from tidemark.client.chunks import (
+    Chunk,
+    EventParser,
+    check_goes_on,
+    decode_base64,
+    ends_whole,
+    is_json,
+    joined,
+    tells,
+    whole_characters,
+)
 from tidemark.client.errors import (
     MalformedReply,
     NotFound,
@@ -28,20 +32,29 @@ from tidemark.client.errors import (
     StreamError,
     StreamGone,
     StreamReplaced,
-    UnconfirmedWrite,
-    Unreachable,
     is_true,
-    refusal,
+)
+from tidemark.client.exchange import (
+    SECONDS,
+    Effect,
+    Lost,
+    Receive,
+    Reply,
+    Request,
+    Retry,
+    Sleep,
+    Steps,
+    exchange,
+    not_carried_out,
+    passing,
 )
 
-T = TypeVar("T")
 Live: TypeAlias = Literal["auto", "sse", "long-poll", False]
 #: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
 
 #: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
 _LIVE_SECONDS: Final = 75.0
-_SECONDS: Final = 30.0
 #: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
 _SILENT_EVENT_STREAMS: Final = 3
 #: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
@@ -49,143 +62,6 @@ _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 #: A long-poll that is answered sooner, and without news, is not asked again at once.
 _WAITED_SECONDS: Final = 1.0
 _LIVE: Final = ("auto", "sse", "long-poll", False)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    streams: bool = False
-    timeout_seconds: float = _SECONDS
-
-    @property
-    def what(self) -> str:
-        """For errors. Without the query, which may have a token in it."""
-        return f"{self.method} {self.url.partition('?')[0]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """The next bytes of the open reply; none at its end."""
-
-
-Effect: TypeAlias = Request | Sleep | Receive
-Steps: TypeAlias = Generator[Effect, Any, T]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The names of `headers` are looked up in lower case. `seconds`: how long it took to come."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = b""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """No whole reply came. `sent`: the server may have got the request."""
-
-    reason: str
-    sent: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often a request is repeated, and after how long: `initial_delay_seconds`, then `multiplier` times
-    as long each time. A server's `Retry-After` counts more."""
-
-    max_retries: int = 8
-    initial_delay_seconds: float = 0.1
-    max_delay_seconds: float = 10.0
-    multiplier: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.max_retries < 0:
-            raise ValueError(f"max_retries is {self.max_retries}; it must be 0 or more")
-        if self.initial_delay_seconds <= 0:
-            raise ValueError(f"initial_delay_seconds is {self.initial_delay_seconds}; it must be above 0")
-        if self.max_delay_seconds < self.initial_delay_seconds:
-            raise ValueError(
-                f"max_delay_seconds is {self.max_delay_seconds}; it must be at least initial_delay_seconds"
-            )
-        if self.multiplier < 1:
-            raise ValueError(f"multiplier is {self.multiplier}; it must be at least 1")
-
-    def delay(self, failures: int, reply: Reply | Lost) -> float:
-        """How long to wait after so many failures before this one. Up to a quarter longer, so that clients
-        that failed together do not come back together."""
-        asked = retry_after(reply) if isinstance(reply, Reply) else None
-        # The exponent is bounded, because a float is.
-        backoff = min(
-            self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
-        )
-        return (backoff if asked is None else asked) * (1 + random.random() / 4)
-
-
-def retry_after(reply: Reply) -> float | None:
-    """In seconds; a date is compared with the server's own clock."""
-    value = reply.headers.get("retry-after", "")
-    if value.isdigit():
-        return float(value)
-    try:
-        until = parsedate_to_datetime(value)
-        return max(0.0, (until - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds())
-    except (ValueError, TypeError):
-        return None
-
-
-def passing(reply: Reply | Lost) -> bool:
-    """The same request may succeed later. 501 and 505 say that the server will never do it."""
-    if isinstance(reply, Lost):
-        return True
-    return reply.status == 429 or (reply.status >= 500 and reply.status not in {501, 505})
-
-
-def not_carried_out(reply: Reply | Lost) -> bool:
-    """The server says that a write failed, or cannot have got it. 502 and 504 come from a proxy that does not
-    know."""
-    if isinstance(reply, Lost):
-        return not reply.sent
-    return reply.status in {429, 500, 503}
-
-
-def failure(request: Request, reply: Reply | Lost) -> StreamError:
-    if isinstance(reply, Reply):
-        return refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
-    if request.method in {"GET", "HEAD"} or not reply.sent:
-        return Unreachable(f"{request.what}: {reply.reason}")
-    return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
-
-
-def exchange(
-    request: Request,
-    retry: Retry,
-    may_repeat: Callable[[Reply | Lost], bool] = passing,
-    *,
-    forever: bool = False,
-) -> Steps[Reply]:
-    """A reply of 2xx. Raises the failure that is not to be repeated, or the last one."""
-    failures = 0
-    while True:
-        reply: Reply | Lost = yield request
-        if isinstance(reply, Reply) and 200 <= reply.status < 300:
-            return reply
-        if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
-            raise failure(request, reply)
-        yield Sleep(retry.delay(failures, reply))
-        failures += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,40 +84,6 @@ class Receipt:
     offset: str
     closed: bool
     etag: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow. A
-    stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
-
-    data: bytes
-    offset: str
-    content_type: str = ""
-    up_to_date: bool = False
-    closed: bool = False
-    cursor: str | None = None
-    incarnation: str | None = None
-
-    @property
-    def text(self) -> str:
-        """`follow` hands out whole characters, and so does `read` but for the last one at the tail."""
-        return self.data.decode(errors="replace")
-
-    @property
-    def messages(self) -> list[Any]:
-        """The messages of a JSON stream."""
-        if not self.data.strip():
-            return []
-        try:
-            messages = json.loads(self.data)
-        except ValueError as wrong:
-            raise MalformedReply(f"what was read up to {self.offset} is not JSON: {wrong}") from wrong
-        return messages if isinstance(messages, list) else [messages]
-
-
-def is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def encode_message(data: Data, content_type: str) -> bytes:
@@ -412,7 +254,7 @@ class Protocol:
                 before = chunk
                 if not chunk.up_to_date or live == "long-poll":
                     chunk = yield from self._next_page(chunk, silent, forever=ever)
-                    silent = 0 if _tells(chunk, before) else silent + 1
+                    silent = 0 if tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
@@ -442,7 +284,7 @@ class Protocol:
             cursor=place.cursor,
             forever=forever,
         )
-        if _tells(chunk, place):
+        if tells(chunk, place):
             yield chunk
         return chunk
 
@@ -475,7 +317,7 @@ class Protocol:
         often."""
         params = {"offset": offset, "live": "long-poll" if live else None, "cursor": cursor if live else None}
         request = Request(
-            "GET", self.url, params=_given(params), timeout_seconds=_LIVE_SECONDS if live else _SECONDS
+            "GET", self.url, params=_given(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
         )
         reply = yield from exchange(request, self.retry, forever=forever)
         headers = reply.headers
@@ -517,10 +359,10 @@ class Protocol:
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
             for name, text in events.feed(received):
                 if name == "data":
-                    pieces.append(_decode_base64(text) if base64 else text.encode())
+                    pieces.append(decode_base64(text) if base64 else text.encode())
                 elif name == "control":
                     before, last, pieces = last, self._chunk(request, pieces, text, last), []
-                    if _tells(last, before):
+                    if tells(last, before):
                         yield last
         return last
 
@@ -538,7 +380,7 @@ class Protocol:
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
-        data = _joined(pieces, json_array=is_json(self.content_type or ""))
+        data = joined(pieces, json_array=is_json(self.content_type or ""))
         check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
@@ -590,113 +432,10 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> None:
-    """Raises MalformedReply for data behind which a reader would ask for the same data."""
-    if data and following == asked:
-        raise MalformedReply(
-            f"{request.what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; "
-            "look for a cache or proxy in front of the server that answers for another offset"
-        )
-
-
-def ends_whole(chunk: Chunk) -> bool:
-    """Whether text ends behind a whole character: an append may end inside one."""
-    if not chunk.content_type.startswith("text/"):
-        return True
-    decoder = getincrementaldecoder("utf-8")("replace")
-    decoder.decode(chunk.data[-4:])
-    return not decoder.getstate()[0]
-
-
-def whole_characters(
-    steps: Generator[Effect | Chunk, Any, None],
-) -> Generator[Effect | Chunk, Any, None]:
-    """The same, but text that ends inside a character is handed out with the next. So each offset that is
-    handed out is one from which a later reader can decode."""
-    held: Chunk | None = None
-    result = None
-    while True:
-        try:
-            effect = steps.send(result)
-        except StopIteration:
-            break
-        if isinstance(effect, Chunk):
-            result = None
-            chunk = replace(effect, data=held.data + effect.data) if held else effect
-            held = None if chunk.closed or ends_whole(chunk) else chunk
-            if held is None:
-                yield chunk
-        else:
-            result = yield effect
-    if held is not None:
-        yield held
-
-
 def appended(request: Request, reply: Reply) -> Receipt:
     """Nothing is acknowledged by an answer without an offset: that one may come from any web server."""
     closed = is_true(reply.headers, "stream-closed")
     return Receipt(_next_offset(request, reply), closed, reply.headers.get("etag"))
-
-
-class EventParser:
-    """Server-sent events (HTML, 9.2.6) of bytes that are cut anywhere. Only CR, LF and CRLF end a line."""
-
-    def __init__(self) -> None:
-        self._begun: list[bytes] = []
-        self._after_cr = False
-        self._name, self._data = "", list[str]()
-
-    def feed(self, piece: bytes) -> list[tuple[str, str]]:
-        """The events that end in this piece: their names and their data."""
-        if self._after_cr and piece.startswith(b"\n"):
-            piece = piece[1:]
-            self._after_cr = False
-        if piece:
-            self._after_cr = piece.endswith(b"\r")
-        lines = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        if len(lines) == 1:
-            self._begun.append(piece)
-            return []
-        lines[0] = b"".join(self._begun) + lines[0]
-        self._begun = [lines.pop()]
-        return [event for line in lines if (event := self._line(line.decode(errors="replace")))]
-
-    def _line(self, line: str) -> tuple[str, str] | None:
-        if not line:
-            event = (self._name or "message", "\n".join(self._data)) if self._data else None
-            self._name, self._data = "", []
-            return event
-        name, _, value = line.removeprefix("\ufeff").partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            self._name = value
-        elif name == "data":
-            self._data.append(value)
-        return None
-
-
-def _tells(chunk: Chunk, before: Chunk) -> bool:
-    """It has data, or what it says of the stream is new."""
-    news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
-    return bool(chunk.data) or news
-
-
-def _decode_base64(text: str) -> bytes:
-    """Servers may break the lines (section 5.8)."""
-    try:
-        return b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
-    except binascii.Error as wrong:
-        raise MalformedReply(f"a data event is not base64: {wrong}") from wrong
-
-
-def _joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
-    """Several data events before one control event become one chunk, and several JSON arrays one array."""
-    if not json_array:
-        return b"".join(pieces)
-    if len(pieces) == 1:
-        return b"" if pieces[0].strip() == b"[]" else pieces[0]
-    inside = (piece.strip().removeprefix(b"[").removesuffix(b"]").strip() for piece in pieces)
-    return b"[%b]" % b",".join(filter(None, inside)) if pieces else b""
 
 
 def _given(values: Mapping[str, str | int | None]) -> dict[str, str]:

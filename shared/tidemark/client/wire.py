@@ -11,7 +11,8 @@ import httpx
 
 from tidemark._version import __version__
 from tidemark.client.batches import Batches
-from tidemark.client.core import Lost, Protocol, Request, Retry
+from tidemark.client.core import Protocol
+from tidemark.client.exchange import Lost, Request, Retry
 
 #: A value, or what makes one for each request: a token that expires, the id of a trace.
 Value: TypeAlias = str | Callable[[], str]

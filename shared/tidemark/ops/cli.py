@@ -23,7 +23,7 @@ import click
 
 from tidemark import __version__
 from tidemark.client import Chunk, Stream, StreamError, Unreachable
-from tidemark.client.core import is_json
+from tidemark.client.chunks import is_json
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array

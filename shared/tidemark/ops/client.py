@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from tidemark.client import MalformedReply, Retry, Stream
 from tidemark.client.blocking import BlockingDriver
-from tidemark.client.core import Request, exchange
+from tidemark.client.exchange import Request, exchange
 
 #: Six to eight seconds: a server that starts again is waited for, and who mistyped an address is told soon.
 PATIENCE: Final = Retry(max_retries=6)

@@ -1,0 +1,151 @@
+"""What is read: chunks of data, whole characters, and the events that carry them."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode
+from codecs import getincrementaldecoder
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark.client.errors import MalformedReply
+from tidemark.client.exchange import Effect, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow. A
+    stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
+
+    data: bytes
+    offset: str
+    content_type: str = ""
+    up_to_date: bool = False
+    closed: bool = False
+    cursor: str | None = None
+    incarnation: str | None = None
+
+    @property
+    def text(self) -> str:
+        """`follow` hands out whole characters, and so does `read` but for the last one at the tail."""
+        return self.data.decode(errors="replace")
+
+    @property
+    def messages(self) -> list[Any]:
+        """The messages of a JSON stream."""
+        if not self.data.strip():
+            return []
+        try:
+            messages = json.loads(self.data)
+        except ValueError as wrong:
+            raise MalformedReply(f"what was read up to {self.offset} is not JSON: {wrong}") from wrong
+        return messages if isinstance(messages, list) else [messages]
+
+
+def is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> None:
+    """Raises MalformedReply for data behind which a reader would ask for the same data."""
+    if data and following == asked:
+        raise MalformedReply(
+            f"{request.what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; "
+            "look for a cache or proxy in front of the server that answers for another offset"
+        )
+
+
+def ends_whole(chunk: Chunk) -> bool:
+    """Whether text ends behind a whole character: an append may end inside one."""
+    if not chunk.content_type.startswith("text/"):
+        return True
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(chunk.data[-4:])
+    return not decoder.getstate()[0]
+
+
+def whole_characters(
+    steps: Generator[Effect | Chunk, Any, None],
+) -> Generator[Effect | Chunk, Any, None]:
+    """The same, but text that ends inside a character is handed out with the next. So each offset that is
+    handed out is one from which a later reader can decode."""
+    held: Chunk | None = None
+    result = None
+    while True:
+        try:
+            effect = steps.send(result)
+        except StopIteration:
+            break
+        if isinstance(effect, Chunk):
+            result = None
+            chunk = replace(effect, data=held.data + effect.data) if held else effect
+            held = None if chunk.closed or ends_whole(chunk) else chunk
+            if held is None:
+                yield chunk
+        else:
+            result = yield effect
+    if held is not None:
+        yield held
+
+
+class EventParser:
+    """Server-sent events (HTML, 9.2.6) of bytes that are cut anywhere. Only CR, LF and CRLF end a line."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._after_cr = False
+        self._name, self._data = "", list[str]()
+
+    def feed(self, piece: bytes) -> list[tuple[str, str]]:
+        """The events that end in this piece: their names and their data."""
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+            self._after_cr = False
+        if piece:
+            self._after_cr = piece.endswith(b"\r")
+        lines = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if len(lines) == 1:
+            self._begun.append(piece)
+            return []
+        lines[0] = b"".join(self._begun) + lines[0]
+        self._begun = [lines.pop()]
+        return [event for line in lines if (event := self._line(line.decode(errors="replace")))]
+
+    def _line(self, line: str) -> tuple[str, str] | None:
+        if not line:
+            event = (self._name or "message", "\n".join(self._data)) if self._data else None
+            self._name, self._data = "", []
+            return event
+        name, _, value = line.removeprefix("\ufeff").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._name = value
+        elif name == "data":
+            self._data.append(value)
+        return None
+
+
+def tells(chunk: Chunk, before: Chunk) -> bool:
+    """It has data, or what it says of the stream is new."""
+    news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
+    return bool(chunk.data) or news
+
+
+def decode_base64(text: str) -> bytes:
+    """Servers may break the lines (section 5.8)."""
+    try:
+        return b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+    except binascii.Error as wrong:
+        raise MalformedReply(f"a data event is not base64: {wrong}") from wrong
+
+
+def joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
+    """Several data events before one control event become one chunk, and several JSON arrays one array."""
+    if not json_array:
+        return b"".join(pieces)
+    if len(pieces) == 1:
+        return b"" if pieces[0].strip() == b"[]" else pieces[0]
+    inside = (piece.strip().removeprefix(b"[").removesuffix(b"]").strip() for piece in pieces)
+    return b"[%b]" % b",".join(filter(None, inside)) if pieces else b""

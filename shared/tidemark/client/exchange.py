@@ -1,0 +1,156 @@
+"""One request and its repeats, without I/O or a clock.
+
+An operation is a generator. It yields an effect (send this request, wait, receive more of the open event
+stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeAlias, TypeVar
+
+from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, refusal
+
+T = TypeVar("T")
+
+SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    streams: bool = False
+    timeout_seconds: float = SECONDS
+
+    @property
+    def what(self) -> str:
+        """For errors. Without the query, which may have a token in it."""
+        return f"{self.method} {self.url.partition('?')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The next bytes of the open reply; none at its end."""
+
+
+Effect: TypeAlias = Request | Sleep | Receive
+Steps: TypeAlias = Generator[Effect, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The names of `headers` are looked up in lower case. `seconds`: how long it took to come."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No whole reply came. `sent`: the server may have got the request."""
+
+    reason: str
+    sent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a request is repeated, and after how long: `initial_delay_seconds`, then `multiplier` times
+    as long each time. A server's `Retry-After` counts more."""
+
+    max_retries: int = 8
+    initial_delay_seconds: float = 0.1
+    max_delay_seconds: float = 10.0
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries is {self.max_retries}; it must be 0 or more")
+        if self.initial_delay_seconds <= 0:
+            raise ValueError(f"initial_delay_seconds is {self.initial_delay_seconds}; it must be above 0")
+        if self.max_delay_seconds < self.initial_delay_seconds:
+            raise ValueError(
+                f"max_delay_seconds is {self.max_delay_seconds}; it must be at least initial_delay_seconds"
+            )
+        if self.multiplier < 1:
+            raise ValueError(f"multiplier is {self.multiplier}; it must be at least 1")
+
+    def delay(self, failures: int, reply: Reply | Lost) -> float:
+        """How long to wait after so many failures before this one. Up to a quarter longer, so that clients
+        that failed together do not come back together."""
+        asked = retry_after(reply) if isinstance(reply, Reply) else None
+        # The exponent is bounded, because a float is.
+        backoff = min(
+            self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
+        )
+        return (backoff if asked is None else asked) * (1 + random.random() / 4)
+
+
+def retry_after(reply: Reply) -> float | None:
+    """In seconds; a date is compared with the server's own clock."""
+    value = reply.headers.get("retry-after", "")
+    if value.isdigit():
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+        return max(0.0, (until - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def passing(reply: Reply | Lost) -> bool:
+    """The same request may succeed later. 501 and 505 say that the server will never do it."""
+    if isinstance(reply, Lost):
+        return True
+    return reply.status == 429 or (reply.status >= 500 and reply.status not in {501, 505})
+
+
+def not_carried_out(reply: Reply | Lost) -> bool:
+    """The server says that a write failed, or cannot have got it. 502 and 504 come from a proxy that does not
+    know."""
+    if isinstance(reply, Lost):
+        return not reply.sent
+    return reply.status in {429, 500, 503}
+
+
+def failure(request: Request, reply: Reply | Lost) -> StreamError:
+    if isinstance(reply, Reply):
+        return refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
+    if request.method in {"GET", "HEAD"} or not reply.sent:
+        return Unreachable(f"{request.what}: {reply.reason}")
+    return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+
+
+def exchange(
+    request: Request,
+    retry: Retry,
+    may_repeat: Callable[[Reply | Lost], bool] = passing,
+    *,
+    forever: bool = False,
+) -> Steps[Reply]:
+    """A reply of 2xx. Raises the failure that is not to be repeated, or the last one."""
+    failures = 0
+    while True:
+        reply: Reply | Lost = yield request
+        if isinstance(reply, Reply) and 200 <= reply.status < 300:
+            return reply
+        if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
+            raise failure(request, reply)
+        yield Sleep(retry.delay(failures, reply))
+        failures += 1
