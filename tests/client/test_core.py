@@ -387,6 +387,51 @@ def test_a_stream_with_another_incarnation_is_not_gone_on_with(
 
 
 @pytest.mark.parametrize(
+    "answers",
+    [
+        [of(OLD, page(b"a", "8")), of(NEW, page(b"b", "9", UP)), of(NEW, page(b"new", "3", END))],
+        [
+            of(OLD, page(b"a", "8")),
+            Reply(410, {}),
+            of(NEW, Reply(200, AT_42)),
+            of(NEW, page(b"new", "3", END)),
+        ],
+    ],
+)
+def test_a_reader_of_a_name_begins_the_next_stream_that_has_it(answers: list[Any]) -> None:
+    seen, _ = play(protocol().follow("7", on_recreated="restart", incarnation=OLD), *answers)
+    found = [(one.data, one.incarnation) for one in seen if isinstance(one, Chunk)]
+    assert found == [(b"a", OLD), (b"new", NEW)]
+    assert [one.params["offset"] for one in seen if isinstance(one, Request) and one.method == "GET"][
+        -1
+    ] == "-1"
+
+
+def test_half_a_character_of_the_stream_before_is_not_part_of_the_next() -> None:
+    half, whole = of(OLD, page(b"a\xf0\x9f", "10")), of(NEW, page(b"new", "3", END))
+    seen, _ = play(protocol().follow("7", on_recreated="restart", incarnation=OLD), half, whole, whole)
+    assert [one.text for one in seen if isinstance(one, Chunk)] == ["new"]
+
+
+def test_a_reader_that_is_first_waits_for_its_stream() -> None:
+    missing = Reply(404, {})
+    seen, _ = play(protocol().follow(missing="wait"), *[missing] * 9, Reply(200, AT_42), page(b"a", "1", END))
+    pauses = [one.seconds for one in seen if isinstance(one, Sleep)]
+    assert chunks(seen) == [(b"a", "1")]
+    assert len(pauses) == 9
+    assert 0 < pauses[0] < max(pauses) <= 1
+    with pytest.raises(errors.NotFound):
+        play(protocol().follow(missing="wait"), Reply(200, AT_42), page(b"a", "1"), missing)
+
+
+def test_a_reader_of_a_name_waits_between_two_streams() -> None:
+    there, missing = Reply(200, AT_42), Reply(404, {})
+    answers = [there, page(b"a", "1"), missing, missing, there, page(b"new", "3", END)]
+    seen, _ = play(protocol().follow(missing="wait", on_recreated="restart"), *answers)
+    assert chunks(seen) == [(b"a", "1"), (b"new", "3")]
+
+
+@pytest.mark.parametrize(
     "etag", [None, '"a:1"', 'W/"b"', '"L3YxL3N0cmVhbS8:-1:0000000000000000_0000000000000012"']
 )
 def test_other_servers_tags_tell_no_incarnation(etag: str | None) -> None:

@@ -80,7 +80,8 @@ def whole_characters(
             break
         if isinstance(effect, Chunk):
             result = None
-            chunk = replace(effect, data=held.data + effect.data) if held else effect
+            is_next = held is not None and held.incarnation == effect.incarnation
+            chunk = replace(effect, data=held.data + effect.data) if held and is_next else effect
             held = None if chunk.closed or ends_whole(chunk) else chunk
             if held is None:
                 yield chunk

@@ -61,6 +61,8 @@ _SILENT_EVENT_STREAMS: Final = 3
 _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 #: A long-poll that is answered sooner, and without news, is not asked again at once.
 _WAITED_SECONDS: Final = 1.0
+#: Whoever waits for a stream that is not there yet asks at least so often.
+_MOST_WAITED_SECONDS: Final = 1.0
 _LIVE: Final = ("auto", "sse", "long-poll", False)
 
 
@@ -225,6 +227,8 @@ class Protocol:
         *,
         live: Live = "auto",
         gone: Literal["error", "earliest"] = "error",
+        missing: Literal["error", "wait"] = "error",
+        on_recreated: Literal["error", "restart"] = "error",
         cursor: str | None = None,
         incarnation: str | None = None,
     ) -> Generator[Effect | Chunk, Any, None]:
@@ -234,21 +238,51 @@ class Protocol:
         closed.
 
         `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
-        raising StreamGone, if `offset` is older. Raises StreamReplaced if a stream with another `incarnation`
-        has the name by now; give that of the last chunk together with its offset."""
+        raising StreamGone, if `offset` is older. `missing="wait"` waits for a stream that is not there yet,
+        instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
+        by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
+        stream instead, from its beginning: its chunks have its `incarnation`."""
         check_choice("live", live, _LIVE)
         check_choice("gone", gone, ("error", "earliest"))
-        return whole_characters(self._follow(offset, live, gone, cursor, incarnation))
+        check_choice("missing", missing, ("error", "wait"))
+        check_choice("on_recreated", on_recreated, ("error", "restart"))
+        place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
+        return whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
 
-    def _follow(
-        self, offset: str, live: Live, gone: str, cursor: str | None, incarnation: str | None
+    def _follow_name(
+        self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
     ) -> Generator[Effect | Chunk, Any, None]:
-        # There is nothing to catch up with from `now` on, and no page that tells the incarnation.
-        from_now = offset == "now" and live is not False
-        if from_now:
-            incarnation = self._same(incarnation, (yield from self.head()).etag)
-        chunk = Chunk(b"", offset, cursor=cursor, up_to_date=from_now, incarnation=incarnation)
-        silent, ever = 0, False
+        """One stream after the other that has the name, as far as the caller wants that."""
+        while True:
+            if missing == "wait":
+                yield from self._wait_for_stream()
+            try:
+                return (yield from self._follow(place, live, gone))
+            except StreamReplaced:
+                if on_recreated == "error":
+                    raise
+            except NotFound:
+                if (missing, on_recreated) != ("wait", "restart"):
+                    raise
+            place = Chunk(b"", "-1")
+
+    def _wait_for_stream(self) -> Steps[None]:
+        asked = 0
+        while True:
+            try:
+                yield from self.head()
+            except NotFound:
+                yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
+                asked += 1
+            else:
+                return
+
+    def _follow(self, place: Chunk, live: Live, gone: str) -> Generator[Effect | Chunk, Any, None]:
+        chunk, silent, ever = place, 0, False
+        if place.offset == "now" and live is not False:
+            # There is nothing to catch up with, and no page that tells the incarnation.
+            incarnation = self._same(place.incarnation, (yield from self.head()).etag)
+            chunk = replace(place, up_to_date=True, incarnation=incarnation)
         while not chunk.closed:
             try:
                 before = chunk
