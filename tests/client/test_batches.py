@@ -260,6 +260,18 @@ def test_what_is_held_is_bounded_until_it_is_acknowledged() -> None:
     assert not made.is_full
 
 
+def test_a_message_that_waits_counts_with_the_memory_that_it_takes() -> None:
+    """Of tokens of four bytes most is Python's: the bound would be passed sixteen times."""
+    made, held = batches(max_held_bytes=1_000_000, linger_seconds=60, max_batch_messages=10**6), 0
+    while not made.is_full:
+        made.add(b"%04d" % (held % 10_000), 0.0)
+        held += 1
+    assert 1_000_000 / 100 < held < 1_000_000 / 60
+    made.hurry()
+    taken(made)
+    assert not made.is_full, "in a batch they are one object"
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
