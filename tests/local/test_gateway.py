@@ -95,7 +95,7 @@ def handler(event, context):
 
 
 SURROUNDINGS = """
-import asyncio, os
+import asyncio, json, os
 
 names = ("TIDE", "MOON", "AWS_LAMBDA_FUNCTION_NAME")
 loaded = [os.environ.get(name) for name in names]
@@ -115,7 +115,8 @@ def handler(event, context):
     loop = asyncio.get_event_loop()
     loops.add(loop)
     fields = loop.run_until_complete(fields_of(context))
-    return fields | {"loops": len(loops), "loaded": loaded, "now": [os.environ.get(name) for name in names]}
+    fields |= {"loops": len(loops), "loaded": loaded, "now": [os.environ.get(name) for name in names]}
+    return {"statusCode": 200, "body": json.dumps(fields)}
 """
 
 
@@ -323,13 +324,6 @@ def environments() -> list[threading.Thread]:
 
 PLAIN_TEXT = ("content-type", "text/plain; charset=utf-8")
 BYTES = bytes(range(256))
-ALL_PARTS = {
-    "statusCode": 201,
-    "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
-    "cookies": ["a=1; Path=/", "b=2"],
-    "body": "é",
-}
-COOKIES = (("set-cookie", "a=1; Path=/"), ("set-cookie", "b=2"))
 IN_BASE64 = {"statusCode": 200, "body": base64.b64encode(BYTES).decode(), "isBase64Encoded": True}
 OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
 
@@ -337,21 +331,7 @@ OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
 @pytest.mark.parametrize(
     ("given", "status", "headers", "body"),
     [
-        (
-            ALL_PARTS,
-            201,
-            (
-                ("content-type", "text/css"),
-                ("x-count", "3"),
-                ("x-flag", "true"),
-                *COOKIES,
-                ("content-length", "2"),
-            ),
-            "é".encode(),
-        ),
         (IN_BASE64, 200, (PLAIN_TEXT, ("content-length", "256")), BYTES),
-        # A result without a status is the body as JSON.
-        ({"a": 1}, 200, (("content-type", "application/json"), ("content-length", "8")), b'{"a": 1}'),
         # A body that goes with such a status is dropped, and its length and type with it.
         ({"statusCode": 204, "headers": {"content-length": "5"}, "body": "stray"}, 204, (), b""),
         ({"statusCode": 304, "headers": {"content-length": "5"}, "body": "stray"}, 304, (), b""),
@@ -364,9 +344,9 @@ OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
         ),
         ({"statusCode": 200, "headers": OF_A_CONNECTION}, 200, (("content-length", "0"),), b""),
     ],
-    ids=["all parts", "base64", "no status", "204", "304", "length", "of the connection"],
+    ids=["base64", "204", "304", "length", "of the connection"],
 )
-def test_a_response_has_the_functions_status_headers_cookies_and_body(
+def test_a_response_has_the_functions_status_headers_and_body(
     given: dict[str, Any], status: int, headers: tuple[tuple[str, str], ...], body: bytes
 ) -> None:
     answer = read_response(given, "GET")
@@ -382,12 +362,11 @@ def test_head_keeps_the_functions_content_length_and_has_no_body_even_in_an_erro
 @pytest.mark.parametrize(
     "answer",
     [
-        *({"statusCode": status} for status in ("two hundred", None, True, 99, 600)),
+        *({"statusCode": status} for status in ("two hundred", None, 99, 600)),
+        {"no": "status"},
         {"statusCode": 200, "body": {"not": "a string"}},
         {"statusCode": 200, "body": "not base64!", "isBase64Encoded": True},
         {"statusCode": 200, "headers": ["a"]},
-        {"statusCode": 200, "cookies": "a=1"},
-        *({"statusCode": 200, "headers": {"x": value}} for value in (None, "a\r\nset-cookie: b=1", "☃")),
     ],
 )
 def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:

@@ -641,7 +641,7 @@ MUTATIONS = (
     mutation(
         "the local gateway hands on a head that API Gateway refuses",
         "local/gateway.py",
-        "        raise HeadTooLarge\n",
+        "        raise Refused(HEAD_TOO_LARGE)\n",
         "        pass\n",
         "infra/test_edge.py",
     ),

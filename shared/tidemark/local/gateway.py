@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -56,17 +54,17 @@ def gateway_response(status: int, message: str) -> HttpResponse:
 
 def read_response(response: Any, method: str) -> HttpResponse:
     """`response` is the parsed JSON that the function returned. Raises MalformedResponse."""
-    if not isinstance(response, dict) or "statusCode" not in response:
-        # The function returned its content alone.
-        json_headers = {"content-type": "application/json"}
-        response = {
-            "statusCode": 200,
-            "headers": json_headers,
-            "body": json.dumps(response, ensure_ascii=False),
-        }
-    status = _status(response["statusCode"])
-    body = b"" if status in BODILESS else _body(response)
-    headers = _headers(response)
+    try:
+        status, text = int(response["statusCode"]), response.get("body") or ""
+        body = base64.b64decode(text, validate=True) if response.get("isBase64Encoded") else text.encode()
+        given = [(name.lower(), str(value)) for name, value in (response.get("headers") or {}).items()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedResponse(f"{type(error).__name__}: {error}") from error
+    if not 200 <= status <= 599:
+        raise MalformedResponse(f"statusCode is {status}")
+    headers = [(name, value) for name, value in given if name not in HOP_BY_HOP]
+    if status in BODILESS:
+        body = b""
     if body and not any(name == "content-type" for name, _ in headers):
         headers.append(("content-type", DEFAULT_CONTENT_TYPE))
     length = _content_length(status, method, headers, body)
@@ -77,47 +75,6 @@ def read_response(response: Any, method: str) -> HttpResponse:
 def for_method(response: HttpResponse, method: str) -> HttpResponse:
     """The response to HEAD has no body, whether the function or the gateway gives it."""
     return replace(response, body=b"") if method == "HEAD" else response
-
-
-def _status(value: Any) -> int:
-    status = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-    if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status <= 599:
-        raise MalformedResponse(f"statusCode is {value!r}")
-    return status
-
-
-def _body(response: Mapping[str, Any]) -> bytes:
-    body = response.get("body")
-    if body is None:
-        return b""
-    if not isinstance(body, str):
-        raise MalformedResponse(f"body is a {type(body).__name__}, not a string")
-    if response.get("isBase64Encoded") is not True:
-        return body.encode()
-    try:
-        return base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise MalformedResponse(f"body is not base64: {error}") from error
-
-
-def _headers(response: Mapping[str, Any]) -> list[tuple[str, str]]:
-    headers, cookies = response.get("headers") or {}, response.get("cookies") or []
-    if not isinstance(headers, dict) or not isinstance(cookies, list):
-        raise MalformedResponse("headers must be an object and cookies a list")
-    pairs = [(name.lower(), _header_value(value)) for name, value in headers.items()]
-    pairs += [("set-cookie", _header_value(cookie)) for cookie in cookies]
-    return [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
-
-
-def _header_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, (str, int, float)):
-        raise MalformedResponse(f"a header's value is a {type(value).__name__}")
-    text = str(value)
-    if any(character in "\r\n\0" or ord(character) > 255 for character in text):
-        raise MalformedResponse(f"{text!r} cannot be a header's value")
-    return text
 
 
 def _content_length(
@@ -149,12 +106,12 @@ FAILED: Final = gateway_response(500, "Internal Server Error")
 UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
 
 
-class HeadTooLarge(ValueError):
-    """The request line and the headers are over the gateway's limit."""
+class Refused(Exception):
+    """The request never reaches the function; the gateway itself responds."""
 
-
-class BodyTooLarge(ValueError):
-    """The request's body is over the gateway's limit."""
+    def __init__(self, response: HttpResponse) -> None:
+        super().__init__(f"{response.status}")
+        self.response = response
 
 
 class RequestCutOff(ConnectionError):
@@ -186,21 +143,15 @@ class Gateway:
             environments.close()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         try:
             check_head(scope)
-            body = await read_body(receive, int(length) if length.isdigit() else None)
-            request = _request(scope, body)
+            response = await self.respond(_request(scope, await read_body(scope, receive)))
         except UndecodablePath:
             response = BAD_REQUEST
-        except HeadTooLarge:
-            response = HEAD_TOO_LARGE
-        except BodyTooLarge:
-            response = TOO_LARGE
+        except Refused as refused:
+            response = refused.response
         except RequestCutOff:
             return
-        else:
-            response = await self.respond(request)
         response = for_method(response, scope["method"])
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -235,24 +186,25 @@ class Gateway:
 
 
 def check_head(scope: Scope) -> None:
-    """Raises HeadTooLarge."""
+    """Raises Refused."""
     line = f"{scope['method']} ? HTTP/1.1\r\n".encode() + scope["raw_path"] + scope["query_string"]
     if len(line) + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
-        raise HeadTooLarge
+        raise Refused(HEAD_TOO_LARGE)
 
 
-async def read_body(receive: Receive, declared: int | None, limit: int = MAX_BODY_BYTES) -> bytes:
-    """Raises BodyTooLarge, before a byte is read where the length is declared; RequestCutOff."""
-    if declared is not None and declared > limit:
-        raise BodyTooLarge
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """Raises Refused, before a byte is read where the length is declared; RequestCutOff."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise Refused(TOO_LARGE)
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise RequestCutOff
         body += message.get("body", b"")
-        if len(body) > limit:
-            raise BodyTooLarge
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(TOO_LARGE)
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -6,8 +6,10 @@ The template is the only list of routes, so that what is deployed and what runs 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -222,9 +224,6 @@ def _queues(function: str, properties: Mapping[str, Any]) -> Iterator[QueueTrigg
 ANY: Final = "ANY"
 DEFAULT: Final = "$default"
 
-#: How specific a segment of a route is: less is more.
-_LITERAL, _VARIABLE, _GREEDY = 0, 1, 2
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -247,41 +246,23 @@ class Match:
 
 
 def match_route(routes: Sequence[Route], method: str, path: str) -> Match | None:
-    """`path` is decoded: a slash that was encoded separates too."""
-    segments = path.removeprefix("/").split("/")
+    """The most specific one, as an HTTP API decides it. `path` is decoded: a slash that was encoded separates
+    too."""
     found: list[tuple[tuple[int, ...], bool, Match]] = []
     for route in routes:
         if route.path == DEFAULT or route.method not in (method, ANY):
             continue
-        parameters = _match_path(route.path, segments)
-        if parameters is not None:
-            rank = tuple(_kind(part)[0] for part in route.path.removeprefix("/").split("/"))
-            found.append((rank, route.method == ANY, Match(route, parameters)))
+        rank, pattern = _compiled(route.path)
+        if parameters := pattern.fullmatch(path):
+            found.append((rank, route.method == ANY, Match(route, parameters.groupdict())))
     if found:
         return min(found, key=lambda candidate: candidate[:2])[2]
     return next((Match(route) for route in routes if route.path == DEFAULT), None)
 
 
-def _match_path(path: str, segments: Sequence[str]) -> dict[str, str] | None:
-    """The path parameters, or None. `{proxy+}` takes all that is left, and there must be something left."""
-    parameters: dict[str, str] = {}
-    pattern = path.removeprefix("/").split("/")
-    for index, part in enumerate(pattern):
-        kind, name = _kind(part)
-        if kind == _GREEDY:
-            rest = segments[index:]
-            return parameters | {name: "/".join(rest)} if rest else None
-        if index >= len(segments):
-            return None
-        if kind == _VARIABLE and segments[index]:
-            parameters[name] = segments[index]
-        elif segments[index] != part:
-            return None
-    return parameters if len(pattern) == len(segments) else None
-
-
-def _kind(part: str) -> tuple[int, str]:
-    if not (part.startswith("{") and part.endswith("}")):
-        return _LITERAL, part
-    name = part[1:-1]
-    return (_GREEDY, name[:-1]) if name.endswith("+") else (_VARIABLE, name)
+@cache
+def _compiled(path: str) -> tuple[tuple[int, ...], re.Pattern[str]]:
+    """How specific each segment is (0 a literal, 1 a variable, 2 all that is left), and which paths match."""
+    rank = tuple(segment.startswith("{") + segment.endswith("+}") for segment in path.split("/"))
+    pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))
+    return rank, re.compile(re.sub(r"\\{(\w+)\\\+\\}", r"(?P<\1>.*)", pattern), re.DOTALL)

@@ -53,17 +53,37 @@ RETRY_SECONDS: Final = 0.2
 Record = dict[str, Any]
 
 
-class Pump:
-    """A thread, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
+class _Caller:
+    """A thread that calls a function, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
+
+    def __init__(self, function: Function, limit: int) -> None:
+        """`limit` is how many calls run at once."""
+        self._environments = Environments(function, limit)
+        self._stopped = threading.Event()
+        name = f"{type(self).__name__} of {function.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        self._stopped.set()
+        self._environments.close()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Pump(_Caller):
+    """Calls the function of a table's stream."""
 
     def __init__(self, trigger: Trigger, function: Function, table_name: str) -> None:
+        # One works at a time; one that has just finished may not be idle yet.
+        super().__init__(function, limit=2)
         self._trigger = trigger
         self._table_name = table_name
-        # One works at a time; one that has just finished may not be idle yet.
-        self._environments = Environments(function, limit=2)
         self._records: SimpleQueue[Record | None] = SimpleQueue()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
 
     def tell(self, table_name: str, record: Record) -> None:
         """Called after each change of a table, from any thread."""
@@ -72,14 +92,9 @@ class Pump:
         if table_name == self._table_name and is_wanted:
             self._records.put(record)
 
-    def start(self) -> None:
-        self._thread.start()
-
     def stop(self) -> None:
-        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
-        self._stopped.set()
+        super().stop()
         self._records.put(None)
-        self._environments.close()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -137,26 +152,19 @@ TROUBLE_SECONDS: Final = 1.0
 BATCHES: Final = 100
 
 
-class QueuePump:
-    """Threads, from `start` to `stop`."""
+class QueuePump(_Caller):
+    """Calls the function that works off a queue."""
 
     def __init__(self, function: Function, queue_url: str, batch_size: int) -> None:
+        super().__init__(function, limit=BATCHES)
         self._queue_url = queue_url
         self._batch_size = batch_size
-        self._environments = Environments(function, limit=BATCHES)
         self._sqs = receiving_client()
-        self._stopped = threading.Event()
         self._free = threading.Semaphore(BATCHES)
         self._pool = ThreadPoolExecutor(BATCHES, thread_name_prefix="subscriptions")
-        self._thread = threading.Thread(target=self._run, name="pump of the queue", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
-        self._stopped.set()
-        self._environments.close()
+        super().stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
@@ -209,31 +217,18 @@ class QueuePump:
         return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures", ())}
 
 
-class ScheduledFunction:
+class ScheduledFunction(_Caller):
     """Called every `interval_seconds`, for the first time after the first interval. A failure is printed; the
-    next round tries again. Raises FunctionNotLoaded when it is made."""
+    next round tries again."""
 
     def __init__(self, function: Function, interval_seconds: float) -> None:
+        super().__init__(function, limit=1)
         self._rule = function.name
         self._interval_seconds = interval_seconds
-        self._environments = Environments(function, limit=1)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"schedule of {function.name}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
-        self._stopped.set()
-        self._environments.close()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_seconds):
-            self._call()
-
-    def _call(self) -> None:
         region = os.environ.get("AWS_REGION", "us-east-1")
-        event = schedule_event(self._rule, region, datetime.now(UTC))
-        with suppress(InvocationFailed):
-            self._environments.invoke(json.dumps(event).encode()).result()
+        while not self._stopped.wait(self._interval_seconds):
+            event = schedule_event(self._rule, region, datetime.now(UTC))
+            with suppress(InvocationFailed):
+                self._environments.invoke(json.dumps(event).encode()).result()
