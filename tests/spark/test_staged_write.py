@@ -28,7 +28,7 @@ from tidemark.spark import storage
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.storage import s3_client
-from tidemark.spark.writer import manifest
+from tidemark.spark.writer import chunks, manifest
 from tidemark.spark.writer import staging as files
 from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
@@ -387,6 +387,9 @@ def test_bytes_are_one_message_a_row_unless_they_are_joined(
         ([b"1", b"{"], r"row 1 of partition 0: not JSON .*: b'{'"),
         ([b"[1", b"2],3"], r"row 0 of partition 0: not JSON"),
         ([b"1,2"], r"row 0 .*not JSON"),
+        ([b"1"] * 1100 + [b"1,2"], r"row 1100 .*not JSON"),
+        ([b"1", b"[" * 501 + b"]" * 501], r"row 1 .*500 levels"),
+        ([b"1e400"], r"row 0 .*beyond the range of a double"),
         ([b"1", None], r"row 1 .*null"),
         ([b"1", b""], r"row 1 .*not JSON"),
         ([b'"' + b"x" * 4 * 1024 * 1024 + b'"'], r"row 0 .*more than one append"),
@@ -398,6 +401,23 @@ def test_an_invalid_row_is_named_before_anything_is_appended(
 ) -> None:
     with pytest.raises(BadRow, match=what):
         stage(write_with(over_table), rows, tasks=1)
+
+
+def test_rows_are_what_the_server_takes_for_json(over_table: Options, streams: Streams) -> None:
+    """White space around a row goes, and a lone surrogate stays, as in an append over HTTP."""
+    publish(over_table, [b' {"a": 1}\n', b'"\\ud800"', b"[" * 500 + b"]" * 500])
+    stored = b'{"a": 1},"\\ud800",' + b"[" * 500 + b"]" * 500 + b","
+    assert streams.stored().endswith(stored)
+
+
+def test_an_append_has_no_more_rows_than_the_server_takes_messages(
+    over_table: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte has room for half a million rows of one byte."""
+    monkeypatch.setattr(chunks, "MAX_MESSAGES", 150)
+    published = publish(over_table, ROWS, tasks=1, bytesPerAppend="1000000")
+    assert [run.appends for run in published.runs] == [3]
+    assert streams.values() == NUMBERS
 
 
 def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) -> None:

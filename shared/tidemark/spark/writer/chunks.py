@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import length_hint
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
@@ -18,6 +18,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.json_text import MAX_DEPTH, check_value
+from tidemark.protocol.messages import MAX_MESSAGES
 from tidemark.spark.writer.manifest import AppendRun
 from tidemark.spark.writer.staging import encode_body
 
@@ -96,13 +99,21 @@ class Chunker:
         if not self._joins and len(values) and pc.min(lengths).as_py() == 0:
             self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
         if self._is_json:
-            # Each row alone, by the server's own parser: rows that are not JSON may be it together.
-            left = iter(rows)
+            self._check_json(rows, longest)
+
+    def _check_json(self, rows: Sequence[bytes], longest: int) -> None:
+        """As the server does. orjson takes half the time, and what it takes is right but for deep rows."""
+        with suppress(orjson.JSONDecodeError):
+            deque(map(orjson.loads, rows), maxlen=0)
+            if longest <= 2 * MAX_DEPTH or all(
+                row.count(b"[") + row.count(b"{") <= MAX_DEPTH for row in rows
+            ):
+                return
+        for number, row in enumerate(rows):
             try:
-                deque(map(orjson.loads, left), maxlen=0)
-            except orjson.JSONDecodeError as fault:
-                row = len(rows) - length_hint(left) - 1
-                self._refuse(row, f"not JSON ({fault})", rows[row])
+                check_value(row)
+            except Malformed as fault:
+                self._refuse(number, f"not JSON ({fault.message.removeprefix('Invalid JSON: ')})", row)
 
     def _refuse(self, row: int, what: str, value: bytes) -> None:
         shown = f": {value[:_SHOWN_BYTES]!r}" if value else ""
@@ -143,7 +154,7 @@ class Chunker:
         low, taken = 0, 0
         while low < len(ends):
             high = int(ends.searchsorted(taken + self._bytes_per_append, side="right"))
-            high = max(high, low + 1)
+            high = min(max(high, low + 1), low + MAX_MESSAGES)
             yield low, high
             low, taken = high, int(ends[high - 1])
 
