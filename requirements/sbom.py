@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
-CONSOLE = ROOT / "shared" / "tidemark" / "http" / "console" / "static" / "licences.txt"
+CONSOLE = ROOT / "shared" / "tidemark" / "console" / "licences.txt"
 
 
 def licences(distribution: Distribution) -> list[dict[str, Any]]:

@@ -58,3 +58,13 @@ def test_a_reference_to_what_is_missing_is_found() -> None:
     assert broken_references(text + " `test_nothing.py` `test_references.py`") == missing
     text = "`log/append.py: check_landed` `log/append.py: check_nothing` `log/nothing.py`"
     assert broken_modules(text) == ["log/append.py: check_nothing", "log/nothing.py"]
+
+
+def test_nothing_tells_people_to_install_another_programs_package() -> None:
+    """On PyPI the name `tidemark` is a stranger's; the distribution is `tidemark-streams`."""
+    sources = [*PAGES, *sorted((ROOT / "shared" / "tidemark").rglob("*.py"))]
+    wrong = re.compile(r"""(?:install|add|--from) (?:-\S+ )*['"]?tidemark\b(?![_-]streams)""")
+    found = {str(path.relative_to(ROOT)): wrong.findall(path.read_text()) for path in sources}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert wrong.search("pip install tidemark")
+    assert wrong.search("uv pip install 'tidemark[server]'")

@@ -1,4 +1,4 @@
-"""Fixtures for tests of programs that use Tidemark: `pip install 'tidemark[test]'`."""
+"""Fixtures for tests of programs that use Tidemark: the extra `test`, and `test-aws` for `tidemark_aws`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class _Commands(click.Group):
             raise click.ClickException(str(failed)) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(
-                f"{missing.name} is missing: pip install 'tidemark[server]', or 'tidemark[aws]' for a stack"
+                f"{missing.name} is missing: install tidemark-streams[server], or [aws] for a stack"
             ) from missing
 
 
