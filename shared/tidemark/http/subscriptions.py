@@ -51,9 +51,6 @@ from tidemark.subscriptions.state import DeliveryState, phase
 from tidemark.subscriptions.webhook_url import parse_webhook_url
 from tidemark.subscriptions.workers import Ack, Answer, Claimed, answer, claim, deliver_now
 
-#: Acks of one request.
-MAX_ACKS = 1_000
-
 
 def _whole_characters(text: str) -> str:
     """Refuses a lone surrogate, which JSON can escape but UTF-8 cannot store."""
@@ -135,7 +132,7 @@ class AnswerWake(BaseModel):
 
     wake_id: Text
     generation: StrictInt
-    acks: Annotated[list[StreamAck], Field(max_length=MAX_ACKS)] = []
+    acks: Annotated[list[StreamAck], Field(max_length=MAX_STREAMS)] = []
     done: StrictBool = False
 
     def as_acks(self) -> list[Ack]:

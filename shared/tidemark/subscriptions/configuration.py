@@ -51,7 +51,7 @@ DEFAULT_LEASE_MS: Final = 30_000
 #: DynamoDB allows a partition key of 2,048 bytes and a sort key of 1,024; the rest is our prefix.
 MAX_ID_BYTES: Final = 500
 MAX_DESCRIPTION_BYTES: Final = 1_000
-#: Streams that one request names. More are added by further requests.
+#: Streams that one request names or acks. More are added by further requests.
 MAX_STREAMS: Final = 1_000
 
 

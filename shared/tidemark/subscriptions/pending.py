@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from tidemark.log.buckets import list_records
-from tidemark.log.entries import Tombstone
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import PK, batch_key, log_pk
 from tidemark.log.table import MAX_GETS
 from tidemark.log.tails import StreamHead
+from tidemark.protocol.errors import StreamGone, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.service.load import head_from
+from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.configuration import literal_prefix
 from tidemark.subscriptions.notices import Changed, encode_notice
@@ -65,19 +63,11 @@ def stream_key_of(path: str) -> StreamKey:
 
 
 def find_head(stores: Stores, path: str) -> StreamHead | None:
-    """The stream as it is now; None if there is none. Two reads, one after the other: many streams are
-    looked at at once, on threads, and a thread that waits for another one would leave none.
-
-    A stream that ends between the two reads counts as none. The next one of its name has marks of its own.
-    """
-    now_ms = stores.clock_ms()
-    record = load_stream(stores.table, stream_key_of(path))
-    if record is None or record.deleted:
+    """The stream as it is now; None if there is none."""
+    try:
+        return load_head(stores, stream_key_of(path))
+    except (StreamNotFound, StreamGone):
         return None
-    last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    head = head_from(record, last, now_ms)
-    is_over = isinstance(last, Tombstone) or head.is_expired(now_ms)
-    return None if is_over else head
 
 
 def acked_in(link: StreamLink, head: StreamHead) -> int:
