@@ -13,6 +13,7 @@ from tests.support import BYTES, JSON
 from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import Packing
 from tidemark.log.schema import encode_lengths
+from tidemark.protocol.errors import Damaged
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import COLUMNS
@@ -108,18 +109,18 @@ def test_a_limit_inside_a_pack_ends_where_a_block_ends(streams: Streams) -> None
 
 
 def single(start: int, end: int, **more: Any) -> BatchItem:
-    data = {"b": Binary(b"x" * (end - start))}
+    data = {"plain": Binary(b"x" * (end - start))}
     return BatchItem(Text(f"{start:016}"), Number(end), Number(5), **data | more)
 
 
 PLAIN = [single(start, start + 4) for start in range(0, 24, 4)]
-TWO_EACH = [single(start, start + 4, m=Binary(b"\x01\x03")) for start in range(24, 48, 4)]
-CLOSED = single(24, 24, b=None)
-BLOB = single(24, 30, b=None, s=Text("x"))
+TWO_EACH = [single(start, start + 4, message_lengths=Binary(b"\x01\x03")) for start in range(24, 48, 4)]
+CLOSED = single(24, 24, plain=None)
+BLOB = single(24, 30, plain=None, blob=Text("x"))
 BEHIND_A_GAP = [single(22, 30), single(30, 31)]
 OVERLAPPING = [single(18, 30), single(30, 31)]
-TOO_FEW_BYTES = single(20, 24, b=Binary(b"x"))
-WRONG_LENGTHS = [single(n, n + 4, m=Binary(b"\x05")) for n in range(0, 16, 4)]
+TOO_FEW_BYTES = single(20, 24, plain=Binary(b"x"))
+WRONG_LENGTHS = [single(n, n + 4, message_lengths=Binary(b"\x05")) for n in range(0, 16, 4)]
 #: The page, from where and to where it is read, and what it becomes: a run is given by its two ends.
 PAGES: dict[str, tuple[list[BatchItem], int, int, list[Any]]] = {
     "empty": ([], 0, 99, []),
@@ -132,12 +133,10 @@ PAGES: dict[str, tuple[list[BatchItem], int, int, list[Any]]] = {
     "overlap": ([*PLAIN[:5], *OVERLAPPING], 0, 99, [(0, 20), *OVERLAPPING]),
     "ends between two": (PLAIN, 0, 20, [(0, 20), PLAIN[5]]),
     "ends inside one": (PLAIN, 0, 17, [(0, 20), PLAIN[5]]),
-    "several messages": (PLAIN + TWO_EACH, 0, 99, [(0, 24), (24, 48)]),
-    "few": (PLAIN[:3], 0, 99, PLAIN[:3]),
+    "several messages": (PLAIN + TWO_EACH, 0, 99, [(0, 48)]),
+    "one": (PLAIN[:1], 0, 99, [(0, 4)]),
     "mark of closing": ([*PLAIN, CLOSED], 0, 99, [(0, 24), CLOSED]),
     "blob": ([*PLAIN, BLOB], 0, 99, [(0, 24), BLOB]),
-    "bytes that are too few": ([*PLAIN[:5], TOO_FEW_BYTES], 0, 99, [*PLAIN[:5], TOO_FEW_BYTES]),
-    "lengths that do not add up": (WRONG_LENGTHS, 0, 99, WRONG_LENGTHS),
 }
 
 
@@ -146,6 +145,12 @@ def test_items_are_a_run_only_where_they_may_be(case: str) -> None:
     page, reached, high, merged = PAGES[case]
     found = merge_page(page, reached, high)
     assert [(each.start, each.end) if isinstance(each, MessageRun) else each for each in found] == merged
+
+
+@pytest.mark.parametrize("page", [[*PLAIN[:5], TOO_FEW_BYTES], WRONG_LENGTHS, WRONG_LENGTHS[:1]])
+def test_an_item_that_is_not_as_it_says_is_damaged(page: list[BatchItem]) -> None:
+    with pytest.raises(Damaged):
+        list(merge_page(page, 0, 99))
 
 
 def test_a_run_has_a_bounded_number_of_bytes() -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
-from tidemark.spark.readers.items import MessageProducer, MessageRun, PackBlock, Piece, producers_by_end
+from tidemark.spark.readers.items import MessageProducer, MessageRun, producers_by_end
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _ARROW: Final = {
@@ -132,7 +132,7 @@ def run_arrays(
         rendered = offset_column(places)
         arrays |= {"offset": rendered[:-1], "end_offset": rendered[1:]}
     if "timestamp" in columns:
-        times = np.concatenate([np.repeat(run.times_ms, run.batches) for run in runs])[first:last]
+        times = np.concatenate([run.message_times_ms for run in runs])[first:last]
         arrays["timestamp"] = time_column(times)
     producing = [item for run in runs for item in run.producing]
     if producing and not _PRODUCER_COLUMNS.isdisjoint(columns):
@@ -191,74 +191,34 @@ class Rows:
 
     def _clear(self) -> None:
         self._runs: list[MessageRun] = []
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._values: list[bytes] = []
-        self._times: list[int] = []
-        self._producers: list[MessageProducer | None] = []
         self._count = 0
         self._size = 0
 
-    def add(self, piece: Piece | MessageRun | PackBlock, reached: int = 0) -> Iterator[pa.RecordBatch]:
-        """Add the piece's wanted messages that begin at `reached` or later. Yields the batches that are
-        full then, which are in order."""
+    def add(self, run: MessageRun, reached: int = 0) -> Iterator[pa.RecordBatch]:
+        """Add the run's wanted messages that begin at `reached` or later. Yields the batches that are full
+        then, which are in order."""
         low = max(self._low, reached)
-        if isinstance(piece, PackBlock):
-            # A fork may leave a log in the middle of a message, and that is cut one by one.
-            piece = piece.piece if self._cut is not None and piece.end > self._cut else piece.run
-        if isinstance(piece, MessageRun):
-            is_whole = low <= piece.start and piece.end <= self._high
-            if not (is_whole and self._runs and self._runs[-1].end == piece.start):
-                yield from self.take_rest()
-            self._runs.append(piece)
-            self._count += len(piece.lengths)
-            self._size += piece.end - piece.start
-            if not is_whole:
-                yield from self.take_rest(low)
-        else:
-            if self._runs:
-                yield from self.take_rest()
-            self._add_some(piece, low)
-            self._count = len(self._values)
-        if self._count >= BATCH_ROWS or self._size >= BATCH_BYTES:
+        if self._cut is not None and run.end > self._cut:
+            run = run.until(self._cut)
+        is_whole = low <= run.start and run.end <= self._high
+        if not (is_whole and self._runs and self._runs[-1].end == run.start):
+            yield from self.take_rest()
+        self._runs.append(run)
+        self._count += len(run.lengths)
+        self._size += run.end - run.start
+        if not is_whole:
+            yield from self.take_rest(low)
+        elif self._count >= BATCH_ROWS or self._size >= BATCH_BYTES:
             yield from self.take_rest()
 
-    def _add_some(self, piece: Piece, low: int) -> None:
-        data, base, ends, times_ms, producers = piece
-        start = base
-        for message_end, time_ms in zip(ends, times_ms, strict=False):
-            stop = message_end if self._cut is None else min(message_end, self._cut)
-            if low <= start < self._high:
-                self._starts.append(start)
-                self._ends.append(stop)
-                self._values.append(data[start - base : stop - base - self._separator_bytes])
-                self._times.append(time_ms)
-                self._producers.append(producers.get(stop) if producers else None)
-            start = stop
-        self._size += len(data)
-
     def take_rest(self, low: int = 0) -> Iterator[pa.RecordBatch]:
-        """The rows so far, if there are any, which are then forgotten; of runs those that begin at `low` or
-        later."""
-        if not self._count:
+        """The rows so far that begin at `low` or later, if there are any; they are then forgotten."""
+        if not self._runs:
             return
-        if self._runs:
-            arrays = run_arrays(self._columns, self._runs, self._separator_bytes, low, self._high)
-        else:
-            arrays = self._message_arrays()
+        arrays = run_arrays(self._columns, self._runs, self._separator_bytes, low, self._high)
         if self._has_members:
             arrays |= json_arrays(self._columns, arrays["value"].to_pylist())
         count = len(arrays["value"])
         self._clear()
         if count:
             yield make_batch(self._columns, count, self._constants, arrays)
-
-    def _message_arrays(self) -> dict[str, pa.Array]:
-        """The columns of the messages that were added one by one."""
-        arrays = {"value": pa.array(self._values, pa.binary())}
-        for column, places in (("offset", self._starts), ("end_offset", self._ends)):
-            if column in self._columns:
-                arrays[column] = offset_column(places)
-        if "timestamp" in self._columns:
-            arrays["timestamp"] = time_column(self._times)
-        return arrays | producer_arrays(self._columns, self._producers)

@@ -50,7 +50,7 @@ from tidemark.spark.readers.items import (
     merge_page,
     message_ends,
     pack_blocks,
-    pieces_of,
+    runs_of,
 )
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,
@@ -222,7 +222,7 @@ class DynamoDBReader:
 
     def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
         """The ends of its messages; for a pack, a list for each block that overlaps [low, high)."""
-        if item.px is None:
+        if item.index is None:
             yield message_ends(item)
             return
         for block in pack_blocks(item, self._blobs, low, high):
@@ -251,10 +251,10 @@ class DynamoDBReader:
             each for each in self._spans(head.name, head.tail) if each.end is None or place < each.end
         )
         item = self._item_until(span, place)
-        if item is None or item.px is None or place >= item.end:
+        if item is None or item.index is None or place >= item.end:
             return place
         for block in pack_blocks(item, self._blobs, place, place + 1):
-            times = zip([block.start, *block.ends], block.times_ms, strict=False)
+            times = zip([block.start, *block.ends], block.message_times_ms, strict=False)
             later = (begin for begin, time_ms in times if time_ms >= at_ms)
             place = max(place, next(later, place))
         return place
@@ -286,7 +286,7 @@ class DynamoDBReader:
             return end
         # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
         # is always taken, so that a batch beyond the limit does not stop the query for ever.
-        ends = message_ends(item) if item.px is not None else [item.end]
+        ends = message_ends(item) if item.index is not None else [item.end]
         place = max((end for end in ends if end <= wanted), default=item.start)
         if place <= int(start.offset):
             place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
@@ -365,7 +365,7 @@ class DynamoDBReader:
 
         # The items of a bulk query are decoded already.
         def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | MessageRun]:
-            return merge_page(items, walk.reached, until) if span.end is None else items
+            return merge_page(items, walk.reached, until)
 
         walk = ChainWalk[BatchItem | MessageRun](
             self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss
@@ -375,9 +375,9 @@ class DynamoDBReader:
             # Skip a mark of closing, a tombstone, and a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            pieces = [item] if isinstance(item, MessageRun) else pieces_of(item, self._blobs, reached, until)
-            for piece in pieces:
-                yield from rows.add(piece, reached)
+            runs = [item] if isinstance(item, MessageRun) else runs_of(item, self._blobs, reached, until)
+            for run in runs:
+                yield from rows.add(run, reached)
             reached = item.end
         yield from rows.take_rest()
 

@@ -1,17 +1,18 @@
-"""A batch's item, read for its messages alone.
+"""Batches of a log, read in bulk: column by column, without a Python object for each message.
 
-`log/schema/` decodes an item into records with all that a writer must know; of that, a bulk
-read needs few attributes, and needs them at several hundred thousand rows a second. So an
-answer of DynamoDB is decoded straight into what is wanted here, and the rest is passed over.
-A test holds the two decoders to each other.
+`log/schema/` decodes an item into records with all that a writer must know. A bulk read needs few of its
+attributes, and needs them at several hundred thousand rows a second: that decoder reads a third as many
+batches of one message. So an answer of DynamoDB is decoded straight into what is wanted here, and the rest is
+passed over. Names, lengths, checksums and compression are those of `log/schema/`, and a test holds the two
+decoders to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, pairwise, repeat
+from itertools import accumulate, islice, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -20,16 +21,21 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
-from tidemark.log.pack_format import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library
+from tidemark.log.pack_format import CorruptPack, decode_columns, decode_index, inflate_library
 from tidemark.log.schema import (
     BLOB,
+    CHECKSUMS,
+    DATA,
+    DEFLATED_DATA,
     END,
     MESSAGE_LENGTHS,
     PACK_INDEX,
+    PRODUCERS,
     SK,
     TIME_MS,
     decode_checksums,
     decode_lengths,
+    encode_lengths,
     inflate_all,
 )
 from tidemark.log.schema.batches import inflate
@@ -40,13 +46,11 @@ from tidemark.spark.storage import ExplainingDynamoDB
 #: Enough of an item to know where its messages end.
 BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
 
-
 #: Blocks of a pack that are fetched together: 2 MB of data.
 _BLOCKS_AT_ONCE: Final = 16
 _BODIES_AT_ONCE: Final = 16
-#: Items are read together up to about this many bytes of data, and from this many items on.
+#: Items are read together up to about this many bytes of data.
 RUN_BYTES: Final = 2 * 1024 * 1024
-_RUN_ITEMS: Final = 4
 #: The place value of each digit of a rendered offset.
 _PLACES: Final = 10 ** np.arange(WIDTH, dtype=np.int64)[::-1]
 
@@ -79,47 +83,56 @@ class Producers(msgspec.Struct, gc=False):
         return rows
 
 
-class BatchItem(msgspec.Struct, gc=False):
-    """The attributes by their names in the table (`log/schema/batches.py` says what they are)."""
+_NAMES: Final = {
+    "key": SK,
+    "end_at": END,
+    "time": TIME_MS,
+    "plain": DATA,
+    "deflated": DEFLATED_DATA,
+    "blob": BLOB,
+    "message_lengths": MESSAGE_LENGTHS,
+    "producers": PRODUCERS,
+    "checksums": CHECKSUMS,
+    "index": PACK_INDEX,
+}
 
-    sk: Text
-    e: Number
-    t: Number
-    b: Binary | None = None
-    z: Binary | None = None
-    s: Text | None = None
-    m: Binary | None = None
-    p: Producers | None = None
-    h: Binary | None = None
-    px: Binary | None = None
+
+class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
+    """What of an item a reader wants."""
+
+    key: Text
+    end_at: Number
+    time: Number
+    plain: Binary | None = None
+    deflated: Binary | None = None
+    blob: Text | None = None
+    message_lengths: Binary | None = None
+    producers: Producers | None = None
+    checksums: Binary | None = None
+    index: Binary | None = None
 
     @property
     def start(self) -> int:
-        return int(self.sk.S[:WIDTH])
+        return int(self.key.S[:WIDTH])
 
     @property
     def end(self) -> int:
-        return self.e.N
+        return self.end_at.N
 
     @property
     def data(self) -> bytes | None:
-        """None where the bytes are in the blob that `s` names. Raises Damaged."""
-        if self.b is not None:
-            return self.checked(self.b.B)
-        if self.z is None:
+        """None where the bytes are in the blob, or where there are none. Raises Damaged."""
+        if self.plain is not None:
+            return self.plain.B
+        if self.deflated is None:
             return None
         try:
-            return self.checked(inflate(self.z.B, self.end - self.start, inflate_library()))
+            return inflate(self.deflated.B, self.end - self.start, inflate_library())
         except ValueError as fault:
             raise Damaged from fault
 
     def fits(self, data: bytes) -> bool:
-        return self.h is None or decode_checksums(self.h.B).fit(self.start, data)
-
-    def checked(self, data: bytes) -> bytes:
-        if not self.fits(data):
-            raise Damaged
-        return data
+        return self.checksums is None or decode_checksums(self.checksums.B).fit(self.start, data)
 
 
 class _Answer(msgspec.Struct):
@@ -148,165 +161,11 @@ def message_ends(item: BatchItem) -> list[int]:
     """The end offsets of the item's messages in order; the last is the item's own end. For a pack, the ends
     of its blocks, which are also ends of messages."""
     start, end = item.start, item.end
-    if item.px is not None:
-        return [block.end for block in decode_index(item.px.B).blocks]
-    if item.m is None:
+    if item.index is not None:
+        return [block.end for block in decode_index(item.index.B).blocks]
+    if item.message_lengths is None:
         return [end] if end > start else []
-    return list(accumulate(decode_lengths(item.m.B), initial=start))[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class PackBlock:
-    """A block of a pack, which has the stream's data [start, end)."""
-
-    start: int
-    end: int
-    columns: BlockColumns
-
-    @property
-    def ends(self) -> list[int]:
-        """The end offset of each message."""
-        return list(accumulate(self.columns.lengths, initial=self.start))[1:]
-
-    @property
-    def times_ms(self) -> Iterable[int]:
-        """When each of its messages was appended."""
-        return chain.from_iterable(map(repeat, self.columns.times_ms, self.columns.batches))
-
-    @property
-    def run(self) -> MessageRun:
-        block = self.columns
-        columns = (np.asarray(column) for column in (block.lengths, block.times_ms, block.batches))
-        return MessageRun(self.start, self.end, [block.data], *columns)
-
-    @property
-    def piece(self) -> Piece:
-        return self.columns.data, self.start, self.ends, self.times_ms, None
-
-
-def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[PackBlock]:
-    """The blocks of a pack that overlap [low, high); a few of them with each request. Raises
-    Damaged."""
-    assert item.px is not None, "a pack"
-    assert item.s is not None, "a pack has an object"
-    blocks = (block for block in decode_index(item.px.B).blocks if block.end > low and block.start < high)
-    while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
-        first = some[0].first_byte
-        stored = blobs.get_range(item.s.S, first, some[-1].first_byte + some[-1].stored_bytes - first)
-        for entry in some:
-            place = entry.first_byte - first
-            try:
-                columns = decode_columns(entry, stored[place : place + entry.stored_bytes])
-            except CorruptPack as fault:
-                raise Damaged from fault
-            yield PackBlock(entry.start, entry.end, columns)
-
-
-@dataclass(frozen=True, slots=True)
-class MessageRun:
-    """Consecutive whole batches, column by column: messages do not become Python objects.
-
-    `data` in its pieces is that of the stream from `start` to `end`. `lengths` are those of the messages,
-    `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and
-    `producing` are the items that name producers. The three columns are arrays of numpy's.
-    """
-
-    start: int
-    end: int
-    data: Sequence[bytes]
-    lengths: Any
-    times_ms: Any
-    batches: Any
-    producing: Sequence[BatchItem] = ()
-
-
-def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[BatchItem | MessageRun]:
-    """The items, those of them as runs that go on from `reached` without a gap and begin below `high`.
-
-    The walk skips an item that begins before what it has reached, because that lies in a pack, and looks for
-    a pack where there is a gap. It does so item by item, so from the first such place on there are no runs;
-    the first item may begin earlier.
-    """
-    starts = _parse_offsets([item.sk.S[:WIDTH] for item in items])
-    ends = np.array([item.e.N for item in items], np.int64)
-    first, last = 0, 0
-    if len(items) and starts[0] <= reached <= ends[0]:
-        first = int(starts[0] < reached)
-        gaps = np.flatnonzero(starts[1:] != ends[:-1])
-        last = int(np.searchsorted(starts[: gaps[0] + 1 if len(gaps) else len(items)], high))
-    # Items of a run are of one kind: all have one message, or all have several.
-    kinds = [0 if item.b is None and item.z is None else 1 if item.m is None else 2 for item in items]
-    groups = kinds + (starts - starts[:1]) // RUN_BYTES * 3
-    changes = np.flatnonzero(np.diff(groups[first:last])) + first + 1
-    yield from items[:first]
-    for begin, end in pairwise([first, *changes.tolist(), max(first, last)]):
-        if end - begin >= _RUN_ITEMS and kinds[begin]:
-            yield from _merge(items[begin:end], int(starts[begin]), ends[begin:end])
-        else:
-            yield from items[begin:end]
-    yield from items[max(first, last) :]
-
-
-def _parse_offsets(rendered: Sequence[str]) -> Any:
-    """`render_offset` back, all of them at once."""
-    digits = np.frombuffer("".join(rendered).encode(), np.uint8).reshape(-1, WIDTH)
-    return (digits - np.uint8(ord("0"))) @ _PLACES
-
-
-def _merge(items: Sequence[BatchItem], start: int, ends: Any) -> Sequence[BatchItem | MessageRun]:
-    """One run; the items themselves where one is not as it says."""
-    data = [item.b.B if item.b is not None else item.data or b"" for item in items]
-    lengths, batches = np.diff(ends, prepend=start), np.ones(len(items), np.int64)
-    if list(map(len, data)) != lengths.tolist() or not all(map(BatchItem.fits, items, data)):
-        return items
-    if items[0].m is not None:
-        lengths, batches = decode_all_lengths([item.m.B for item in items if item.m is not None])
-        if not np.array_equal(start + np.cumsum(lengths)[np.cumsum(batches) - 1], ends):
-            return items
-    times_ms = np.array([item.t.N for item in items], np.int64)
-    producing = [item for item in items if item.p is not None]
-    return [MessageRun(start, int(ends[-1]), data, lengths, times_ms, batches, producing)]
-
-
-def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
-    """The lengths in several columns, one behind the other, and how many are in each (`decode_lengths`)."""
-    digits = np.frombuffer(b"".join(encoded), np.uint8)
-    is_last = digits < 0x80
-    first = np.concatenate(([0], np.flatnonzero(is_last)[:-1] + 1))
-    places = np.arange(len(digits)) - np.repeat(first, np.diff(first, append=len(digits)))
-    lengths = np.add.reduceat((digits & 0x7F).astype(np.int64) << (7 * places), first)
-    columns = np.cumsum([0, *map(len, encoded[:-1])])
-    return lengths, np.add.reduceat(is_last, columns, dtype=np.int64)
-
-
-Piece = tuple[bytes, int, Sequence[int], Iterable[int], "dict[int, MessageProducer] | None"]
-"""Messages in one piece: their bytes, where these begin, where each message ends, when it was appended (ms),
-and whose append ends with it."""
-
-
-def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[Piece | PackBlock]:
-    """A batch as one piece; of a pack, which tells of no producers, each block that has something of
-    [low, high)."""
-    if item.px is not None:
-        yield from pack_blocks(item, blobs, low, high)
-        return
-    data = item.data
-    if data is None:
-        data = item.checked(body_of(item, blobs))
-    ends = message_ends(item) if item.m is not None else (item.end,)
-    producers = producers_by_end(item) if item.p is not None else None
-    yield data, item.start, ends, repeat(item.t.N), producers
-
-
-def body_of(item: BatchItem, blobs: BlobStore) -> bytes:
-    """The bytes that are in S3, of a crowd's batch in several objects."""
-    if item.s is None:
-        return b""
-    parts = parts_of(item.s.S, item.end - item.start)
-    if len(parts) == 1:
-        return blobs.get(item.s.S)
-    with ThreadPoolExecutor(_BODIES_AT_ONCE) as pool:
-        return b"".join(pool.map(lambda part: blobs.get(*part), parts))
+    return list(accumulate(decode_lengths(item.message_lengths.B), initial=start))[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +180,153 @@ class MessageProducer:
 def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
     """Of the appends in this item, as far as is known: every item carries its stream's recent
     producers with the end of the last append of each, and most of those ended earlier."""
-    if item.p is None:
+    if item.producers is None:
         return {}
     start = item.start
-    return {end: MessageProducer(name, epoch, seq) for name, epoch, seq, end in item.p.rows if end > start}
+    rows = item.producers.rows
+    return {end: MessageProducer(name, epoch, seq) for name, epoch, seq, end in rows if end > start}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRun:
+    """Consecutive messages, column by column.
+
+    `data` in its pieces is that of the stream from `start` to `end`. `lengths` are those of the messages,
+    `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and
+    `producing` are the items that name producers. The three columns are arrays of numpy's.
+    """
+
+    start: int
+    end: int
+    data: Sequence[bytes]
+    lengths: Any
+    times_ms: Any
+    batches: Any
+    producing: Sequence[BatchItem] = ()
+
+    @property
+    def ends(self) -> list[int]:
+        """The end offset of each message."""
+        ends: list[int] = (self.start + np.cumsum(self.lengths, dtype=np.int64)).tolist()
+        return ends
+
+    @property
+    def message_times_ms(self) -> Any:
+        """When each message was appended."""
+        return np.repeat(self.times_ms, self.batches)
+
+    def until(self, end: int) -> MessageRun:
+        """The messages that begin before `end`; of the last one what lies before it."""
+        ends = np.asarray(self.ends)
+        count = int(np.searchsorted(ends, end)) + 1
+        lengths = np.diff(np.minimum(ends[:count], end), prepend=self.start)
+        times_ms, each = self.message_times_ms[:count], np.ones(count, np.int64)
+        data = b"".join(self.data)[: end - self.start]
+        return MessageRun(self.start, end, [data], lengths, times_ms, each, self.producing)
+
+
+def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[BatchItem | MessageRun]:
+    """The items, those of them as runs that go on from `reached` without a gap and begin below `high`.
+
+    The walk skips an item that begins before what it has reached, because that lies in a pack, and looks for
+    a pack where there is a gap. It does so item by item, so from the first such place on there are no runs;
+    the first item may begin earlier. Nor is an item in a run whose bytes are elsewhere. Raises Damaged.
+    """
+    starts = _parse_offsets([item.key.S[:WIDTH] for item in items])
+    ends = np.array([item.end for item in items], np.int64)
+    first, last = 0, 0
+    if len(items) and starts[0] <= reached <= ends[0]:
+        first = int(starts[0] < reached)
+        gaps = np.flatnonzero(starts[1:] != ends[:-1])
+        last = int(np.searchsorted(starts[: gaps[0] + 1 if len(gaps) else len(items)], high))
+    kinds = np.array([item.plain is not None or item.deflated is not None for item in items], np.int64)
+    groups = kinds + (starts - starts[:1]) // RUN_BYTES * 2
+    changes = np.flatnonzero(np.diff(groups[first:last])) + first + 1
+    yield from items[:first]
+    for begin, end in pairwise([first, *changes.tolist(), max(first, last)]):
+        if begin < end and kinds[begin]:
+            some = items[begin:end]
+            data = [item.plain.B if item.plain is not None else item.data or b"" for item in some]
+            yield run_of(some, data, int(starts[begin]), ends[begin:end])
+        else:
+            yield from items[begin:end]
+    yield from items[max(first, last) :]
+
+
+def _parse_offsets(rendered: Sequence[str]) -> Any:
+    """`render_offset` back, all of them at once."""
+    digits = np.frombuffer("".join(rendered).encode(), np.uint8).reshape(-1, WIDTH)
+    return (digits - np.uint8(ord("0"))) @ _PLACES
+
+
+def run_of(items: Sequence[BatchItem], data: Sequence[bytes], start: int, ends: Any) -> MessageRun:
+    """Items that follow each other, and the bytes of each. Raises Damaged where these, or the lengths of the
+    messages, are not as an item says."""
+    sizes = np.diff(ends, prepend=start)
+    if list(map(len, data)) != sizes.tolist() or not all(map(BatchItem.fits, items, data)):
+        raise Damaged
+    lengths, batches = sizes, np.ones(len(items), np.int64)
+    if any(item.message_lengths is not None for item in items):
+        lengths, batches = decode_all_lengths(
+            [
+                item.message_lengths.B if item.message_lengths is not None else encode_lengths([size])
+                for item, size in zip(items, sizes.tolist(), strict=True)
+            ]
+        )
+        if not np.array_equal(start + np.cumsum(lengths)[np.cumsum(batches) - 1], ends):
+            raise Damaged
+    times_ms = np.array([item.time.N for item in items], np.int64)
+    producing = [item for item in items if item.producers is not None]
+    return MessageRun(start, int(ends[-1]), data, lengths, times_ms, batches, producing)
+
+
+def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
+    """The lengths in several columns, one behind the other, and how many are in each (`decode_lengths`)."""
+    digits = np.frombuffer(b"".join(encoded), np.uint8)
+    is_last = digits < 0x80
+    first = np.concatenate(([0], np.flatnonzero(is_last)[:-1] + 1))
+    places = np.arange(len(digits)) - np.repeat(first, np.diff(first, append=len(digits)))
+    lengths = np.add.reduceat((digits & 0x7F).astype(np.int64) << (7 * places), first)
+    columns = np.cumsum([0, *map(len, encoded[:-1])])
+    return lengths, np.add.reduceat(is_last, columns, dtype=np.int64)
+
+
+def runs_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[MessageRun]:
+    """The messages of an item: of a pack, those of the blocks that have something of [low, high). Raises
+    Damaged."""
+    if item.index is not None:
+        yield from pack_blocks(item, blobs, low, high)
+    else:
+        data = item.data
+        body = body_of(item, blobs) if data is None else data
+        yield run_of([item], [body], item.start, np.array([item.end]))
+
+
+def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[MessageRun]:
+    """The blocks of a pack that overlap [low, high); a few of them with each request. A pack does not tell of
+    producers. Raises Damaged."""
+    assert item.index is not None, "a pack"
+    assert item.blob is not None, "a pack has an object"
+    blocks = (block for block in decode_index(item.index.B).blocks if block.end > low and block.start < high)
+    while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
+        first = some[0].first_byte
+        stored = blobs.get_range(item.blob.S, first, some[-1].first_byte + some[-1].stored_bytes - first)
+        for entry in some:
+            place = entry.first_byte - first
+            try:
+                block = decode_columns(entry, stored[place : place + entry.stored_bytes])
+            except CorruptPack as fault:
+                raise Damaged from fault
+            columns = (np.asarray(column) for column in (block.lengths, block.times_ms, block.batches))
+            yield MessageRun(entry.start, entry.end, [block.data], *columns)
+
+
+def body_of(item: BatchItem, blobs: BlobStore) -> bytes:
+    """The bytes that are in S3, of a crowd's batch in several objects."""
+    if item.blob is None:
+        return b""
+    parts = parts_of(item.blob.S, item.end - item.start)
+    if len(parts) == 1:
+        return blobs.get(item.blob.S)
+    with ThreadPoolExecutor(_BODIES_AT_ONCE) as pool:
+        return b"".join(pool.map(lambda part: blobs.get(*part), parts))
