@@ -15,6 +15,8 @@
 All numbers are little-endian. A batch is never cut: a block ends where a batch ends. The index is also kept
 in the table, so that a read at any offset gets the blocks it wants with one ranged request; the copy in the
 object makes an object readable without the table (`docs/internals/packs.md`).
+
+At the end is `Packing`: which batches become a pack, and when.
 """
 
 from __future__ import annotations
@@ -71,17 +73,6 @@ class BlockEntry:
 class Block:
     """The content of a block. `appends` counts the messages of each append, `batches` those of each batch;
     `times_ms` is when each batch was written."""
-
-    data: bytes
-    lengths: tuple[int, ...]
-    appends: tuple[int, ...]
-    batches: tuple[int, ...]
-    times_ms: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockColumns:
-    """The same as in `Block`, without an object for each number: for a reader that takes whole columns."""
 
     data: bytes
     lengths: array[int]
@@ -248,18 +239,6 @@ def inflate_library() -> ModuleType:
 
 
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
-    """Raises CorruptPack as `decode_columns` does."""
-    columns = decode_columns(entry, stored)
-    return Block(
-        columns.data,
-        tuple(columns.lengths),
-        tuple(columns.appends),
-        tuple(columns.batches),
-        tuple(columns.times_ms),
-    )
-
-
-def decode_columns(entry: BlockEntry, stored: bytes | memoryview) -> BlockColumns:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.end - entry.start
@@ -277,7 +256,7 @@ def decode_columns(entry: BlockEntry, stored: bytes | memoryview) -> BlockColumn
         edges.append(edges[-1] + count * width)
     if len(plain) - edges[-1] != size:
         raise CorruptPack(f"the block at {entry.start} has another size")
-    block = BlockColumns(
+    block = Block(
         data=plain[edges[-1] :],
         lengths=_from_bytes("I", plain[edges[0] : edges[1]]),
         appends=_from_bytes("I", plain[edges[1] : edges[2]]),

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemark.log.entries import Batch, Checksums, Pack, UnreadBlock
 from tidemark.log.lifecycle import is_live, retains_from
-from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_columns
+from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
 from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     APPEND_ID,
@@ -87,7 +87,7 @@ def _read_blocks(blocks: Sequence[UnreadBlock], fetch: FetchRange) -> list[Batch
 
 def _decode_block(block: UnreadBlock, stored: bytes) -> Batch:
     try:
-        columns = decode_columns(block.entry, stored)
+        columns = decode_block(block.entry, stored)
     except CorruptPack as fault:
         _log.error("a pack is damaged: %s: %s", block.pack.blob, fault)
         raise Damaged from fault

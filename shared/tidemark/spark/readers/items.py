@@ -21,7 +21,7 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
-from tidemark.log.pack_format import CorruptPack, decode_columns, decode_index, inflate_library
+from tidemark.log.pack_format import CorruptPack, decode_block, decode_index, inflate_library
 from tidemark.log.schema import (
     BLOB,
     CHECKSUMS,
@@ -314,7 +314,7 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
         for entry in some:
             place = entry.first_byte - first
             try:
-                block = decode_columns(entry, stored[place : place + entry.stored_bytes])
+                block = decode_block(entry, stored[place : place + entry.stored_bytes])
             except CorruptPack as fault:
                 raise Damaged from fault
             columns = (np.asarray(column) for column in (block.lengths, block.times_ms, block.batches))
