@@ -9,7 +9,6 @@ them in an emulator of S3.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -17,14 +16,11 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
-from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
@@ -32,57 +28,41 @@ from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.process import EngineFailed
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
-from tidemark.protocol.errors import FormatTooNew
-from tidemark.server import Application
-from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
-from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
-from tidemark.server.lock import DataDirectoryInUse
-from tidemark.server.ports import listening_socket, port_of
-from tidemark.server.request_log import RequestLog, wants_colour, write_audit_lines
-from tidemark.server.serve import main as serve_embedded
+from tidemark.server import Application, serve
+from tidemark.server.configuration import LocalConfiguration, Via
+from tidemark.server.http_server import loop_factory
+from tidemark.server.request_log import report
 from tidemark.service.stores import connect
-from tidemark.settings import InvalidSetting, Settings
+from tidemark.settings import Settings
 from tidemark.subscriptions.pending import recover
 
-#: The errors that can keep it from starting; each is printed as one line.
-REFUSALS = (
-    BotoCoreError,
-    ClientError,
-    DataDirectoryInUse,
-    EngineFailed,
-    FormatTooNew,
-    FunctionNotLoaded,
-    InvalidTemplate,
-    NotHealthy,
-    OSError,
-    UnusableDatabase,
-)
+REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded, InvalidTemplate)
 
 
 def main(root: Path = ROOT) -> int:
     """The process's exit code. `root` holds `template.yaml`, `functions/` and `node_modules/`."""
     if (os.environ.get("VIA") or Via.ASGI.value) == Via.ASGI.value:
-        return serve_embedded()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, _interrupt)
-    try:
-        configuration = LocalConfiguration.from_environment(os.environ)
-        settings = Settings.from_environment(os.environ)
-        settings.authorization.check_not_open(configuration.host)
+        return serve.main()
+
+    def run(configuration: LocalConfiguration, settings: Settings, listener: socket.socket) -> int:
+        data_dir = configuration.data_dir / "lambda"
+        settings = replace(settings, webhook_keys=settings.webhook_keys or str(data_dir / "webhook-keys"))
         prepare_environment(settings, configuration)
-        return _start(configuration, settings, root)
-    except (InvalidConfiguration, InvalidSetting) as error:
-        _say(error)
-        return 2
-    except REFUSALS as error:
-        _say(error)
-        return 1
-    except KeyboardInterrupt:
-        return 0
+        system = System(configuration, settings, root)
+        with LocalServices(data_dir, on_failure=system.fail) as services:
+            try:
+                return system.run(services, listener)
+            finally:
+                # From here on nothing is left to interrupt.
+                for name in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(name, signal.SIG_IGN)
+
+    return serve.run_configured(run, os.environ, REFUSALS)
 
 
 def prepare_environment(settings: Settings, configuration: LocalConfiguration) -> None:
     """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
+    os.environ |= {"PUBLIC_URL": settings.public_url, "WEBHOOK_KEYS": settings.webhook_keys}
     if not settings.authorization.is_on:
         # The server listens on loopback, which the functions cannot know: nobody else can reach them.
         os.environ["ALLOW_ANONYMOUS"] = "true"
@@ -94,32 +74,6 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
     if configuration.edge and not settings.authorization.has_edge:
         # As the stack does: functions believe what the edge says of a request by the origin secret.
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
-
-
-def _start(configuration: LocalConfiguration, asked: Settings, root: Path) -> int:
-    try:
-        listener = listening_socket(configuration.host, configuration.port)
-    except OSError as error:
-        _say(f"{error}; choose another HOST or PORT")
-        return 1
-    # Known once the port is; the functions read them when they are loaded.
-    host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
-    os.environ.setdefault("PUBLIC_URL", _url_of(host, listener))
-    data_dir = configuration.data_dir / "lambda"
-    os.environ.setdefault("WEBHOOK_KEYS", str(data_dir / "webhook-keys"))
-    # The environment may hold other values by now, which are for the functions (`prepare_environment`).
-    settings = replace(
-        Settings.from_environment(os.environ), log_level=asked.log_level, authorization=asked.authorization
-    )
-    system = System(configuration, settings, root)
-    services = LocalServices(data_dir, on_failure=system.fail)
-    with listener, services:
-        try:
-            return system.run(services, listener)
-        finally:
-            # From here on nothing is left to interrupt.
-            for name in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(name, signal.SIG_IGN)
 
 
 class System:
@@ -161,7 +115,7 @@ class System:
     def fail(self, what: str) -> None:
         """An engine has ended by itself, so nothing can be acknowledged any more. Called from any thread."""
         self._failure = what
-        _say(f"{what}; stopping")
+        report(f"tidemark: {what}; stopping")
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
@@ -192,31 +146,12 @@ class System:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
             return
-        url, via = _url_of(self.configuration.host, listener), self.configuration.via.value
-        line = f"Tidemark is ready at {url} (via {via}; data in {self.configuration.data_dir}/lambda)"
-        level = logging.getLevelNamesMapping()[self.settings.log_level]
-        log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
-        write_audit_lines(sys.stderr)
-        limits = self.configuration.limits
         spare_what_is_loaded()
-
-        def say_ready() -> None:
-            print(line, flush=True)
-
-        application = own_pages_only(application, self.settings)
-        await serve(application, listener, say_ready, self._stopping, limits, log=log)
-
-
-def _url_of(host: str, listener: socket.socket) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> Never:
-    raise KeyboardInterrupt
-
-
-def _say(what: object) -> None:
-    print(f"tidemark: {what}", file=sys.stderr, flush=True)
+        place = f"via lambda; data in {self.configuration.data_dir}/lambda"
+        served = own_pages_only(application, self.settings)
+        await serve.serve_logged(
+            served, listener, self.configuration, self.settings, place=place, stopping=self._stopping
+        )
 
 
 if __name__ == "__main__":

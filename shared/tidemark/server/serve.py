@@ -25,6 +25,7 @@ from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
+from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
@@ -36,37 +37,15 @@ from tidemark.settings import InvalidSetting, Settings
 
 #: Python's own 5 ms are a long time for a commit that is done and waits to say so.
 _SWITCH_SECONDS: Final = 0.0005
+#: The errors that can keep a server from starting.
+REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase)
 
 
 def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
-    """The process's exit code: 2 for a setting that cannot be used, 1 for what else keeps it from starting.
-    Each is one line on standard error."""
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, _interrupt)
-    try:
-        configuration = LocalConfiguration.from_environment(environment)
-        settings = Settings.from_environment(environment)
-        settings.authorization.check_not_open(configuration.host)
+    """The process's exit code."""
+
+    def run(configuration: LocalConfiguration, settings: Settings, listener: socket.socket) -> int:
         sys.setswitchinterval(_SWITCH_SECONDS)
-        return _listen(configuration, settings, in_memory=in_memory)
-    except (InvalidConfiguration, InvalidSetting) as error:
-        report(f"tidemark: {error}")
-        return 2
-    except (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase) as error:
-        report(f"tidemark: {error}")
-        return 1
-    except KeyboardInterrupt:
-        return 0
-
-
-def _listen(configuration: LocalConfiguration, settings: Settings, *, in_memory: bool) -> int:
-    try:
-        listener = listening_socket(configuration.host, configuration.port)
-    except OSError as error:
-        raise OSError(f"{error}; choose another HOST or PORT") from error
-    with listener:
-        host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
-        settings = replace(settings, public_url=settings.public_url or _url_of(host, listener))
         if in_memory:
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
                 return _run(configuration, settings, None, Path(folder), listener)
@@ -76,6 +55,42 @@ def _listen(configuration: LocalConfiguration, settings: Settings, *, in_memory:
             return _run(configuration, settings, configuration.data_dir, configuration.data_dir, listener)
         finally:
             lock.release()
+
+    return run_configured(run, environment)
+
+
+def run_configured(
+    run: Callable[[LocalConfiguration, Settings, socket.socket], int],
+    environment: Mapping[str, str],
+    refusals: tuple[type[Exception], ...] = REFUSALS,
+) -> int:
+    """The process's exit code: that of `run`; 2 for a setting that cannot be used, 1 for what else keeps it
+    from starting. Each is one line on standard error."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, _interrupt)
+    try:
+        configuration = LocalConfiguration.from_environment(environment)
+        settings = Settings.from_environment(environment)
+        settings.authorization.check_not_open(configuration.host)
+        with _listening(configuration) as listener:
+            host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
+            public_url = settings.public_url or _url_of(host, listener)
+            return run(configuration, replace(settings, public_url=public_url), listener)
+    except (InvalidConfiguration, InvalidSetting) as error:
+        report(f"tidemark: {error}")
+        return 2
+    except refusals as error:
+        report(f"tidemark: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _listening(configuration: LocalConfiguration) -> socket.socket:
+    try:
+        return listening_socket(configuration.host, configuration.port)
+    except OSError as error:
+        raise OSError(f"{error}; choose another HOST or PORT") from error
 
 
 def _prepared(data_dir: Path) -> Path:
@@ -120,21 +135,36 @@ async def _serve(
 ) -> None:
     served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
     application = BlobUrls(served, system.blobs)
-    level = logging.getLevelNamesMapping()[system.settings.log_level]
-    log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
-    write_audit_lines(sys.stderr)
     workers = system.workers(configuration.janitor_seconds)
-    line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
     with system.database.serving():
         for worker in workers:
             worker.start()
         try:
-            say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
-            await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
+            await serve_logged(
+                application, listener, configuration, system.settings, place=place, stopping=asyncio.Event()
+            )
         finally:
             for worker in workers:
                 worker.stop()
             logging.disable()  # Workers are cut off, which is not an error.
+
+
+async def serve_logged(
+    application: Application,
+    listener: socket.socket,
+    configuration: LocalConfiguration,
+    settings: Settings,
+    *,
+    place: str,
+    stopping: asyncio.Event,
+) -> None:
+    """Says when it is ready, and logs requests to standard error. `place` says where the data is."""
+    level = logging.getLevelNamesMapping()[settings.log_level]
+    log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
+    write_audit_lines(sys.stderr)
+    line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
+    say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
+    await serve(application, listener, say_ready, stopping, configuration.limits, log=log)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:
