@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from tidemark.log.records import EndMark
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.configuration import SubscriptionConfiguration
@@ -28,8 +29,6 @@ from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLi
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import (
     SubscriptionChanged,
-    SubscriptionEndedLater,
-    SubscriptionThere,
     change_link,
     commit_subscription,
     create_subscription,
@@ -84,16 +83,14 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
             version=1,
             write_id=stores.new_id(),
         )
-        try:
-            create_subscription(stores.table, record)
-        except SubscriptionEndedLater as ended:
-            created_ms = ended.ended_ms + 1
-        except SubscriptionThere as met:
-            if met.existing.configuration != configuration:
-                raise SubscriptionExists from met
-            return Subscribed(activate(stores, met.existing), is_new=False)
+        there = create_subscription(stores.table, record)
+        if isinstance(there, EndMark):
+            created_ms = there.ended_ms + 1
+        elif there.configuration != configuration:
+            raise SubscriptionExists
         else:
-            return Subscribed(activate(stores, record), is_new=True)
+            is_new = there.incarnation == record.incarnation
+            return Subscribed(activate(stores, there), is_new)
     raise Busy
 
 

@@ -68,22 +68,6 @@ class SubscriptionChanged(Exception):
     """Another transition came first: load the subscription and decide again."""
 
 
-class SubscriptionThere(Exception):
-    """A subscription of that id exists already."""
-
-    def __init__(self, existing: SubscriptionRecord) -> None:
-        super().__init__("subscription exists")
-        self.existing = existing
-
-
-class SubscriptionEndedLater(Exception):
-    """A subscription of that id was deleted at `ended_ms`, after the creation was dated."""
-
-    def __init__(self, ended_ms: int) -> None:
-        super().__init__(f"a subscription of that id ended at {ended_ms}")
-        self.ended_ms = ended_ms
-
-
 # --- the subscription's own item ----------------------------------------------------
 
 
@@ -104,20 +88,20 @@ def load_ended(table: Table, subscription_id: str) -> EndMark | None:
     return decode_end_mark(item) if item is not None and is_end_mark(item) else None
 
 
-def create_subscription(table: Table, record: SubscriptionRecord) -> None:
-    """Raises SubscriptionThere, SubscriptionEndedLater. A creation whose reply was lost finds itself."""
+def create_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
+    """What is there now: the record; else one of its id, or the end mark of one that ended after the creation
+    was dated. A creation whose reply was lost finds itself."""
     try:
         table.put(records.encode_subscription(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:
         existing = refused.existing
         assert existing is not None, "a refused creation names what is there"
-        if is_end_mark(existing):
-            if refused.maybe_landed:
-                raise OutcomeUnknown from refused
-            raise SubscriptionEndedLater(decode_end_mark(existing).ended_ms) from refused
-        found = records.decode_subscription(existing)
-        if found.incarnation != record.incarnation:
-            raise SubscriptionThere(found) from refused
+        if not is_end_mark(existing):
+            return records.decode_subscription(existing)
+        if refused.maybe_landed:
+            raise OutcomeUnknown from refused
+        return decode_end_mark(existing)
+    return record
 
 
 def commit_subscription(
