@@ -535,7 +535,7 @@ MUTATIONS = (
     ),
     mutation(
         "the client sends a write again that may have been carried out",
-        "client/core.py",
+        "client/exchange.py",
         "if not (passing(reply) and may_repeat(reply)) or",
         "if not passing(reply) or",
         "client/test_core.py",
