@@ -17,12 +17,11 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.retention import Retention
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket

@@ -11,10 +11,9 @@ from urllib.parse import quote
 from tests.authorization.ways import Answer
 from tidemark.http.requests import plain_name
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.bucket import parse_bucket_stream
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_bucket_stream, parse_plain_path
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores

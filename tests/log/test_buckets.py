@@ -17,10 +17,9 @@ from tidemark.log.buckets import list_buckets, list_records, load_bucket
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import EndMark, StreamRecord
 from tidemark.log.schema import bucket_key, decode_end_mark, stream_key
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound
 from tidemark.protocol.expiry import Expiry, parse_expiry
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete

@@ -12,10 +12,9 @@ from tests.support import HOUR_MS, JSON, Process, World, a_key, before, table_of
 from tidemark.janitor.sweep import STEPS, sweep
 from tidemark.log.due import schedule
 from tidemark.log.records import Due, DueKind
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketNotEmpty, Conflict
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.catalog import list_streams

@@ -17,11 +17,10 @@ from tidemark.local.engines import LocalServices
 from tidemark.log.entries import Batch
 from tidemark.log.read import PAGE_QUERIES
 from tidemark.log.schema import encode_batch, log_pk
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import RetentionGone
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.retention import FOREVER, Retention
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap

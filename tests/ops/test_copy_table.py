@@ -24,10 +24,9 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.ops import copy_table
 from tidemark.ops.copy_table import CannotCopy, Copy, main
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete

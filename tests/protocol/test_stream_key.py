@@ -11,14 +11,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidemark.protocol.bucket import (
+from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound
+from tidemark.protocol.stream_key import (
     MAX_KEY_BYTES,
+    PLAIN_BUCKET,
     ListingRequest,
+    StreamKey,
     parse_bucket_stream,
     parse_listing,
+    parse_plain_path,
 )
-from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
 
 
 def stream_id(path: str, *, encoded: bool = True) -> str:

@@ -32,7 +32,6 @@ from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
-from tidemark.protocol.bucket import ListingRequest, parse_listing
 from tidemark.protocol.caching import NO_STORE, render_tail_etag
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
@@ -45,6 +44,7 @@ from tidemark.protocol.snapshot import (
     parse_upload_id,
     render_multipart,
 )
+from tidemark.protocol.stream_key import ListingRequest, parse_listing
 from tidemark.service import buckets
 from tidemark.service.bootstrap import FEW_PARTS, Bootstrap, bootstrap
 from tidemark.service.catalog import Listing, list_streams

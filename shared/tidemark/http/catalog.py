@@ -22,12 +22,11 @@ from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
-from tidemark.protocol.bucket import ListingRequest, parse_plain_listing
 from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
 from tidemark.service.buckets import BucketListing, list_buckets
 from tidemark.service.catalog import (
     AppendTimes,

@@ -24,9 +24,14 @@ from starlette.types import Receive, Scope, Send
 
 from tidemark.http.requests import STREAM_ROOT, STREAM_ROOTS, SUBSCRIPTION_ROOTS, request_path
 from tidemark.protocol.authorization import RequiredScope, Right
-from tidemark.protocol.bucket import LISTING, parse_bucket_id, stream_of_bucket
 from tidemark.protocol.errors import Malformed, RouteNotFound, SubscriptionNotFound
-from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_segment
+from tidemark.protocol.stream_key import (
+    LISTING,
+    PLAIN_BUCKET,
+    parse_bucket_id,
+    parse_segment,
+    stream_of_bucket,
+)
 from tidemark.subscriptions.configuration import check_subscription_id
 
 Handler = Callable[[Request], Awaitable[Response]]

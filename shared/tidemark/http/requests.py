@@ -12,7 +12,6 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from tidemark.protocol import caching, messages, offset
-from tidemark.protocol.bucket import parse_bucket_id, parse_bucket_stream, stream_of_bucket
 from tidemark.protocol.caching import parse_if_match
 from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
@@ -21,7 +20,14 @@ from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
-from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_plain_path
+from tidemark.protocol.stream_key import (
+    RESERVED_SEGMENT,
+    StreamKey,
+    parse_bucket_id,
+    parse_bucket_stream,
+    parse_plain_path,
+    stream_of_bucket,
+)
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 

@@ -46,10 +46,9 @@ from tidemark.log.table import (
     equals,
     if_never_or_ended_before,
 )
-from tidemark.protocol.bucket import LAST_CHARACTER
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
 from tidemark.protocol.retention import Retention
-from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET
+from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
 _IF_THERE: Final = Present(STREAM_COUNT)

@@ -1,4 +1,8 @@
-"""Names of streams: the path under a surface's root, decoded once."""
+"""Names of streams and buckets, decoded once, and the listings of them (extensions §1).
+
+On the plain surface a name is the path below the root. In a bucket it has no slash, so what follows it in a
+path can only be a resource of the stream's own: `snapshot` and `bootstrap` stay legal names of streams.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,14 @@ PLAIN_BUCKET: Final = "v1"
 MAX_STREAM_ID_BYTES: Final = 1000
 #: First segment of the protocol's control paths (§6).
 RESERVED_SEGMENT: Final = "__ds"
+#: The most bytes of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
+MAX_KEY_BYTES: Final = 122
+#: Sorts after every other character.
+LAST_CHARACTER: Final = "\U0010ffff"
+
+_BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
+#: `/{bucket}/streams` lists the bucket's streams, so no stream has this name.
+LISTING: Final = "streams"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
@@ -77,3 +89,91 @@ def parse_segment(segment: str, *, encoded: bool) -> str:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         raise Malformed("Stream name must be percent-encoded UTF-8") from None
+
+
+def parse_bucket_stream(path: str, *, encoded: bool) -> StreamKey | None:
+    """The stream at `path`, the part after the root's slash; None if it is not the path of a stream.
+
+    `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id and StreamNotFound
+    for the reserved name.
+    """
+    segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
+    bucket = parse_bucket_id(segments[0])
+    if len(segments) != 2 or segments[1] == LISTING:
+        return None
+    return stream_of_bucket(bucket, segments[1])
+
+
+def stream_of_bucket(bucket: str, stream_id: str) -> StreamKey:
+    """Raises Malformed for an invalid id and StreamNotFound for the reserved name."""
+    parse_bucket_id(bucket)
+    check_stream_id(bucket, stream_id)
+    return StreamKey(bucket, stream_id)
+
+
+def parse_bucket_id(text: str) -> str:
+    if not _BUCKET_ID.fullmatch(text) or text == RESERVED_SEGMENT:
+        raise Malformed(
+            f"Bucket id must be 4 to 64 of a-z, 0-9, - and _, and not {RESERVED_SEGMENT}; got {text[:80]!r}. "
+            "A stream without a bucket is at /v1/stream/{path}"
+        )
+    return text
+
+
+def check_stream_id(bucket: str, stream_id: str) -> None:
+    """Extensions §1.1: any UTF-8 with a few exceptions. Raises Malformed or StreamNotFound."""
+    if not stream_id:
+        raise Malformed("Stream id must not be empty")
+    check_id_text("Stream id", stream_id)
+    if len(f"{bucket}/{stream_id}".encode()) > MAX_KEY_BYTES:
+        raise Malformed(f"{{bucket}}/{{stream id}} must be at most {MAX_KEY_BYTES} bytes in UTF-8")
+    if stream_id == RESERVED_SEGMENT:
+        raise StreamNotFound(f"{RESERVED_SEGMENT} is reserved and is no stream")
+
+
+def check_id_text(name: str, text: str) -> None:
+    """The rules for a stream id, for a prefix of one, and for a cursor of a listing. Raises Malformed."""
+    if "/" in text or "\0" in text or ".." in text:
+        raise Malformed(f"{name} must not contain '/', NUL or '..'")
+    if len(text.encode()) > MAX_KEY_BYTES:
+        raise Malformed(f"{name} must be at most {MAX_KEY_BYTES} bytes in UTF-8")
+
+
+MAX_LIMIT: Final = 1000
+
+_LIMIT = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ListingRequest:
+    """`after` is the last id of the page before; ids sort by their bytes in UTF-8."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = MAX_LIMIT
+
+
+def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+    """Parse the listing of a bucket. Raises Malformed."""
+    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    check_id_text("prefix", request.prefix)
+    check_id_text("after", request.after)
+    return request
+
+
+def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+    """Parse the listing of the plain surface, whose names have slashes, or of all buckets. Raises
+    Malformed."""
+    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    for name, text in (("prefix", request.prefix), ("after", request.after)):
+        if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:
+            raise Malformed(f"{name} must be at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
+        if has_control_characters(text):
+            raise Malformed(f"{name} must not contain control characters, got {text[:80]!r}")
+    return request
+
+
+def _parse_limit(limit: str | None) -> int:
+    if limit is not None and (not _LIMIT.fullmatch(limit) or int(limit) > MAX_LIMIT):
+        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {limit[:40]!r}")
+    return MAX_LIMIT if limit is None else int(limit)

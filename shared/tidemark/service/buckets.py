@@ -16,9 +16,9 @@ from tidemark.log.read import load_last
 from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
 from tidemark.log.schema import DUE_SHARDS, log_pk
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.retention import FOREVER, Retention
+from tidemark.protocol.stream_key import ListingRequest
 from tidemark.service.delete import end
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores

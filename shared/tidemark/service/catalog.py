@@ -18,10 +18,9 @@ from tidemark.log.read import Page, load_last
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.producer import ProducerState
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey
 from tidemark.service.load import head_from, last_used_ms, load_head
 from tidemark.service.read import load_page, refuse_tombstone
 from tidemark.service.start_point import batches_back
