@@ -143,6 +143,23 @@ def test_a_delete_whose_answer_was_lost_has_succeeded_if_nothing_is_found_then()
         play(protocol().delete(), Reply(404, {}))
 
 
+def test_waiting_for_a_server_is_told_at_once_and_its_end_says_what_was_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(errors.Unreachable) as failed:
+        play(protocol(retries=3).head(), *[NOT_SENT] * 4)
+    assert [line.getMessage() for line in caplog.records] == [f"HEAD {URL}: ConnectError; trying again"]
+    [note] = failed.value.__notes__
+    assert note.startswith("It was tried 4 times, with pauses of ")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_an_answer_without_a_body_is_told_in_words(status: int) -> None:
+    """To HEAD, which an append asks for the stream's type."""
+    with pytest.raises(errors.StatusError, match=rf"HEAD {URL}: {status}: \w+ .+ \w+"):
+        play(protocol(None).append("x"), Reply(status, {}))
+
+
 def test_a_read_gives_up_after_its_retries() -> None:
     for last, expected in ((Reply(500, {}), errors.Unavailable), (LOST, errors.Unreachable)):
         with pytest.raises(expected):

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -239,6 +240,31 @@ def test_each_error_of_httpx_has_a_meaning(error: type[httpx.RequestError]) -> N
             wire.lost(error("why"))
     else:
         assert isinstance(wire.lost(error("why")), Lost)
+
+
+def test_the_threads_of_a_producer_that_nobody_has_any_more_end(
+    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "_IDLE_SECONDS", 0.05)
+    stream = Stream.create(f"{tidemark_url}/v1/stream/dropped", content_type="text/plain")
+
+    def workers() -> int:
+        return sum(thread.name == "tidemark-producer" for thread in threading.enumerate())
+
+    before = workers()
+    kept = stream.producer("kept")
+    for number in range(20):
+        dropped = stream.producer(f"dropped-{number}")
+        dropped.append("x")
+        dropped.flush()
+    kept.append("x")
+    kept.flush()
+    deadline = time.monotonic() + 60
+    while workers() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert workers() == before
+    kept.append("y")
+    assert kept.close() is not None, "it begins again when there is work"
 
 
 def test_append_waits_while_too_much_is_held(tidemark_url: str) -> None:

@@ -27,7 +27,7 @@ from tidemark.client.errors import (
     StreamError,
     is_true,
 )
-from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing
+from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing, warn_of_retry
 
 #: JavaScript's servers count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
@@ -226,6 +226,8 @@ class Batches:
             self._claim_above(why.headers)
             batch.tries = 0
         elif passing(reply) and batch.failures < self._retry.max_retries:
+            if not batch.failures:
+                warn_of_retry(request, reply)
             batch.ready_at = now + self._retry.delay(batch.failures, reply)
             batch.failures += 1
             batch.may_be_written |= not not_carried_out(reply)

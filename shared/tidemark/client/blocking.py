@@ -45,6 +45,8 @@ def _shared_client() -> httpx.Client:
     return client
 
 
+#: How long a thread without work waits for more.
+_IDLE_SECONDS: Final = 2.0
 _producers: Final[WeakSet[Producer]] = WeakSet()
 #: How long a process that ends waits for its producers.
 _EXIT_SECONDS: Final = 5.0
@@ -329,7 +331,8 @@ class Producer:
                 self._changed.notify_all()
 
     def _next(self) -> ProducerBatch | None:
-        """The next batch, whenever it is ready; None at the end."""
+        """The next batch, whenever it is ready. None at the end, and where there was none for a while: a
+        thread that waits keeps a producer that nobody has any more."""
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()
@@ -339,6 +342,9 @@ class Producer:
                     return batch
                 at = self._batches.next_at()
                 self._idle += 1
-                self._changed.wait(None if at is None else max(0.0, at - now))
+                is_woken = self._changed.wait(_IDLE_SECONDS if at is None else max(0.0, at - now))
                 self._idle -= 1
+                if at is None and not is_woken and self._batches.next_at() is None:
+                    break
+            self._workers -= 1
             return None

@@ -35,11 +35,20 @@ class StatusError(StreamError):
     """`status`, `headers` and `body` are the server's."""
 
     def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        said = _reason(body)
+        said = _reason(body) or _WITHOUT_WORDS.get(status, "")
         super().__init__(f"{what}: {status}{f': {said}' if said else ''}")
         self.status: Final = status
         self.headers: Final = headers
         self.body: Final = body
+
+
+#: An answer to HEAD has no body, and so no reason.
+_WITHOUT_WORDS: Final[Mapping[int, str]] = {
+    401: "the server asks for a token, and got none or refuses it",
+    403: "the token has no right to this",
+    404: "there is no such stream, or none that the token may read",
+    410: "the stream is deleted, or what was asked for is no longer retained",
+}
 
 
 class InvalidRequest(StatusError):

@@ -6,6 +6,7 @@ stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, r
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
+_log: Final = logging.getLogger("tidemark.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,11 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
     return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
 
 
+def warn_of_retry(request: Request, reply: Reply | Lost) -> None:
+    """Whoever waits should know why: with the server away, all retries take half a minute."""
+    _log.warning("%s; trying again", failure(request, reply))
+
+
 def exchange(
     request: Request,
     retry: Retry,
@@ -145,12 +152,18 @@ def exchange(
     forever: bool = False,
 ) -> Steps[Reply]:
     """A reply of 2xx. Raises the failure that is not to be repeated, or the last one."""
-    failures = 0
+    failures, slept = 0, 0.0
     while True:
         reply: Reply | Lost = yield request
         if isinstance(reply, Reply) and 200 <= reply.status < 300:
             return reply
         if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
-            raise failure(request, reply)
-        yield Sleep(retry.delay(failures, reply))
-        failures += 1
+            why = failure(request, reply)
+            if failures:
+                why.add_note(f"It was tried {failures + 1} times, with pauses of {slept:.1f} s in all.")
+            raise why
+        if not failures:
+            warn_of_retry(request, reply)
+        pause = retry.delay(failures, reply)
+        yield Sleep(pause)
+        failures, slept = failures + 1, slept + pause
