@@ -48,7 +48,6 @@ from tidemark.subscriptions.state import (
     attempt_deferred,
     attempt_failed,
     attempt_succeeded,
-    begin_delivery,
     due_ms,
     end_delivery,
     next_step,
@@ -64,7 +63,7 @@ from tidemark.subscriptions.storage import (
 )
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
 from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
-from tidemark.subscriptions.workers import begin_if_pending, commit, finish, make_token, new_wake_id
+from tidemark.subscriptions.workers import begin_if_pending, commit, finish, make_token, new_delivery
 
 _log = logging.getLogger("tidemark")
 
@@ -140,7 +139,7 @@ class Deliverer:
                     self._set_timer(record, notice, at_ms, now_ms)
                 return
             with suppress(SubscriptionChanged):  # Another one took this step.
-                if not self._take(record, step, now_ms):
+                if not self._take(record, step):
                     return
             latest = reload_subscription(self.stores.table, record)
             if latest is None:
@@ -156,7 +155,7 @@ class Deliverer:
         delay_seconds = min(MAX_DELAY_SECONDS, max(0, math.ceil((at_ms - now_ms) / 1000)))
         self.timers.send([encode_notice(TimeCame(record.subscription_id, at_ms))], delay_seconds)
 
-    def _take(self, record: SubscriptionRecord, step: Step, now_ms: int) -> bool:
+    def _take(self, record: SubscriptionRecord, step: Step) -> bool:
         """Whether there may be more to do right away. Raises SubscriptionChanged."""
         delivery, asked = record.delivery, record.configuration
         streams = find_pending(self.stores, record)
@@ -166,8 +165,7 @@ class Deliverer:
             begin_if_pending(self.stores, commit(self.stores, record, end_delivery(delivery)))
             return True
         if step is not Step.DELIVER:
-            wake_id = new_wake_id(self.stores)
-            delivery = begin_delivery(delivery, asked.kind, wake_id, now_ms, asked.lease_ttl_ms)
+            delivery = new_delivery(self.stores, record)
             PROCESS.add(WAKES, 1, (asked.kind.value,))
         if asked.kind is SubscriptionKind.WEBHOOK:
             self._deliver_webhook(record, delivery, streams)

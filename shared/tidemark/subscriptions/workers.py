@@ -86,33 +86,24 @@ def new_wake_id(stores: Stores) -> str:
 
 
 def commit(
-    stores: Stores, seen: SubscriptionRecord, delivery: DeliveryState, acks: Sequence[Write] = ()
+    stores: Stores,
+    seen: SubscriptionRecord,
+    delivery: DeliveryState,
+    acks: Sequence[Write] = (),
+    between: DeliveryState | None = None,
 ) -> SubscriptionRecord:
-    """Raises SubscriptionChanged."""
+    """Raises SubscriptionChanged. Acks beyond what one transaction takes are committed before, with the state
+    as it was seen, or `between`."""
+    while len(acks) > ACKS_AT_ONCE:
+        seen = commit(stores, seen, between or seen.delivery, acks[:ACKS_AT_ONCE])
+        acks = acks[ACKS_AT_ONCE:]
     return commit_subscription(stores.table, seen, replace(seen, delivery=delivery), stores.new_id(), acks)
 
 
-def _commit_acks(
-    stores: Stores,
-    seen: SubscriptionRecord,
-    acks: Sequence[Write],
-    between: DeliveryState,
-    last: DeliveryState,
-) -> SubscriptionRecord:
-    """Beyond what one transaction takes, `between` is committed with each part, and `last` with the last one.
-    Raises SubscriptionChanged."""
-    while len(acks) > ACKS_AT_ONCE:
-        seen = commit(stores, seen, between, acks[:ACKS_AT_ONCE])
-        acks = acks[ACKS_AT_ONCE:]
-    return commit(stores, seen, last, acks)
-
-
-def begin(stores: Stores, seen: SubscriptionRecord) -> SubscriptionRecord:
-    """A new generation; what is to be done follows from the item's stream record. Raises
-    SubscriptionChanged."""
+def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
+    """Of a new generation."""
     asked, now_ms = seen.configuration, stores.clock_ms()
-    begun = begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
-    return commit(stores, seen, begun)
+    return begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
 
 
 def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
@@ -121,7 +112,7 @@ def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
     if not find_pending(stores, seen, limit=1):
         return False
     with suppress(SubscriptionChanged):
-        begin(stores, seen)
+        commit(stores, seen, new_delivery(stores, seen))
     return True
 
 
@@ -173,7 +164,7 @@ def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answere
         acks = _decide_acks(stores, record, answered.acks)
         extended = extend_lease(record.delivery, now_ms, record.configuration.lease_ttl_ms)
         last = end_delivery(extended) if answered.done else extended
-        record = _commit_acks(stores, record, acks, extended, last)
+        record = commit(stores, record, last, acks, between=extended)
         if not answered.done:
             return False
         # Appends just before count too (§7), though their stream records may not have arrived yet.
@@ -199,7 +190,7 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
             return record
         if not find_pending(stores, record, limit=1) and not mark_what_is_pending(stores, record):
             raise NoPendingWork
-        return begin(stores, record)
+        return commit(stores, record, new_delivery(stores, record))
 
     return until_committed(stores, step)
 
@@ -231,8 +222,7 @@ def finish(
         if load_link(stores.table, record.incarnation, stream.link.path) == stream.link
     ]
     arrived = replace(attempt_succeeded(record.delivery, stores.clock_ms()), slow=slow)
-    ended = _commit_acks(stores, record, acks, record.delivery, end_delivery(arrived))
-    begin_if_pending(stores, ended)  # Nobody is told what follows.
+    begin_if_pending(stores, commit(stores, record, end_delivery(arrived), acks))  # Nobody is told of it.
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
