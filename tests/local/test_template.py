@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.local.engines import ROOT
-from tidemark.local.template import InvalidTemplate, Route, load_template, match_route
+from tidemark.local.template import Route, load_template, match_route
 
 DEPLOYED = load_template(ROOT / "template.yaml")
 
@@ -58,35 +58,6 @@ def test_globals_default_parameters_and_short_tags_are_resolved(tmp_path: Path) 
     assert first.variables == {"SHARED": "own", "FLAG": "true", "OWN": "7"}
     assert (second.module, second.attribute) == (tmp_path / "second/src/main.py", "run")
     assert second.timeout_seconds == 3, "Lambda's default"
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("a: [", "not YAML"),
-        ("text", "not a template"),
-        ("Resources: {F: {Type: AWS::Serverless::Function, Properties: {CodeUri: f}}}", "Handler"),
-        (
-            """
-Globals: {Function: {Handler: app.handler, CodeUri: f}}
-Resources:
-  A: {Type: AWS::Serverless::Function}
-  Api:
-    Type: AWS::Serverless::HttpApi
-    Properties:
-      DefinitionBody:
-        paths: {/a: {get: {x-amazon-apigateway-integration: {$ref: "#/components/b"}}}}
-        components: {x-amazon-apigateway-integrations: {b: {uri: !GetAtt B.Arn}}}
-""",
-            "get /a leads to no function",
-        ),
-    ],
-)
-def test_a_template_that_cannot_run_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    path = tmp_path / "template.yaml"
-    path.write_text(text)
-    with pytest.raises(InvalidTemplate, match=complaint):
-        load_template(path)
 
 
 @pytest.mark.parametrize(

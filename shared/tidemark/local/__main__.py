@@ -26,7 +26,7 @@ from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.process import EngineFailed
-from tidemark.local.template import InvalidTemplate, Template, load_template
+from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.server import Application, serve
 from tidemark.server.configuration import LocalConfiguration, Via
@@ -36,7 +36,7 @@ from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.subscriptions.pending import recover
 
-REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded, InvalidTemplate)
+REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded)
 
 
 def main(root: Path = ROOT) -> int:

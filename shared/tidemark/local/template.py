@@ -1,6 +1,7 @@
 """The functions of `template.yaml`: where their code is, what calls them, and their limits.
 
 The template is the only list of routes, so that what is deployed and what runs locally cannot drift apart.
+What a template must have, `make lint` says.
 """
 
 from __future__ import annotations
@@ -21,16 +22,13 @@ HTTP_API: Final = "AWS::Serverless::HttpApi"
 ANY_METHOD: Final = "x-amazon-apigateway-any-method"
 INTEGRATION: Final = "x-amazon-apigateway-integration"
 INTEGRATIONS: Final = "x-amazon-apigateway-integrations"
-SCHEDULES: Final = ("Schedule", "ScheduleV2")
 #: Lambda's own defaults, where the template says nothing.
 TIMEOUT_SECONDS: Final = 3
 MEMORY_MB: Final = 128
 BATCH_SIZE: Final = 100
 QUEUE_BATCH_SIZE: Final = 10
 
-
-class InvalidTemplate(ValueError):
-    """The template lacks something that running it here needs; the message says what and where."""
+Declared = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Trigger:
     #: How often records that failed are delivered again.
     retries: int
     #: A record that matches none of them is left out; without any, none is.
-    patterns: tuple[Mapping[str, Any], ...]
+    patterns: tuple[Declared, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +83,27 @@ class Intrinsic:
 
 
 def load_template(path: Path) -> Template:
-    """Raises InvalidTemplate, OSError."""
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise InvalidTemplate(f"{path} is not YAML: {error}") from error
-    if not isinstance(document, dict):
-        raise InvalidTemplate(f"{path} is not a template")
-    reader = _Reader(document, path.parent)
-    resources = dict(reader.resources(FUNCTION))
-    functions = {name: reader.function(name, resource) for name, resource in resources.items()}
-    routes = tuple(route for _, api in reader.resources(HTTP_API) for route in _routes(api, functions))
-    scheduled = tuple(
-        name
-        for name, resource in resources.items()
-        if any(event.get("Type") in SCHEDULES for event in (resource.get("Events") or {}).values())
-    )
-    streaming = next(
-        (
-            name
-            for name, resource in resources.items()
-            if (resource.get("FunctionUrlConfig") or {}).get("InvokeMode") == "RESPONSE_STREAM"
+    """Raises OSError."""
+    document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    functions = dict(_resources(document, FUNCTION))
+    events = [
+        (name, event["Type"], event.get("Properties") or {})
+        for name, function in functions.items()
+        for event in function.get("Events", {}).values()
+    ]
+    streaming = [name for name, function in functions.items() if "FunctionUrlConfig" in function]
+    return Template(
+        functions={name: _function(document, path.parent, name) for name in functions},
+        routes=tuple(route for _, api in _resources(document, HTTP_API) for route in _routes(api)),
+        scheduled=tuple(name for name, kind, _ in events if kind in {"Schedule", "ScheduleV2"}),
+        triggers=tuple(_trigger(name, declared) for name, kind, declared in events if kind == "DynamoDB"),
+        streaming=streaming[0] if streaming else None,
+        queues=tuple(
+            QueueTrigger(name, declared.get("BatchSize", QUEUE_BATCH_SIZE))
+            for name, kind, declared in events
+            if kind == "SQS"
         ),
-        None,
     )
-    triggers = tuple(trigger for name, resource in resources.items() for trigger in _triggers(name, resource))
-    queues = tuple(queue for name, resource in resources.items() for queue in _queues(name, resource))
-    return Template(functions, routes, scheduled, triggers, streaming, queues)
 
 
 class _Loader(yaml.SafeLoader):
@@ -130,61 +122,51 @@ def _construct(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Intrinsic:
 _Loader.add_multi_constructor("!", _construct)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    document: Mapping[str, Any]
-    root: Path
-
-    def resources(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for name, resource in (self.document.get("Resources") or {}).items():
-            if resource.get("Type") == kind:
-                yield name, resource.get("Properties") or {}
-
-    def function(self, name: str, properties: Mapping[str, Any]) -> Function:
-        shared = (self.document.get("Globals") or {}).get("Function") or {}
-        settings = {**shared, **properties}
-        code, handler = settings.get("CodeUri"), settings.get("Handler")
-        if not isinstance(code, str) or not isinstance(handler, str) or "." not in handler:
-            raise InvalidTemplate(f"{name} needs a CodeUri that is a path and a Handler like app.handler")
-        module, attribute = handler.rsplit(".", 1)
-        return Function(
-            name=name,
-            module=self.root / code / f"{module.replace('.', '/')}.py",
-            attribute=attribute,
-            timeout_seconds=float(self._value(settings.get("Timeout")) or TIMEOUT_SECONDS),
-            memory_mb=int(self._value(settings.get("MemorySize")) or MEMORY_MB),
-            variables=self._variables(shared) | self._variables(properties),
-        )
-
-    def _variables(self, properties: Mapping[str, Any]) -> dict[str, str]:
-        declared = (properties.get("Environment") or {}).get("Variables") or {}
-        known = {name: self._value(value) for name, value in declared.items()}
-        return {name: value for name, value in known.items() if value is not None}
-
-    def _value(self, declared: Any) -> str | None:
-        """A plain value, or the default of the parameter it refers to; None where AWS alone knows."""
-        if isinstance(declared, Intrinsic):
-            parameters = self.document.get("Parameters") or {}
-            parameter = parameters.get(declared.value) if declared.tag == "Ref" else None
-            declared = (parameter or {}).get("Default")
-        if isinstance(declared, bool):
-            return "true" if declared else "false"
-        return None if declared is None or isinstance(declared, (dict, list)) else str(declared)
+def _resources(document: Declared, kind: str) -> Iterator[tuple[str, Declared]]:
+    for name, resource in document["Resources"].items():
+        if resource["Type"] == kind:
+            yield name, resource["Properties"]
 
 
-def _routes(api: Mapping[str, Any], functions: Mapping[str, Function]) -> Iterator[Route]:
+def _function(document: Declared, root: Path, name: str) -> Function:
+    shared = document.get("Globals", {}).get("Function", {})
+    own = document["Resources"][name]["Properties"]
+    settings = {**shared, **own}
+    module, attribute = settings["Handler"].rsplit(".", 1)
+    known = {
+        variable: _value(document, value)
+        for declared in (shared, own)
+        for variable, value in declared.get("Environment", {}).get("Variables", {}).items()
+    }
+    return Function(
+        name=name,
+        module=root / settings["CodeUri"] / f"{module.replace('.', '/')}.py",
+        attribute=attribute,
+        timeout_seconds=float(_value(document, settings.get("Timeout")) or TIMEOUT_SECONDS),
+        memory_mb=int(_value(document, settings.get("MemorySize")) or MEMORY_MB),
+        variables={variable: value for variable, value in known.items() if value is not None},
+    )
+
+
+def _value(document: Declared, declared: Any) -> str | None:
+    """A plain value, or the default of the parameter it refers to; None where AWS alone knows."""
+    if isinstance(declared, Intrinsic):
+        parameter = document.get("Parameters", {}).get(declared.value) if declared.tag == "Ref" else None
+        declared = (parameter or {}).get("Default")
+    if isinstance(declared, bool):
+        return "true" if declared else "false"
+    return None if declared is None else str(declared)
+
+
+def _routes(api: Declared) -> Iterator[Route]:
     """Those of an HTTP API's OpenAPI document, whose operations refer to its shared integrations."""
-    body = api.get("DefinitionBody") or {}
-    integrations = (body.get("components") or {}).get(INTEGRATIONS) or {}
-    for path, operations in (body.get("paths") or {}).items():
+    integrations = api["DefinitionBody"]["components"][INTEGRATIONS]
+    for path, operations in api["DefinitionBody"]["paths"].items():
         for method, operation in operations.items():
-            if method == "parameters":
-                continue
-            integration = integrations.get(operation[INTEGRATION]["$ref"].rpartition("/")[2])
-            called = [name.removesuffix(".Arn") for name in _attributes(integration)]
-            if not called or called[0] not in functions:
-                raise InvalidTemplate(f"{method} {path} leads to no function of the template")
-            yield Route(ANY if method == ANY_METHOD else method.upper(), path, called[0])
+            if method != "parameters":
+                integration = integrations[operation[INTEGRATION]["$ref"].rpartition("/")[2]]
+                function = next(_attributes(integration)).removesuffix(".Arn")
+                yield Route(ANY if method == ANY_METHOD else method.upper(), path, function)
 
 
 def _attributes(declared: Any) -> Iterator[str]:
@@ -199,26 +181,13 @@ def _attributes(declared: Any) -> Iterator[str]:
         yield from _attributes(each)
 
 
-def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]:
-    for event in (properties.get("Events") or {}).values():
-        if event.get("Type") != "DynamoDB":
-            continue
-        settings = event.get("Properties") or {}
-        filters = (settings.get("FilterCriteria") or {}).get("Filters") or []
-        yield Trigger(
-            function=function,
-            batch_size=int(settings.get("BatchSize") or BATCH_SIZE),
-            retries=int(settings.get("MaximumRetryAttempts", 0)),
-            patterns=tuple(json.loads(each["Pattern"]) for each in filters),
-        )
-
-
-def _queues(function: str, properties: Mapping[str, Any]) -> Iterator[QueueTrigger]:
-    for event in (properties.get("Events") or {}).values():
-        if event.get("Type") == "SQS":
-            yield QueueTrigger(
-                function, int((event.get("Properties") or {}).get("BatchSize") or QUEUE_BATCH_SIZE)
-            )
+def _trigger(function: str, declared: Declared) -> Trigger:
+    return Trigger(
+        function=function,
+        batch_size=declared.get("BatchSize", BATCH_SIZE),
+        retries=declared.get("MaximumRetryAttempts", 0),
+        patterns=tuple(json.loads(each["Pattern"]) for each in declared["FilterCriteria"]["Filters"]),
+    )
 
 
 ANY: Final = "ANY"
