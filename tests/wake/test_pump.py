@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import World, a_key
 from tests.wake.support import ROOT, pumping, until
-from tidemark.local.environments import Environments, InvocationFailed, Throttled
+from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.template import Function, load_template
 from tidemark.local.triggers import Pump, UnknownPattern, from_first_failure, matches
 from tidemark.log.records import Waiter
@@ -104,7 +104,6 @@ def test_only_records_that_the_templates_filter_accepts_arrive(scene: Scene) -> 
 def test_batches_of_the_templates_size_follow_each_other(
     scene: Scene, capsys: pytest.CaptureFixture[str], batch_size: int
 ) -> None:
-    """The environment that has just answered may not be free yet when the next batch comes."""
     with scene.pumping(batch_size=batch_size):
         scene.append(100)
         until(lambda: len(scene.arrived()) >= 100)
@@ -113,7 +112,7 @@ def test_batches_of_the_templates_size_follow_each_other(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("fault", [Throttled("busy"), InvocationFailed("broken"), LookupError("a bug")])
+@pytest.mark.parametrize("fault", [InvocationFailed("broken"), LookupError("a bug")])
 def test_the_pump_goes_on_after_any_exception(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:

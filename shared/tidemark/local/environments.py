@@ -27,8 +27,6 @@ from tidemark.local.events import ACCOUNT_ID
 from tidemark.local.template import Function
 from tidemark.server.request_log import report_failure
 
-#: Lambda's limit of an account that has not asked for more.
-CONCURRENCY: Final = 1000
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 
@@ -44,10 +42,6 @@ class InvocationFailed(RuntimeError):
 
 class FunctionNotLoaded(RuntimeError):
     """The function's module cannot be imported, or has no such handler."""
-
-
-class Throttled(RuntimeError):
-    """Every environment is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,28 +179,22 @@ def _load_beside_event_loop(function: Function) -> Handler:
 class Environments:
     """The environments of one function, made as they are needed. Raises FunctionNotLoaded when it is made."""
 
-    def __init__(self, function: Function, limit: int = CONCURRENCY) -> None:
+    def __init__(self, function: Function) -> None:
         self.function = function
-        self._limit = limit
         # In a thread of its own, beside an event loop: so it will run as well.
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
             self._handler = executor.submit(_load_beside_event_loop, function).result()
         self._idle: list[_Environment] = []
-        self._count = 0
         self._lock = threading.Lock()
         self._closed = False
 
     def invoke(self, payload: bytes) -> concurrent.futures.Future[bytes]:
-        """The future fails with InvocationFailed. Raises Throttled.
+        """The future fails with InvocationFailed.
 
         Whoever stops waiting for it cancels nothing: the function goes on until it has finished.
         """
         with self._lock:
             environment = self._idle.pop() if self._idle else None
-            if environment is None:
-                if self._count >= self._limit:
-                    raise Throttled(f"{self.function.name} runs {self._count} times already")
-                self._count += 1
         if environment is None:
             environment = _Environment(self.function, self._handler)
             environment.start()

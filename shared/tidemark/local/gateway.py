@@ -20,7 +20,6 @@ from tidemark.local.environments import (
     MAX_REQUEST_BYTES,
     Environments,
     InvocationFailed,
-    Throttled,
     load_handler,
 )
 from tidemark.local.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
@@ -173,8 +172,6 @@ class Gateway:
         try:
             result = asyncio.wrap_future(environments.invoke(payload))
             return read_response(json.loads(await asyncio.wait_for(result, patience)), method)
-        except Throttled:
-            return UNAVAILABLE
         except TimeoutError:
             # A function that Lambda ended is a failure; one that is only late is the gateway's own timeout.
             return FAILED if function_seconds < self._integration_seconds else UNAVAILABLE

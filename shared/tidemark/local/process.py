@@ -56,14 +56,14 @@ class Child:
                 start_new_session=True,
             )
 
-    def wait_until(self, is_ready: Callable[[], bool], patience_seconds: float = READY_SECONDS) -> None:
+    def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Raises EngineFailed when the process ends first, or is not ready in time."""
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + READY_SECONDS
         while not is_ready():
             if self._running().poll() is not None:
                 raise EngineFailed(self.describe_end())
             if time.monotonic() > deadline:
-                raise EngineFailed(f"{self.name} was not ready in {patience_seconds:.0f} s{self._log_tail()}")
+                raise EngineFailed(f"{self.name} was not ready in {READY_SECONDS:.0f} s{self._log_tail()}")
             time.sleep(POLL_SECONDS)
         if self._running().poll() is not None:
             # Another process responded at that port.
@@ -79,7 +79,7 @@ class Child:
 
         threading.Thread(target=watch, name=f"watch {self.name}", daemon=True).start()
 
-    def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
+    def stop(self) -> None:
         """Asks, then insists. Nothing is lost by insisting: what was acknowledged is on disk."""
         self._stopping.set()
         process = self._process
@@ -87,7 +87,7 @@ class Child:
             return
         process.terminate()
         try:
-            process.wait(patience_seconds)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

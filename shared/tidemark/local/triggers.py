@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, receiving_client
-from tidemark.local.environments import Environments, InvocationFailed, Throttled
+from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.events import schedule_event
 from tidemark.local.template import Function, Trigger
 from tidemark.server.request_log import report
@@ -56,9 +56,8 @@ Record = dict[str, Any]
 class _Caller:
     """A thread that calls a function, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
 
-    def __init__(self, function: Function, limit: int) -> None:
-        """`limit` is how many calls run at once."""
-        self._environments = Environments(function, limit)
+    def __init__(self, function: Function) -> None:
+        self._environments = Environments(function)
         self._stopped = threading.Event()
         name = f"{type(self).__name__} of {function.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -79,8 +78,7 @@ class Pump(_Caller):
     """Calls the function of a table's stream."""
 
     def __init__(self, trigger: Trigger, function: Function, table_name: str) -> None:
-        # One works at a time; one that has just finished may not be idle yet.
-        super().__init__(function, limit=2)
+        super().__init__(function)
         self._trigger = trigger
         self._table_name = table_name
         self._records: SimpleQueue[Record | None] = SimpleQueue()
@@ -130,7 +128,7 @@ class Pump(_Caller):
         event = json.dumps({"Records": records}, separators=(",", ":")).encode()
         try:
             report = json.loads(self._environments.invoke(event).result())
-        except (InvocationFailed, Throttled):
+        except InvocationFailed:
             return records
         return from_first_failure(records, report)
 
@@ -156,7 +154,7 @@ class QueuePump(_Caller):
     """Calls the function that works off a queue."""
 
     def __init__(self, function: Function, queue_url: str, batch_size: int) -> None:
-        super().__init__(function, limit=BATCHES)
+        super().__init__(function)
         self._queue_url = queue_url
         self._batch_size = batch_size
         self._sqs = receiving_client()
@@ -211,7 +209,7 @@ class QueuePump(_Caller):
         ]
         try:
             answer = json.loads(self._environments.invoke(json.dumps({"Records": records}).encode()).result())
-        except (InvocationFailed, Throttled) as failure:
+        except InvocationFailed as failure:
             report(f"the function of subscriptions failed: {failure}")
             return {message["MessageId"] for message in messages}
         return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures", ())}
@@ -222,7 +220,7 @@ class ScheduledFunction(_Caller):
     next round tries again."""
 
     def __init__(self, function: Function, interval_seconds: float) -> None:
-        super().__init__(function, limit=1)
+        super().__init__(function)
         self._rule = function.name
         self._interval_seconds = interval_seconds
 
