@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -35,7 +35,7 @@ from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.fairness import Turns
+from tidemark.subscriptions.fairness import Fairness
 from tidemark.subscriptions.notices import Appended, Changed, Notice, encode_notice
 from tidemark.subscriptions.records import PendingMark
 from tidemark.subscriptions.state import DeliveryFailure
@@ -151,10 +151,10 @@ class Calling:
     """It calls the webhook for each message, and nothing else."""
 
     call: Callable[[str], WebhookResponse]
-    meanwhile: Callable[[Callable[[], WebhookResponse]], WebhookResponse] = lambda call: call()
+    fairness: Fairness = field(default_factory=Fairness)
 
     def handle(self, message: Changed) -> None:
-        self.meanwhile(lambda: self.call(message.subscription_id))
+        self.fairness.meanwhile(lambda: self.call(message.subscription_id))
 
 
 def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
@@ -184,13 +184,13 @@ def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
 
 def test_a_new_delivery_comes_before_a_crowd_and_before_retries() -> None:
     """One computes at once here. The first of the crowd calls its webhook in vain, and goes on last."""
-    turns, order, over = Turns(1), list[str](), threading.Event()
+    fairness, order, over = Fairness(places=1), list[str](), threading.Event()
 
     def in_vain() -> WebhookResponse:
         raise DeliveryFailed("silent", DeliveryFailure.SILENT)
 
     def begin(name: str, message: Notice) -> None:
-        turns.begin(message, lambda: pool.submit(handle, name, message))
+        fairness.begin(message, lambda: pool.submit(handle, name, message))
 
     def handle(name: str, message: Notice) -> None:
         order.append(name)
@@ -198,10 +198,10 @@ def test_a_new_delivery_comes_before_a_crowd_and_before_retries() -> None:
             for later in waiting:
                 begin(*later)
             with suppress(DeliveryFailed):
-                turns.meanwhile(in_vain)
+                fairness.meanwhile(in_vain)
             order.append("after the call")
             over.set()
-        turns.end(message)
+        fairness.end(message)
 
     def appended(path: str) -> Appended:
         return Appended("s", PendingMark("i", path, "j", 0))

@@ -26,7 +26,7 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.subscriptions import fairness, lifecycle
-from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, SlowCalls
+from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import decode_notice
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryPhase, due_ms, phase
@@ -515,17 +515,17 @@ def test_a_slot_for_slow_calls_is_free_again_when_its_holder_has_died(scene: Sce
     """Each is a process of its own. Who was taken for dead frees nothing."""
     stores = scene.worker.stores
     with ExitStack() as dead:
-        assert [dead.enter_context(SlowCalls().slot(stores, URL)) for _ in range(3)] == [True, True, False]
+        assert [dead.enter_context(Fairness().slot(stores, URL)) for _ in range(3)] == [True, True, False]
         scene.clock.advance(WEBHOOK_MS + SPARE_MS - 1)
-        with SlowCalls().slot(stores, URL) as is_free:
+        with Fairness().slot(stores, URL) as is_free:
             assert not is_free
         scene.clock.advance(1)
         with ExitStack() as alive:
-            assert [alive.enter_context(SlowCalls().slot(stores, URL)) for _ in range(2)] == [True, True]
+            assert [alive.enter_context(Fairness().slot(stores, URL)) for _ in range(2)] == [True, True]
             dead.close()
-            with SlowCalls().slot(stores, URL) as is_free:
+            with Fairness().slot(stores, URL) as is_free:
                 assert not is_free
-    with SlowCalls().slot(stores, URL) as is_free:
+    with Fairness().slot(stores, URL) as is_free:
         assert is_free
 
 

@@ -35,7 +35,7 @@ from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.fairness import Turns
+from tidemark.subscriptions.fairness import Fairness
 from tidemark.subscriptions.notices import (
     NotANotice,
     Notice,
@@ -239,8 +239,8 @@ class Deliveries:
 
     def __init__(self, notices: EmbeddedQueue, deliverer: Deliverer) -> None:
         self._notices = notices
-        self._turns = Turns(_TURNS)
-        self._deliverer = replace(deliverer, meanwhile=self._turns.meanwhile)
+        self._fairness = Fairness(places=_TURNS)
+        self._deliverer = replace(deliverer, fairness=self._fairness)
         self._free = threading.Semaphore(_DELIVERIES)
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
@@ -261,7 +261,7 @@ class Deliveries:
             self._notices.done([message])
             self._free.release()
         else:
-            self._turns.begin(notice, lambda: self._pool.submit(self._handle, message, notice))
+            self._fairness.begin(notice, lambda: self._pool.submit(self._handle, message, notice))
 
     def _handle(self, message: Message, notice: Notice) -> None:
         try:
@@ -270,7 +270,7 @@ class Deliveries:
         except Exception:  # noqa: BLE001 - whatever it is, it comes again
             _log.exception("a subscription could not be handled; the notice comes again")
         finally:
-            self._turns.end(notice)
+            self._fairness.end(notice)
             self._free.release()
 
 

@@ -34,7 +34,7 @@ from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.subscriptions.configuration import SubscriptionKind
-from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, SlowCalls
+from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
 from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
@@ -92,9 +92,7 @@ class Deliverer:
     allow_local: bool = False
     call: CallWebhook = call_webhook
     chance: Callable[[], float] = random.random
-    slow_calls: SlowCalls = field(default_factory=SlowCalls)
-    #: Around a call: lets others compute until it has ended (`fairness.Turns`).
-    meanwhile: Callable[[Callable[[], WebhookResponse]], WebhookResponse] = lambda call: call()
+    fairness: Fairness = field(default_factory=Fairness)
 
     @staticmethod
     def connect(settings: Settings, stores: Stores, timers: Timers) -> Deliverer:
@@ -182,7 +180,7 @@ class Deliverer:
         needs longer is called again with the full time, in the slots of slow receivers."""
         if not delivery.slow:
             return self._attempt(seen, delivery, streams, FIRST_MS)
-        with self.slow_calls.slot(self.stores, seen.configuration.webhook_url or "") as is_free:
+        with self.fairness.slot(self.stores, seen.configuration.webhook_url or "") as is_free:
             if is_free:
                 self._attempt(seen, delivery, streams, WEBHOOK_MS)
             else:
@@ -253,7 +251,7 @@ class Deliverer:
             "User-Agent": "Tidemark",
             "Webhook-Signature": self.keys.sign(body, now_ms),
         }
-        response = self.meanwhile(lambda: self.call(url, body, headers, timeout_seconds))
+        response = self.fairness.meanwhile(lambda: self.call(url, body, headers, timeout_seconds))
         if not response.is_success:
             raise DeliveryFailed(f"status {response.status}")
         return response.body

@@ -1,13 +1,18 @@
 """Fairness between webhooks: receivers that hang hold up no others.
 
-A first call has a second, whoever is called. What takes longer is bounded where it takes something away:
+A first call has a second, whoever is called. What takes longer is bounded twice:
 
-    SlowCalls   from all processes: each call holds up a batch of notices, so the table has slots for them
-    Turns       from the deliveries of one process, which compute on a few threads' time
+    slots   of all processes: a slow call holds up a batch of notices, so the table has a few places for them
+    turns   of this process: a few of its deliveries compute at once, and those whose stream keeps nobody else
+            busy come first
+
+Slots are in the table because every process must know them, and turns in memory because each notice takes
+one.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import zlib
 from collections import Counter
@@ -42,12 +47,17 @@ _PASSED_BY: Final = 1000
 _LATER: Final = 10
 
 
-class SlowCalls:
-    """The slots in the table. Those that this process has itself are known here: it need not ask the table
-    whether they are free."""
+class Fairness:
+    """`places`: how many deliveries compute at once. In Lambda there are few in a process, and all may."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: float = math.inf) -> None:
+        #: The slots that this process has: it need not ask the table whether they are free.
         self._held: set[int] = set()
+        self._free = places
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, Callable[[], object]]] = []
+        self._came = 0
+        self._under_way: Counter[str] = Counter()
 
     @contextmanager
     def slot(self, stores: Stores, url: str) -> Iterator[bool]:
@@ -66,29 +76,8 @@ class SlowCalls:
             with suppress(ConditionFailed):  # It was taken for dead, and another one has the slot.
                 stores.table.delete(slow_slot_key(slot), equals(WRITE_ID, taken_by))
 
-
-def _take_slot(stores: Stores, slot: int, taken_by: str) -> bool:
-    """Whether it was free. A slot whose holder died is free again after the longest call."""
-    now_ms = stores.clock_ms()
-    until_ms = now_ms + WEBHOOK_MS + SPARE_MS
-    item = slow_slot_key(slot) | {WRITE_ID: {"S": taken_by}, UNTIL_MS: {"N": str(until_ms)}}
-    try:
-        stores.table.put(item, AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms)))
-    except ConditionFailed:
-        return False
-    return True
-
-
-class Turns:
-    """Whose delivery computes. An append to a stream that keeps nobody busy comes before the rest of a crowd
-    that another append concerns, and both before retries. Each is passed by a bounded number."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, Callable[[], object]]] = []
-        self._came = 0
-        self._under_way: Counter[str] = Counter()
+    # Turns: an append to a stream that keeps nobody busy comes before the rest of a crowd that another append
+    # concerns, and both before retries. Each is passed by a bounded number.
 
     def begin(self, notice: Notice, start: Callable[[], object]) -> None:
         """`start` it when it has its turn; then it must `end`."""
@@ -135,3 +124,15 @@ class Turns:
                 return
             *_, start = heappop(self._waiting)
         start()
+
+
+def _take_slot(stores: Stores, slot: int, taken_by: str) -> bool:
+    """Whether it was free. A slot whose holder died is free again after the longest call."""
+    now_ms = stores.clock_ms()
+    until_ms = now_ms + WEBHOOK_MS + SPARE_MS
+    item = slow_slot_key(slot) | {WRITE_ID: {"S": taken_by}, UNTIL_MS: {"N": str(until_ms)}}
+    try:
+        stores.table.put(item, AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms)))
+    except ConditionFailed:
+        return False
+    return True
