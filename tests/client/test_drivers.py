@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -240,6 +241,42 @@ def test_each_error_of_httpx_has_a_meaning(error: type[httpx.RequestError]) -> N
             wire.lost(error("why"))
     else:
         assert isinstance(wire.lost(error("why")), Lost)
+
+
+@both
+def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_url: str, kind: Any) -> None:
+    async def live() -> None:
+        url = f"{tidemark_url}/v1/stream/stoppable"
+        answer, reader = await awaited(kind.create(url, content_type="text/plain")), kind(url)
+        with pytest.raises(NotFound):
+            await awaited(reader.request_stop())
+        for _ in range(2):
+            async with entered(answer.stop_requests()) as stop:
+                assert not stop.requested
+                await awaited(answer.append("token "))
+                await awaited(reader.request_stop())
+                await awaited(reader.request_stop())
+                if isinstance(stop, blocking.StopRequests):
+                    assert stop.wait(60)
+                else:
+                    await stop.wait()
+                assert stop.requested
+                await awaited(answer.append("stopped "))
+        with pytest.raises(NotFound):
+            await awaited(reader.request_stop())
+        assert (await awaited(reader.read())).text == "token stopped " * 2
+
+    asyncio.run(live())
+
+
+@asynccontextmanager
+async def entered(block: Any) -> AsyncIterator[Any]:
+    if hasattr(block, "__aenter__"):
+        async with block as value:
+            yield value
+    else:
+        with block as value:
+            yield value
 
 
 def test_the_threads_of_a_producer_that_nobody_has_any_more_end(

@@ -23,12 +23,15 @@ from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
+    SIGNAL_TTL_SECONDS,
     AsyncValue,
     StreamAddress,
     check_process,
     follows_redirects,
+    log,
     lost,
     request_of,
+    stop_signal_url,
     warn_of_unwritten,
 )
 
@@ -188,8 +191,53 @@ class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
         return AsyncProducer(self._driver(), batches, self._protocol, closes=closes)
 
+    async def request_stop(self) -> None:
+        await self._stop_signal().close()
+
+    def stop_requests(self) -> AsyncStopRequests:
+        return AsyncStopRequests(self._stop_signal())
+
+    def _stop_signal(self) -> Self:
+        return type(self)(stop_signal_url(self.url), **self.options | {"content_type": "text/plain"})
+
     def _driver(self) -> _AsyncDriver:
         return _AsyncDriver(self._client, self._headers, self._params)
+
+
+class AsyncStopRequests:
+    """See `StopRequests`; for an `async with` block."""
+
+    def __init__(self, signal: AsyncStream) -> None:
+        self._signal = signal
+        self._requested = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self._requested.is_set()
+
+    async def wait(self) -> None:
+        await self._requested.wait()
+
+    async def __aenter__(self) -> Self:
+        await self._signal.delete(missing_ok=True)
+        await type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        with contextlib.suppress(StreamError):
+            await self._signal.delete(missing_ok=True)
+
+    async def _watch(self) -> None:
+        try:
+            async for chunk in self._signal.follow(live="long-poll"):
+                if chunk.closed:
+                    self._requested.set()
+        except StreamError as why:
+            log.warning("requests to stop are not seen any more: %s", why)
 
 
 async def _values(given: Mapping[str, AsyncValue]) -> dict[str, str]:

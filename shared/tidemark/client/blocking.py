@@ -22,12 +22,15 @@ from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sle
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
+    SIGNAL_TTL_SECONDS,
     StreamAddress,
     Value,
     check_process,
     follows_redirects,
+    log,
     lost,
     request_of,
+    stop_signal_url,
     warn_of_unwritten,
 )
 
@@ -198,8 +201,57 @@ class Stream(StreamAddress[httpx.Client, Value]):
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
         return Producer(self._driver(), batches, closes=closes)
 
+    def request_stop(self) -> None:
+        """Tell the writer to stop, if it watches `stop_requests`; the stream goes on. Takes the right to
+        write the stream `<url>.stop` alone. Raises NotFound if no writer watches."""
+        self._stop_signal().close()
+
+    def stop_requests(self) -> StopRequests:
+        """What readers ask with `request_stop`, for a `with` block around a writer."""
+        return StopRequests(self._stop_signal())
+
+    def _stop_signal(self) -> Self:
+        return type(self)(stop_signal_url(self.url), **self.options | {"content_type": "text/plain"})
+
     def _driver(self) -> BlockingDriver:
         return BlockingDriver(self._client, self._headers, self._params)
+
+
+class StopRequests:
+    """What readers ask with `Stream.request_stop`, for a `with` block around a writer. A thread waits for
+    it."""
+
+    def __init__(self, signal: Stream) -> None:
+        self._signal = signal
+        self._requested, self._is_over = threading.Event(), False
+        self._thread = threading.Thread(target=self._watch, name="tidemark-stop", daemon=True)
+
+    @property
+    def requested(self) -> bool:
+        return self._requested.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until it is requested; whether it is."""
+        return self._requested.wait(seconds)
+
+    def __enter__(self) -> Self:
+        self._signal.delete(missing_ok=True)
+        type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        with contextlib.suppress(StreamError):
+            self._signal.delete(missing_ok=True)
+
+    def _watch(self) -> None:
+        try:
+            if any(chunk.closed for chunk in self._signal.follow(live="long-poll")):
+                self._requested.set()
+        except StreamError as why:
+            if not self._is_over:
+                log.warning("requests to stop are not seen any more: %s", why)
 
 
 def _values(given: Mapping[str, Value]) -> dict[str, str]:

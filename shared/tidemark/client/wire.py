@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -32,6 +34,19 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
+#: A writer that ended without removing its stop signal leaves it for so long.
+SIGNAL_TTL_SECONDS: Final = 24 * 3600
+log: Final = logging.getLogger("tidemark.client")
+
+
+def stop_signal_url(url: str) -> str:
+    """A request to stop is not the end of the stream. It is built of what the protocol has: the writer makes
+    a second stream, and waits for its end; a reader closes that, and needs no right to write anything else.
+    """
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path}.stop").geturl()
+
+
 class StreamAddress(Generic[ClientT, ValueT]):
     """What requests to one stream are made with."""
 
@@ -50,6 +65,12 @@ class StreamAddress(Generic[ClientT, ValueT]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it was made with beside its URL, for another stream on the same server."""
+        kept = {"headers": self._headers, "params": self._params, "client": self._client}
+        return kept | {"content_type": self.content_type, "retry": self._protocol.retry}
 
     @property
     def url(self) -> str:
