@@ -14,8 +14,6 @@ from tidemark import Stream
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 WRITE, READ, STOP, WITH_ASYNCIO = BLOCKS
-    r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
-)
 
 
 def test_what_is_written_is_read(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
