@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
+from tidemark.server.configuration import LocalConfiguration, Via
+from tidemark.settings import InvalidSetting
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
@@ -31,5 +32,5 @@ INVALID = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, each) for name in INVALID for each in INVALID[name]])
 def test_an_invalid_value_is_refused_with_the_variables_name(name: str, value: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=f"{name} must be"):
+    with pytest.raises(InvalidSetting, match=f"{name} must be"):
         LocalConfiguration.from_environment({name: value})

@@ -25,13 +25,13 @@ from tidemark.server.connections import (
     TRIM_AFTER,
     TRIM_WAITS,
     FreedMemory,
-    InvalidLimit,
     Limits,
     connections_within,
     raise_descriptor_limit,
 )
 from tidemark.server.http_server import GRACE_SECONDS, HEALTH_PATH, NotHealthy, serve
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
+from tidemark.settings import InvalidSetting
 
 LONG = 3600.0
 PATIENT = Limits(LONG, LONG, LONG, LONG, 1000)
@@ -542,5 +542,5 @@ def test_limits_come_from_the_environment() -> None:
         header_seconds=7, body_seconds=7, send_seconds=7, max_connections=12
     )
     for value in ("x", "0", "-1", "nan", "inf"):
-        with pytest.raises(InvalidLimit, match="STALL_SECONDS must be a number above 0"):
+        with pytest.raises(InvalidSetting, match="STALL_SECONDS must be a number above 0"):
             Limits.from_environment({"STALL_SECONDS": value})

@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.server.connections import InvalidLimit, Limits
+from tidemark.server.connections import Limits
 from tidemark.settings import InvalidSetting, parse_boolean
-
-
-class InvalidConfiguration(ValueError):
-    """An environment variable has a value that cannot be used; the message names it."""
 
 
 class Via(enum.Enum):
@@ -38,24 +34,19 @@ class LocalConfiguration:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidSetting."""
         via = environment.get("VIA") or cls.via.value
         if via not in [each.value for each in Via]:
             choices = " or ".join(each.value for each in Via)
-            raise InvalidConfiguration(f"VIA must be {choices}, got {via!r}")
-        try:
-            edge = parse_boolean(environment, "EDGE", default=cls.edge)
-            limits = Limits.from_environment(environment)
-        except (InvalidSetting, InvalidLimit) as error:
-            raise InvalidConfiguration(str(error)) from None
+            raise InvalidSetting(f"VIA must be {choices}, got {via!r}")
         return cls(
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
             janitor_seconds=_janitor_seconds(environment),
-            edge=edge,
-            limits=limits,
+            edge=parse_boolean(environment, "EDGE", default=cls.edge),
+            limits=Limits.from_environment(environment),
         )
 
 
@@ -71,24 +62,20 @@ class ContainerConfiguration:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ContainerConfiguration:
-        """Raises InvalidConfiguration."""
-        try:
-            limits = Limits.from_environment(environment)
-        except InvalidLimit as error:
-            raise InvalidConfiguration(str(error)) from None
+        """Raises InvalidSetting."""
         return cls(
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
             drain_seconds=_seconds(
                 "DRAIN_SECONDS", environment.get("DRAIN_SECONDS") or str(cls.drain_seconds), 3600
             ),
-            limits=limits,
+            limits=Limits.from_environment(environment),
         )
 
 
 def _port(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise InvalidConfiguration(f"{name} must be a number from 0 to 65535, got {text!r}")
+        raise InvalidSetting(f"{name} must be a number from 0 to 65535, got {text!r}")
     return int(text)
 
 
@@ -103,7 +90,7 @@ def _seconds(name: str, text: str, most: int) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise InvalidConfiguration(f"{name} must be a number of seconds, got {text!r}") from None
+        raise InvalidSetting(f"{name} must be a number of seconds, got {text!r}") from None
     if not 0 <= seconds <= most:
-        raise InvalidConfiguration(f"{name} must be between 0 and {most} seconds, got {text!r}")
+        raise InvalidSetting(f"{name} must be between 0 and {most} seconds, got {text!r}")
     return seconds

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemark.protocol.caching import NO_STORE
+from tidemark.settings import InvalidSetting
 
 #: How much of a response a transport buffers before the writer has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
@@ -57,10 +58,6 @@ VARIABLES: Final = {
 }
 
 
-class InvalidLimit(ValueError):
-    """An environment variable is not a valid number; the message names it."""
-
-
 @dataclass(frozen=True)
 class Limits:
     #: The time from connecting, or the first byte of a later request, to the end of the headers.
@@ -76,7 +73,7 @@ class Limits:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
-        """Raises InvalidLimit."""
+        """Raises InvalidSetting."""
         given: dict[str, float] = {}
         for variable, names in VARIABLES.items():
             value = environment.get(variable)
@@ -87,7 +84,7 @@ class Limits:
             except ValueError:
                 limit = 0.0
             if not 0 < limit <= 1_000_000:
-                raise InvalidLimit(f"{variable} must be a number above 0, got {value!r}")
+                raise InvalidSetting(f"{variable} must be a number above 0, got {value!r}")
             given |= dict.fromkeys(names, limit)
         return cls(**given)
 

@@ -19,7 +19,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
-from tidemark.server.configuration import ContainerConfiguration, InvalidConfiguration
+from tidemark.server.configuration import ContainerConfiguration
 from tidemark.server.http_server import NotHealthy, loop_factory, serve
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog
@@ -42,7 +42,7 @@ def main() -> int:
         settings.authorization.check_not_open(configuration.host)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(configuration, settings))
-    except (InvalidConfiguration, InvalidSetting, NotHealthy, OSError, ProtocolError) as error:
+    except (InvalidSetting, NotHealthy, OSError, ProtocolError) as error:
         print(f"tidemark: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -27,7 +27,7 @@ from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
-from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
+from tidemark.server.configuration import LocalConfiguration
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
@@ -76,7 +76,7 @@ def run_configured(
             host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
             public_url = settings.public_url or _url_of(host, listener)
             return run(configuration, replace(settings, public_url=public_url), listener)
-    except (InvalidConfiguration, InvalidSetting) as error:
+    except InvalidSetting as error:
         report(f"tidemark: {error}")
         return 2
     except refusals as error:
