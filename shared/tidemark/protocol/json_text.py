@@ -83,7 +83,7 @@ def _decode(text: bytes, kind: Any, depth: int) -> Any:
         _check_depth(text, depth)
         _check_without_the_stack(whole)
     digits = text.translate(_DIGITS)
-    if any(large in digits for large in _LARGE):
+    if b"000" in digits and any(large in digits for large in _LARGE):  # Few texts have even three zeros.
         _check_numbers(text)
     return decoded if whole is text else None
 
