@@ -128,7 +128,6 @@ class FunctionUrl(Functions):
         sent = [("host", FUNCTION_URL), *((name.lower(), value) for name, value in (headers or {}).items())]
         request = HttpRequest(method, path, query, sent, body, "203.0.113.7", 443)
         match = match_route(TEMPLATE.routes, method, path)
-        assert match is not None
         event = http_event(request, match, datetime.now(UTC)) | {"rawPath": path, "routeKey": "$default"}
         event["requestContext"] |= {"domainName": FUNCTION_URL, "routeKey": "$default"}
         event["requestContext"]["http"]["path"] = path

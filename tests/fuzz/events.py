@@ -105,7 +105,6 @@ def _loosely(text: str) -> str:
 
 def make_event(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     match = match_route(TEMPLATE.routes, method, "/v1/stream/x")
-    assert match is not None
     request = HttpRequest(method, "/v1/stream/x", query, [], body, "203.0.113.7", 443)
     event = http_event(request, match, datetime.now(UTC))
     event["headers"] |= headers

@@ -219,7 +219,6 @@ def test_every_sample_event_is_one_the_template_delivers(path: Path) -> None:
     match = match_route(
         load_template(ROOT / "template.yaml").routes, context["http"]["method"], event["rawPath"]
     )
-    assert match is not None
     assert match.route.key == event["routeKey"]
     assert dict(match.path_parameters) == event.get("pathParameters", {})
     assert [name for name in event["headers"] if name != name.lower()] == []

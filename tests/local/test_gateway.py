@@ -268,12 +268,6 @@ def test_a_slow_function_gets_503_from_the_gateway_or_500_from_lambda(
 # --- loading and ending --------------------------------------------------------------------
 
 
-def test_without_a_route_a_request_gets_404(project: Path) -> None:
-    template = load_template(project / "template.yaml")
-    answer = ask(Gateway(replace(template, routes=())))
-    assert (answer.status_code, answer.json()) == (404, {"message": "Not Found"})
-
-
 @pytest.mark.parametrize(
     ("code", "complaint"),
     [

@@ -98,7 +98,6 @@ MAX_HEAD_BYTES: Final = 10_240
 INTEGRATION_SECONDS: Final = 30.0
 
 BAD_REQUEST: Final = gateway_response(400, "Bad Request")
-NOT_FOUND: Final = gateway_response(404, "Not Found")
 HEAD_TOO_LARGE: Final = gateway_response(431, "Request Header Fields Too Large")
 TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
 FAILED: Final = gateway_response(500, "Internal Server Error")
@@ -158,8 +157,6 @@ class Gateway:
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         match = match_route(self._routes, request.method, request.path)
-        if match is None:
-            return NOT_FOUND
         event = http_event(request, match, datetime.now(UTC))
         payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         if len(payload) > MAX_REQUEST_BYTES:

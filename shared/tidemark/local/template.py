@@ -214,24 +214,22 @@ class Match:
     path_parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def match_route(routes: Sequence[Route], method: str, path: str) -> Match | None:
-    """The most specific one, as an HTTP API decides it. `path` is decoded: a slash that was encoded separates
-    too."""
+def match_route(routes: Sequence[Route], method: str, path: str) -> Match:
+    """The most specific one, as an HTTP API decides it; `$default` takes what is left. `path` is decoded: a
+    slash that was encoded separates too."""
     found: list[tuple[tuple[int, ...], bool, Match]] = []
     for route in routes:
-        if route.path == DEFAULT or route.method not in (method, ANY):
-            continue
         rank, pattern = _compiled(route.path)
-        if parameters := pattern.fullmatch(path):
+        if route.method in (method, ANY) and (parameters := pattern.fullmatch(path)):
             found.append((rank, route.method == ANY, Match(route, parameters.groupdict())))
-    if found:
-        return min(found, key=lambda candidate: candidate[:2])[2]
-    return next((Match(route) for route in routes if route.path == DEFAULT), None)
+    return min(found, key=lambda candidate: candidate[:2])[2]
 
 
 @cache
 def _compiled(path: str) -> tuple[tuple[int, ...], re.Pattern[str]]:
     """How specific each segment is (0 a literal, 1 a variable, 2 all that is left), and which paths match."""
+    if path == DEFAULT:
+        return (3,), re.compile(".*", re.DOTALL)
     rank = tuple(segment.startswith("{") + segment.endswith("+}") for segment in path.split("/"))
     pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))
     return rank, re.compile(re.sub(r"\\{(\w+)\\\+\\}", r"(?P<\1>.*)", pattern), re.DOTALL)
