@@ -9,11 +9,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -173,8 +175,21 @@ def test_a_terminal_gets_the_control_characters_of_a_name_as_text(server: Server
     command = [*COMMAND, "--url", server.base_url, "ls", stream]
     with subprocess.Popen(command, stdout=far, env=own_environment()):
         os.close(far)
-        assert rf"{stream}/\u009b5m\u202eb  open".encode() in everything_shown(near)
+        title, row = everything_shown(near).decode().splitlines()
+    assert row.startswith(rf"{stream}/\u009b5m\u202eb  open    text/plain  1 B   ")
+    assert row.endswith(" ago")
+    assert [title.index(name) for name in ("STATUS", "SIZE")] == [row.index("open"), row.index("1 B")]
     assert name.encode() in run(server, "ls", stream), "a pipe gets it as it is"
+
+
+def test_a_tail_waits_for_a_stream_that_is_not_there_yet(server: Server, stream: str) -> None:
+    """A URL names the server itself."""
+    url = f"{server.base_url}/v1/stream/{quote(stream)}"
+    command = [*COMMAND, "--url", "http://127.0.0.1:1", "tail", url, "--wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) as reader:
+        time.sleep(0.5)  # So it asks in vain at first, unless it starts slowly.
+        run(server, "append", stream, "--create", "text/plain", "--close", stdin=b"high tide")
+        assert reader.communicate()[0] == b"high tide"
 
 
 def test_ctrl_c_ends_a_tail_without_a_word(server: Server, stream: str) -> None:
@@ -207,7 +222,9 @@ def test_info_prints_the_status_and_the_message_count(server: Server, stream: st
     run(server, "append", stream, "--create", "application/json", "--close", stdin=b"1\n2\n")
     [found] = values(run(server, "--json", "info", stream))
     assert (found["status"], found["messages"]) == ("Closed", {"count": 2, "exact": True})
-    assert "status            Closed" in run(server, "info", stream).decode()
+    lines = run(server, "info", stream).decode().splitlines()
+    assert {"status            Closed", "messages          count 2  exact true"} < {*lines}
+    assert not any({"{", "[", "null"} & {*line.split()} for line in lines)
 
 
 def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> None:
@@ -220,7 +237,7 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     assert run(server, "close", stream) == f"closed at {9:016}\n".encode()
     [told] = values(run(server, "head", stream, "--json"))
     assert (told["offset"], told["closed"], told["ttl_seconds"]) == (f"{9:016}", True, 600)
-    assert b"closed       true" in run(server, "head", stream)
+    assert b"closed            true" in run(server, "head", stream)
     assert b"409: " in run(server, "append", stream, stdin=b"x", status=1)
     run(server, "delete", stream)
     assert b"404" in run(server, "delete", stream, status=1)
@@ -233,6 +250,8 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     [
         (("info", "no-such-stream"), "404: Stream does not exist"),
         (("cat", "no-such-stream", "--from", "-1"), "404: Stream does not exist"),
+        (("append", "no/such"), "there is no such stream: no/such ("),
+        (("cat", "no/such"), "); create it with `tidemark create no/such`"),
         (("head", "x", "--url", "localhost"), "'localhost' is not the URL of a server"),
         (("tail", "x", "--last", "1", "--from", "now"), "not both"),
         (("tail", "x", "--last", "0"), "--last"),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sqlite3
 import stat
 import sys
 import time
 import uuid
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
@@ -22,9 +18,11 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.client import Chunk, Stream, StreamError, Unreachable
+from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
+from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
+from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
@@ -35,46 +33,15 @@ _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
 #: What an append takes.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024
-#: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-#: The same in a name, and what turns the direction of a text.
-_HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-class _Commands(click.Group):
-    """Shows a server's refusal, or its silence, as a one-line error."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(130) from None  # As a shell counts it.
-        except Unreachable as failed:
-            raise click.ClickException(f"The server does not answer: {failed}") from None
-        except (StreamError, ValueError) as failed:  # ValueError: what was given cannot be sent.
-            raise click.ClickException(str(failed)) from None
-        except ModuleNotFoundError as missing:
-            raise click.ClickException(
-                f"{missing.name} is missing: install tidemark-streams[server], or [aws] for a stack"
-            ) from missing
-
-
-def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} is not the URL of a server; one begins with http:// or https://")
-    return url
-
-
-@click.group(
-    cls=_Commands,
-    epilog="Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage.",
-)
+@click.group(cls=Commands, epilog=EXIT_CODES)
 @click.option(
     "--url",
     envvar="TIDEMARK_URL",
     default="http://127.0.0.1:4437",
     show_default=True,
-    callback=_checked_url,
+    callback=checked_url,
 )
 @click.option("--token", envvar="TOKEN", default="", help="A bearer token (or TOKEN in the environment).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")
@@ -84,35 +51,6 @@ def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
     ctx.obj = RemoteServer(url, token)
     ctx.meta["as_json"] = as_json
-
-
-def _use_json(ctx: click.Context, _: click.Parameter, *, as_json: bool) -> None:
-    ctx.meta["as_json"] |= as_json
-
-
-def _use_server(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    if option.name == "url":
-        _checked_url(ctx, option, value)
-    if value is not None:
-        ctx.obj = replace(ctx.obj, **{str(option.name): value})
-
-
-_JSON: Final = click.option(
-    "--json",
-    is_flag=True,
-    expose_value=False,
-    callback=lambda ctx, option, value: _use_json(ctx, option, as_json=value),
-    help="Print JSON, one value a line.",
-)
-
-
-def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of `tidemark` also count behind a command's name: `tidemark ls --json`."""
-    given = click.pass_obj(command)
-    for name in ("--token", "--url"):
-        option = click.option(name, expose_value=False, callback=_use_server, help="As before the command.")
-        given = option(given)
-    return _JSON(given)
 
 
 @main.command()
@@ -148,7 +86,7 @@ _DATA_DIR: Final = click.option(
 
 
 @main.command()
-@_JSON
+@PRINTS_JSON
 @_DATA_DIR
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
@@ -164,7 +102,7 @@ def backup(data_dir: Path, target: Path) -> None:
 
 
 @main.command()
-@_JSON
+@PRINTS_JSON
 @_DATA_DIR
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
 @click.option("--objects", help="The stack's bucket.")
@@ -189,17 +127,6 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     sys.exit(1 if faults else 0)
 
 
-def show(value: Any, text: str) -> None:
-    """Print the result as JSON, or as a line for people. A name must not steer a terminal either."""
-    if click.get_current_context().meta["as_json"]:
-        text = json.dumps(value, ensure_ascii=False)
-    click.echo(_HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if sys.stdout.isatty() else text)
-
-
-def instant(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 @main.command()
 @click.argument("prefix", default="")
 @click.option("--bucket", default="v1", show_default=True, help="v1 is the bucket of plain streams.")
@@ -208,31 +135,43 @@ def instant(ms: int) -> str:
 def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> None:
     """List streams whose names begin with PREFIX, or the buckets."""
     if of_buckets:
-        for each in server.pages("/v1/buckets", "buckets", prefix=prefix):
-            show(each, f"{each['bucket_id']}  {each['streams']} streams  {instant(each['created_at_ms'])}")
+        show_rows(
+            server.pages("/v1/buckets", "buckets", prefix=prefix),
+            ("BUCKET", "STREAMS", "CREATED"),
+            lambda each: (each["bucket_id"], str(each["streams"]), ago(each["created_at_ms"])),
+            lambda each: f"{each['bucket_id']}  {each['streams']} streams  {instant(each['created_at_ms'])}",
+        )
         return
     path = "/v1/streams" if bucket == "v1" else f"/{bucket}/streams"
-    for each in server.pages(path, "streams", prefix=prefix):
-        status, size, written = each["status"].lower(), each["tail_offset"], instant(each["last_write_at_ms"])
-        show(each, f"{each['stream_id']}  {status}  {each['content_type']}  {size} bytes  {written}")
+    show_rows(
+        server.pages(path, "streams", prefix=prefix),
+        ("STREAM", "STATUS", "TYPE", "SIZE", "WRITTEN"),
+        lambda each: (
+            *stream_cells(each),
+            size(int(each["tail_offset"])),
+            ago(each["last_write_at_ms"]),
+        ),
+        lambda each: "  ".join(
+            (*stream_cells(each), f"{each['tail_offset']} bytes", instant(each["last_write_at_ms"]))
+        ),
+    )
+
+
+def stream_cells(stream: dict[str, Any]) -> tuple[str, str, str]:
+    return stream["stream_id"], stream["status"].lower(), stream["content_type"]
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @asks_a_server
 def info(server: RemoteServer, stream: str) -> None:
     """What is known of a stream."""
     found = server.get("/v1/stats", stream=stream_path(stream))
-    lines = []
-    for name, value in found.items():
-        is_time = name.endswith("_at_ms")
-        text = instant(value) if is_time else value if isinstance(value, str) else json.dumps(value)
-        lines.append(f"{name.removesuffix('_ms'):17} {text}")
-    show(found, "\n".join(lines))
+    show(found, described(found))
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @asks_a_server
 def head(server: RemoteServer, stream: str) -> None:
     """What a server of the protocol says of a stream, Tidemark or not."""
@@ -241,14 +180,11 @@ def head(server: RemoteServer, stream: str) -> None:
         name: getattr(found, name)
         for name in ("offset", "content_type", "closed", "ttl_seconds", "expires_at", "etag")
     }
-    lines = (
-        f"{name:12} {value if isinstance(value, str) else json.dumps(value)}" for name, value in told.items()
-    )
-    show(told, "\n".join(lines))
+    show(told, described(told))
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @click.option("--content-type", default="text/plain", show_default=True)
 @click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
 @click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
@@ -269,7 +205,7 @@ def create(
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @asks_a_server
 def close(server: RemoteServer, stream: str) -> None:
     """Close a stream for everybody and for good."""
@@ -278,7 +214,7 @@ def close(server: RemoteServer, stream: str) -> None:
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @click.option("--missing-ok", is_flag=True, help="No error if there is no such stream.")
 @asks_a_server
 def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
@@ -294,18 +230,21 @@ _LAST: Final = click.option("--last", type=click.IntRange(1), help="The last so 
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @_FROM
 @_LAST
 @click.option("--follow/--no-follow", default=True, help="Wait for what comes, until the stream is closed.")
+@click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
 @asks_a_server
-def tail(server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool) -> None:
+def tail(
+    server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool, wait: bool
+) -> None:
     """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
-    print_messages(server, stream, start, last, follow=follow)
+    print_messages(server, stream, start, last, follow=follow, wait=wait)
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @_FROM
 @_LAST
 @asks_a_server
@@ -314,19 +253,42 @@ def cat(server: RemoteServer, stream: str, start: str, last: int | None) -> None
     print_messages(server, stream, start, last, follow=False)
 
 
-def print_messages(server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool) -> None:
+def print_messages(
+    server: RemoteServer,
+    stream: str,
+    start: str,
+    last: int | None,
+    *,
+    follow: bool,
+    wait: bool = False,
+) -> None:
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
     out = sys.stdout.buffer
     is_terminal = out.isatty()
-    offset = resolve_start(server, stream_path(stream), start, last)
+    source = server.stream(stream)
+    # Of a stream that is still to come, everything is new.
+    offset = "" if wait and is_missing(source) else resolve_start(server, stream_path(stream), start, last)
     # Long-polls are byte for byte what was written; an event stream splits text into lines.
-    for chunk in server.stream(stream).follow(offset, live="long-poll" if follow else False):
+    for chunk in source.follow(
+        offset or "-1",
+        live="long-poll" if follow else False,
+        gone="error" if offset else "earliest",
+        missing="wait" if wait else "error",
+    ):
         for number, data in enumerate(printed(chunk)):
-            out.write(_CONTROL.sub(_escaped, data) if is_terminal else data)
+            out.write(visible_bytes(data) if is_terminal else data)
             if number == 0:
                 out.flush()  # The rest of a long page takes a while.
         out.flush()
+
+
+def is_missing(stream: Stream) -> bool:
+    try:
+        stream.head()
+    except NotFound:
+        return True
+    return False
 
 
 def printed(chunk: Chunk) -> Iterator[bytes]:
@@ -337,21 +299,16 @@ def printed(chunk: Chunk) -> Iterator[bytes]:
         yield from (message + b"\n" for message in split_array(chunk.data))
 
 
-def _escaped(control: re.Match[bytes]) -> bytes:
-    """A message must not move the cursor, or name the window, of whoever looks at it."""
-    return "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode()
-
-
 def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
-    """An offset."""
+    """An offset; empty for the earliest that is retained."""
     if last is None and parse_read_from(start or None) is not None:
-        return start or str(server.get("/v1/stats", stream=path)["retained_offset"])
+        return start
     asked = {"last": str(last)} if last is not None else {"from": start}
     return str(server.get("/v1/start", stream=path, **asked)["offset"])
 
 
 @main.command()
-@click.argument("stream")
+@STREAM
 @click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
@@ -365,7 +322,7 @@ def append(
         target = Stream.create(target.url, content_type=content_type, headers=server.headers, retry=PATIENCE)
     of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
-    size = size_of(file)
+    file_bytes = size_of(file)
     # A producer, so that what is sent again because no answer came lands once.
     producer = target.producer(
         f"tidemark-{uuid.uuid4().hex}",
@@ -374,8 +331,10 @@ def append(
         max_batch_messages=_APPEND_LINES,
         max_held_bytes=4 * _APPEND_BYTES,
     )
-    is_hidden = not size or not sys.stderr.isatty()
-    shown = click.progressbar(range(size), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden)
+    is_hidden = not file_bytes or not sys.stderr.isatty()
+    shown = click.progressbar(
+        range(file_bytes), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden
+    )
     with producer, shown as bar:
         try:
             for messages in groups(file) if of_json else pieces(file):
@@ -383,7 +342,7 @@ def append(
                     producer.append(message)
                 sent_messages += len(messages)
                 sent_bytes += sum(map(len, messages))
-                if size:
+                if file_bytes:
                     bar.update(file.tell() - bar.pos)
         except click.ClickException:
             producer.flush()  # What the message says was appended has been.

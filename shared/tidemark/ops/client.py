@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +26,13 @@ class RemoteServer:
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def serving(self, stream: str) -> RemoteServer:
+        """The server of a stream: this one, unless the stream's URL names another."""
+        parts = urlsplit(stream)
+        if not parts.netloc or stream.startswith(f"{self.url.rstrip('/')}/"):
+            return self
+        return replace(self, url=f"{parts.scheme}://{parts.netloc}")
 
     def stream_url(self, stream: str) -> str:
         return self.url.rstrip("/") + stream_path(stream)

@@ -1,0 +1,114 @@
+"""What the commands print: JSON, lines for programs, or columns on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+#: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+#: The same in a name, and what turns the direction of a text.
+_HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: Columns are as wide as the widest of so many rows, so that a long listing begins at once.
+_ALIGNED_ROWS: Final = 100
+
+
+def as_json() -> bool:
+    return bool(click.get_current_context().meta["as_json"])
+
+
+def show(value: Any, text: str) -> None:
+    """Print the result as JSON, or as a line for people. A name must not steer a terminal either."""
+    if as_json():
+        text = json.dumps(value, ensure_ascii=False)
+    click.echo(visible(text) if sys.stdout.isatty() else text)
+
+
+def visible(text: str) -> str:
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def visible_bytes(data: bytes) -> bytes:
+    """A message must not move the cursor, or name the window, of whoever looks at it."""
+    return _CONTROL.sub(_escaped, data)
+
+
+def _escaped(control: re.Match[bytes]) -> bytes:
+    return "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode()
+
+
+def show_rows(
+    rows: Iterable[dict[str, Any]],
+    header: Sequence[str],
+    cells: Callable[[dict[str, Any]], Sequence[str]],
+    line: Callable[[dict[str, Any]], str],
+) -> None:
+    """Columns with a header on a terminal, `line` of each row elsewhere, or JSON."""
+    if as_json() or not sys.stdout.isatty():
+        for row in rows:
+            show(row, line(row))
+        return
+    for text in columns(header, map(cells, rows)):
+        click.echo(text)
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Aligned lines."""
+    remaining, widths = iter(rows), [0] * len(header)
+    title: list[Sequence[str]] = [header]
+    while page := [[visible(cell) for cell in row] for row in islice(remaining, _ALIGNED_ROWS)]:
+        found = zip(widths, *title, *page, strict=True)
+        widths = [max(width, *map(len, cells)) for width, *cells in found]
+        for row in [*title, *page]:
+            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            yield "  ".join(padded).rstrip()
+        title = []
+
+
+def described(values: Mapping[str, Any]) -> str:
+    """A line for each value. Of a list, each member has a line."""
+    lines = []
+    for name, value in values.items():
+        title, members = name.removesuffix("_ms"), value if isinstance(value, list) and value else [value]
+        lines += [f"{title if n == 0 else '':17} {_plain(name, each)}" for n, each in enumerate(members)]
+    return "\n".join(lines)
+
+
+def _plain(name: str, value: Any) -> str:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, dict):
+        return "  ".join(f"{key.removesuffix('_ms')} {_plain(key, each)}" for key, each in value.items())
+    if name.endswith("_at_ms"):
+        return instant(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def instant(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def ago(ms: int) -> str:
+    """How long ago that was, in one unit."""
+    seconds = max(0.0, time.time() - ms / 1000)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def size(count: float) -> str:
+    """Bytes, in the unit that leaves up to four digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
