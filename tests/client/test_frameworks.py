@@ -1,0 +1,75 @@
+"""The applications of the guide to frameworks, as they are printed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tidemark import AsyncStream, Stream
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+QUESTION = "Why are there two tides a day?"
+
+
+def load(name: str, streams: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("STREAMS", streams)
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def text_of(stream: str) -> str:
+    return "".join(chunk.text for chunk in Stream(stream).follow())
+
+
+def test_fastapi_writes_an_answer_behind_its_response(
+    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
+
+    async def live() -> Any:
+        transport = httpx.ASGITransport(module.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            assert "EventSource" in (await client.get("/")).text
+            return (await client.post("/answers", params={"question": QUESTION})).json()
+
+    asked = asyncio.run(live())
+    assert text_of(asked["stream"]).startswith(QUESTION + " Because")
+
+
+def test_fastapi_stops_an_answer_when_the_page_asks(
+    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
+
+    async def llm(_question: str) -> AsyncIterator[str]:
+        yield "Because "
+        await module.stop_answer("tides")
+        while True:
+            await asyncio.sleep(0.01)
+            yield "... "
+
+    async def live() -> None:
+        answer = await AsyncStream.create(f"{module.STREAMS}/tides", content_type="text/plain")
+        await module.write(answer, QUESTION)
+
+    monkeypatch.setattr(module, "llm", llm)
+    asyncio.run(live())
+    assert text_of(f"{module.STREAMS}/tides").startswith("Because ")
+
+
+def test_flask_writes_an_answer_in_a_thread(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flask")
+    module = load("flask_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
+    client = module.app.test_client()
+    asked = client.post("/answers", query_string={"question": QUESTION}).get_json()
+    assert text_of(asked["stream"]).startswith(QUESTION + " Because")
