@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -184,14 +184,10 @@ def render_jwks(keys: Sequence[SigningKey]) -> KeySet:
 
 
 def _describe(private: Ed25519PrivateKey) -> tuple[str, str]:
-    """The key's id and its public half. The id is the key's thumbprint (RFC 7638)."""
+    """The key's id and its public half. The id is the key's thumbprint (RFC 7638: its members in order)."""
     public = _base64url(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
-    thumbprint = hashlib.sha256(orjson.dumps(_jwk(public), option=orjson.OPT_SORT_KEYS)).digest()
+    thumbprint = hashlib.sha256(orjson.dumps({"crv": "Ed25519", "kty": "OKP", "x": public})).digest()
     return f"ds_{_base64url(thumbprint)}", public
-
-
-def _jwk(public: str) -> dict[str, Any]:
-    return {"crv": "Ed25519", "kty": "OKP", "x": public}
 
 
 def _base64url(data: bytes) -> str:
