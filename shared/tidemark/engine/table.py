@@ -107,7 +107,7 @@ class EmbeddedTable:
         self.database.operate(lambda db: self._transact(db, writes), writes=True)
 
     def _transact(self, db: sqlite3.Connection, writes: Sequence[Write]) -> None:
-        keys = [write.item if write.item is not None else _of(write).key for write in writes]
+        keys = [key_of(write) for write in writes]
         assert len({place_of(key) for key in keys}) == len(keys) <= MAX_WRITES, "as DynamoDB takes them"
         existing = [self._rows.find(db, key) for key in keys]
         failed = [
@@ -199,6 +199,10 @@ def _compares(found: Item | None, by: str, value: str | int) -> bool:
     if isinstance(value, str):
         return _COMPARATORS[by](found["S"].encode(), value.encode())
     return _COMPARATORS[by](int(found["N"]), value)
+
+
+def key_of(write: Write) -> Key:
+    return write.item if write.item is not None else _of(write).key
 
 
 def _of(write: Write) -> Update:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.engine.table import EmbeddedTable
+from tidemark.engine.rows import place_of
+from tidemark.engine.table import EmbeddedTable, key_of
 from tidemark.log.schema import PK, SK, Item, Key
 from tidemark.log.table import (
     MAX_DELETES,
@@ -37,25 +38,12 @@ TOKEN_MS: Final = 10 * 60 * 1000
 MAX_ITEM_BYTES: Final = 400 * 1024
 _FAILED: Final = "The conditional request failed"
 
-#: The parameters of each operation that are understood, beside `_ANYWHERE`.
-_UNDERSTOOD: Final = {
-    "GetItem": {"Key", "ProjectionExpression"},
-    "PutItem": {"Item", "ConditionExpression"},
-    "UpdateItem": {"Key", "UpdateExpression", "ConditionExpression"},
-    "DeleteItem": {"Key", "ConditionExpression"},
-    "BatchGetItem": {"RequestItems"},
-    "BatchWriteItem": {"RequestItems"},
-    "TransactWriteItems": {"TransactItems", "ClientRequestToken"},
-    "Query": {"KeyConditionExpression", "ProjectionExpression", "Limit", "ScanIndexForward"},
-    "Scan": {"Limit", "ExclusiveStartKey", "Segment", "TotalSegments"},
-}
+#: The parameters that every operation may have.
 _ANYWHERE: Final = {
     "TableName",
     "ConsistentRead",
     "ExpressionAttributeNames",
     "ExpressionAttributeValues",
-    "ReturnConsumedCapacity",
-    "ReturnItemCollectionMetrics",
     "ReturnValuesOnConditionCheckFailure",
 }
 
@@ -83,16 +71,20 @@ class DynamoDBProtocol:
         #: Of transactions whose commit is not over: where it fails, they were not carried out.
         self._uncommitted: set[str] = set()
         table.database.taken_back.append(self._forget_uncommitted)
-        self._operations: dict[str, Callable[[Arguments], dict[str, Any]]] = {
-            "GetItem": self._get,
-            "PutItem": self._put,
-            "UpdateItem": self._update,
-            "DeleteItem": self._delete,
-            "BatchGetItem": self._batch_get,
-            "BatchWriteItem": self._batch_write,
-            "TransactWriteItems": self._transact,
-            "Query": self._query,
-            "Scan": self._scan,
+        #: Each operation, and the parameters of it that are understood, beside `_ANYWHERE`.
+        self._operations: dict[str, tuple[Callable[[Arguments], dict[str, Any]], set[str]]] = {
+            "GetItem": (self._get, {"Key", "ProjectionExpression"}),
+            "PutItem": (self._put, {"Item", "ConditionExpression"}),
+            "UpdateItem": (self._update, {"Key", "UpdateExpression", "ConditionExpression"}),
+            "DeleteItem": (self._delete, {"Key", "ConditionExpression"}),
+            "BatchGetItem": (self._batch_get, {"RequestItems"}),
+            "BatchWriteItem": (self._batch_write, {"RequestItems"}),
+            "TransactWriteItems": (self._transact, {"TransactItems", "ClientRequestToken"}),
+            "Query": (
+                self._query,
+                {"KeyConditionExpression", "ProjectionExpression", "Limit", "ScanIndexForward"},
+            ),
+            "Scan": (self._scan, {"Limit", "ExclusiveStartKey", "Segment", "TotalSegments"}),
         }
 
     def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
@@ -101,10 +93,11 @@ class DynamoDBProtocol:
         try:
             if operation not in self._operations:
                 raise _invalid(f"the embedded engine does not know the operation {operation}")
-            if unknown := arguments.keys() - _UNDERSTOOD[operation] - _ANYWHERE:
+            carry_out, understood = self._operations[operation]
+            if unknown := arguments.keys() - understood - _ANYWHERE:
                 names = ", ".join(sorted(unknown))
                 raise _invalid(f"the embedded engine does not know of {operation}: {names}")
-            return 200, orjson.dumps(self._operations[operation](arguments))
+            return 200, orjson.dumps(carry_out(arguments))
         except Refused as refusal:
             return refusal.answer
 
@@ -168,7 +161,6 @@ class DynamoDBProtocol:
         except TransactionRefused as refused:
             raise _cancelled(refused, [write for _, write in asked]) from None
         if token is not None:
-            self._forget_old_ones()
             self._tokens[token] = (self._now_ms(), orjson.dumps(arguments))
             self._uncommitted.add(token)
             self.table.database.then(lambda: self._uncommitted.discard(token))
@@ -187,18 +179,17 @@ class DynamoDBProtocol:
         self._uncommitted.clear()
 
     def _check_transaction(self, writes: Sequence[Write]) -> None:
-        places = {_place(write) for write in writes}
-        if len(places) < len(writes):
+        if len({place_of(key_of(write)) for write in writes}) < len(writes):
             raise _invalid("Transaction request cannot include multiple operations on one item")
         if not 0 < len(writes) <= MAX_WRITES:
             raise _invalid(f"Member must have length less than or equal to {MAX_WRITES}")
 
     def _is_repeated(self, token: str, body: bytes) -> bool:
         """Whether a transaction with this token was carried out in the last ten minutes."""
-        carried_out = self._tokens.get(token)
-        if carried_out is None or self._now_ms() - carried_out[0] >= TOKEN_MS:
+        self._forget_old_ones()
+        if token not in self._tokens:
             return False
-        if carried_out[1] != body:
+        if self._tokens[token][1] != body:
             message = "The token was used with other parameters before"
             raise Refused("IdempotentParameterMismatchException", message)
         return True
@@ -286,11 +277,6 @@ def _write(kind: str, arguments: Arguments) -> Write:
         case "Update":
             return Write(update=parse_update(arguments), condition=condition)
     raise _invalid(f"the embedded engine does not know {kind} in a transaction")
-
-
-def _place(write: Write) -> tuple[str, str]:
-    key = write.item if write.item is not None else write.update.key if write.update else {}
-    return key[PK]["S"], key[SK]["S"]
 
 
 def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refused:
