@@ -101,20 +101,11 @@ names = ("TIDE", "MOON", "AWS_LAMBDA_FUNCTION_NAME")
 loaded = [os.environ.get(name) for name in names]
 loops = set()
 
-async def fields_of(context):
-    return {
-        "name": context.function_name,
-        "memory": context.memory_limit_in_mb,
-        "arn": context.invoked_function_arn,
-        "id": context.aws_request_id,
-        "left": context.get_remaining_time_in_millis(),
-        "version": context.function_version,
-    }
-
 def handler(event, context):
     loop = asyncio.get_event_loop()
     loops.add(loop)
-    fields = loop.run_until_complete(fields_of(context))
+    left = loop.run_until_complete(asyncio.sleep(0, context.get_remaining_time_in_millis()))
+    fields = {"arn": context.invoked_function_arn, "id": context.aws_request_id, "left": left}
     fields |= {"loops": len(loops), "loaded": loaded, "now": [os.environ.get(name) for name in names]}
     return {"statusCode": 200, "body": json.dumps(fields)}
 """
@@ -131,8 +122,6 @@ def test_a_handler_has_lambdas_context_its_variables_while_it_loads_and_one_even
     monkeypatch.setenv("MOON", "new")
     gateway = make_gateway(SURROUNDINGS)
     first, second = ask(gateway).json(), ask(gateway).json()
-    assert (first["name"], first["memory"], first["version"]) == ("Probe", "128", "$LATEST")
-    assert first["arn"].startswith("arn:aws:lambda:")
     assert first["arn"].endswith(":function:Probe")
     assert 0 < first["left"] <= 60_000
     assert first["id"] != second["id"]

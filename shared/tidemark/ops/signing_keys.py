@@ -23,6 +23,7 @@ from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
+from tidemark.ops.store import NoStore, database_of
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.lock import DirectoryLock
 from tidemark.subscriptions.signing_keys import (
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # RuntimeError: there are no credentials, or a server holds the folder.
     except (
         CannotChangeKeys,
+        NoStore,
         OSError,
         ParameterUnavailable,
         ProtocolError,
@@ -80,15 +82,14 @@ def change(keys: SigningKeys, given: argparse.Namespace) -> None:
 
 
 def keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
-    """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse."""
+    """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
     if given.data_dir:
-        if not (given.data_dir / "tidemark.db").exists():
-            raise CannotChangeKeys(f"{given.data_dir} has no tidemark.db: name the DATA_DIR of a server")
+        database = database_of(given.data_dir)
         lock = DirectoryLock(given.data_dir)
         lock.acquire()
         held.callback(lock.release)
         folder = FolderKeys(given.data_dir / "webhook-keys")
-        return SigningKeys(EmbeddedTable(Database(given.data_dir / "tidemark.db")), folder)
+        return SigningKeys(EmbeddedTable(Database(database)), folder)
     if given.stack:
         table_name, webhook_keys = location_of_stack(given.stack, given.region)
     else:

@@ -40,13 +40,18 @@ class NoStore(Exception):
     """The folder has no store, or the copy's place is taken; the message says which."""
 
 
-def embedded_stores(data_dir: Path) -> Stores:
-    """The stores of a server that is stopped or running; they show committed data, and take no writes. Raises
-    NoStore, UnusableDatabase."""
+def database_of(data_dir: Path) -> Path:
+    """Raises NoStore."""
     database = data_dir / "tidemark.db"
     if not database.exists():
         raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
-    table = EmbeddedTable(Database(database, read_only=True))
+    return database
+
+
+def embedded_stores(data_dir: Path) -> Stores:
+    """The stores of a server that is stopped or running; they show committed data, and take no writes. Raises
+    NoStore, UnusableDatabase."""
+    table = EmbeddedTable(Database(database_of(data_dir), read_only=True))
     return Stores(table, BlobFiles(data_dir / "blobs", read_only=True))
 
 
@@ -67,9 +72,7 @@ def back_up(data_dir: Path, target: Path) -> None:
     The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. Raises NoStore,
     UnusableDatabase.
     """
-    source = data_dir / "tidemark.db"
-    if not source.exists():
-        raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
+    source = database_of(data_dir)
     with closing(open_to_read(source)) as table:
         try:
             target.mkdir(mode=0o700, parents=True)
