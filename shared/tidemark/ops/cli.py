@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import sys
 import time
 import uuid
-from codecs import BOM_UTF8
-from collections.abc import Iterator
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
@@ -18,21 +15,16 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.client import Chunk, NotFound, Stream
+from tidemark.client import NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
+from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
 from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
-from tidemark.protocol.errors import Malformed, ProtocolError
-from tidemark.protocol.json_text import check_value, split_array
+from tidemark.ops.transfer import cp
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.offset import parse_read_from
 from tidemark.settings import MIN_SECRET_BYTES
-
-#: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
-_APPEND_BYTES: Final = 256 * 1024
-_APPEND_LINES: Final = 1000
-#: What an append takes.
-_LARGEST_MESSAGE: Final = 4 * 1024 * 1024
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES)
@@ -291,14 +283,6 @@ def is_missing(stream: Stream) -> bool:
     return False
 
 
-def printed(chunk: Chunk) -> Iterator[bytes]:
-    """Messages of JSON as they were sent, one a line; or the bytes."""
-    if not is_json(chunk.content_type):
-        yield chunk.data
-    elif chunk.data:
-        yield from (message + b"\n" for message in split_array(chunk.data))
-
-
 def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
     """An offset; empty for the earliest that is retained."""
     if last is None and parse_read_from(start or None) is not None:
@@ -327,9 +311,9 @@ def append(
     producer = target.producer(
         f"tidemark-{uuid.uuid4().hex}",
         closes=close,
-        max_batch_bytes=_APPEND_BYTES,
-        max_batch_messages=_APPEND_LINES,
-        max_held_bytes=4 * _APPEND_BYTES,
+        max_batch_bytes=APPEND_BYTES,
+        max_batch_messages=APPEND_LINES,
+        max_held_bytes=4 * APPEND_BYTES,
     )
     is_hidden = not file_bytes or not sys.stderr.isatty()
     shown = click.progressbar(
@@ -353,53 +337,7 @@ def append(
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
 
 
-def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
-    """The bytes of each read, so that a slow pipe is not waited for."""
-    while data := file.read1(_APPEND_BYTES):
-        yield [data]
-
-
-def groups(file: BufferedReader) -> Iterator[list[bytes]]:
-    """Messages that go out together: the lines of one read that are not blank. Raises ClickException for a
-    line that is no JSON, once the lines before it are on their way."""
-    begun, line_number = list[bytes](), 0
-    for [data] in pieces(file):
-        begun.append(data if begun else data.removeprefix(BOM_UTF8))
-        if b"\n" in data:
-            *whole, rest = b"".join(begun).split(b"\n")
-            begun = [rest]
-            for start in range(0, len(whole), _APPEND_LINES):
-                yield from _checked(whole[start : start + _APPEND_LINES], line_number + start)
-            line_number += len(whole)
-        elif sum(map(len, begun)) > _LARGEST_MESSAGE:
-            break
-    yield from _checked([b"".join(begun)], line_number)
-
-
-def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
-    """`before` is how many lines of the input precede these."""
-    messages = []
-    for number, line in enumerate(lines, before + 1):
-        if not line.strip():
-            continue
-        try:
-            if len(line) > _LARGEST_MESSAGE:
-                raise Malformed(f"It is larger than {_LARGEST_MESSAGE:,} bytes, which an append takes")
-            messages.append(check_value(line))
-        except Malformed as wrong:
-            if messages:
-                yield messages
-            raise click.ClickException(
-                f"Line {number} of the input: {wrong.message}. The lines before it were appended"
-            ) from None
-    if messages:
-        yield messages
-
-
-def size_of(file: BufferedReader) -> int:
-    """The size of a regular file in bytes; 0 of anything else."""
-    status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+main.add_command(cp)
 
 
 @main.command()

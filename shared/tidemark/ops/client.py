@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from tidemark.client import MalformedReply, Retry, Stream
 from tidemark.client.blocking import BlockingDriver
-from tidemark.client.exchange import Request, exchange
+from tidemark.client.exchange import Request, Steps, exchange
+
+T = TypeVar("T")
 
 #: Six to eight seconds: a server that starts again is waited for, and who mistyped an address is told soon.
 PATIENCE: Final = Retry(max_retries=6)
@@ -40,10 +42,13 @@ class RemoteServer:
     def stream(self, stream: str) -> Stream:
         return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
 
+    def run(self, steps: Steps[T]) -> T:
+        return BlockingDriver(None, self.headers, {}).run(steps)
+
     def get(self, path: str, **query: str) -> Any:
         """The JSON of an answer."""
         request = Request("GET", self.url.rstrip("/") + path, params=query)
-        body = BlockingDriver(None, self.headers, {}).run(exchange(request, PATIENCE)).body
+        body = self.run(exchange(request, PATIENCE)).body
         try:
             return json.loads(body)
         except ValueError as wrong:

@@ -28,7 +28,8 @@ class Commands(click.Group):
             raise click.ClickException(f"The server does not answer: {failed}") from None
         except NotFound as missing:
             raise click.ClickException(_told(ctx, missing)) from None
-        except (StreamError, ValueError) as failed:  # ValueError: what was given cannot be sent.
+        # ValueError: what was given cannot be sent.
+        except (StreamError, ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as failed:
             raise click.ClickException(str(failed)) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(
@@ -40,7 +41,11 @@ def _told(ctx: click.Context, missing: NotFound) -> str:
     stream = ctx.meta.get("stream")
     if stream is None:
         return str(missing)
-    hint = f"; create it with `tidemark create {stream}`" if ctx.invoked_subcommand != "delete" else ""
+    hint = (
+        f"; create it with `tidemark create {stream}`"
+        if ctx.invoked_subcommand in {"append", "cat", "tail"}
+        else ""
+    )
     return f"there is no such stream: {stream} ({missing}){hint}"
 
 

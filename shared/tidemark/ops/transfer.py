@@ -1,0 +1,304 @@
+"""`tidemark cp`: copies a stream or a file, and goes on where an earlier run was cut off.
+
+What the target has is compared with the beginning of the source, and the rest is appended. Every run is the
+same producer, in one epoch, with one request under way. If a number is taken, an append that nobody waited
+for has landed: what the target has is compared again before more is sent. So no message is written twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import BufferedReader
+from pathlib import Path
+from typing import Final, cast
+
+import click
+
+from tidemark.client import MalformedReply, NotFound, Stream
+from tidemark.client.chunks import is_json
+from tidemark.client.exchange import Request, exchange
+from tidemark.ops.client import PATIENCE, RemoteServer
+from tidemark.ops.commands import asks_a_server
+from tidemark.ops.lines import groups, pieces
+from tidemark.ops.terminal import show, size
+from tidemark.protocol.json_text import split_array
+
+_PRODUCER: Final = {"Producer-Id": "tidemark-cp", "Producer-Epoch": "0"}
+_REQUEST_BYTES: Final = 1024 * 1024
+_REDRAWN_SECONDS: Final = 0.2
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until the source is closed.")
+@click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
+@click.option("--source-token", envvar="SOURCE_TOKEN", help="The source's, if it is on another server.")
+@asks_a_server
+def cp(
+    server: RemoteServer,
+    source: str,
+    target: str,
+    content_type: str | None,
+    source_token: str | None,
+    *,
+    follow: bool,
+) -> None:
+    """Copy SOURCE to TARGET: streams, of one server or of two, or a file. Run it again after a break: it
+    goes on behind what the target has. A new stream gets the type and expiry of the source; it is closed if
+    the source is.
+
+    A file is written ./name, file:/path or - (standard input or output); it has each JSON message on a line.
+    """
+    if is_file(source) and (is_file(target) or follow):
+        raise click.UsageError("one of SOURCE and TARGET is a stream, and only a stream can be followed")
+    there = server.serving(target)
+    origin: StreamSource | FileSource
+    if is_file(source):
+        origin = FileSource(source, content_type)
+    else:
+        here = server.serving(source)
+        is_other = not is_file(target) and here.url != there.url
+        given = source_token if source_token is not None else "" if is_other else here.token
+        click.get_current_context().meta["stream"] = source
+        origin = StreamSource(replace(here, token=given).stream(source), follow=follow)
+    copied = copy(origin, FileTarget(target) if is_file(target) else StreamTarget(there, target))
+    if target != "-":
+        text = f"{copied.count:,} {copied.unit} copied; {copied.found:,} were there"
+        show({**asdict(copied), "closed": origin.closed}, text)
+
+
+def is_file(name: str) -> bool:
+    return name == "-" or name.startswith(("./", "../", "file:"))
+
+
+class StreamSource:
+    def __init__(self, stream: Stream, *, follow: bool) -> None:
+        head = stream.head()
+        self.url = stream.url
+        self.content_type, self.closed = head.content_type, False
+        self.creation = {
+            "ttl": head.ttl_seconds,
+            "expires_at": head.expires_at if not head.ttl_seconds else None,
+        }
+        self._stream, self._live = stream, follow
+        #: Data that is trimmed while it is copied is an error, and not skipped.
+        self._start = head.headers.get("stream-retained-offset", "-1")
+
+    def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
+        for chunk in self._stream.follow(self._start, live="long-poll" if self._live else False):
+            self.closed = chunk.closed
+            yield parted(chunk.data, of_json=of_json)
+
+
+class FileSource:
+    closed = False
+    url = ""
+
+    def __init__(self, name: str, content_type: str | None) -> None:
+        lines = name.endswith((".jsonl", ".ndjson"))
+        self.content_type = content_type or ("application/json" if lines else "application/octet-stream")
+        self.creation: dict[str, None] = {}
+        self._name = name.removeprefix("file:")
+
+    def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
+        with click.open_file(self._name, "rb") as opened:
+            file = cast("BufferedReader", opened)
+            yield from groups(file) if of_json else pieces(file)
+
+
+def parted(data: bytes, *, of_json: bool) -> list[bytes]:
+    """The messages of a JSON array; or the bytes, in pieces that a request takes."""
+    if of_json:
+        return list(split_array(data)) if data else []
+    return [data[start : start + _REQUEST_BYTES] for start in range(0, len(data), _REQUEST_BYTES)]
+
+
+@dataclass
+class Copied:
+    """How many of the unit were written, and how many the target had."""
+
+    unit: str
+    count: int = 0
+    found: int = 0
+    bytes: int = 0
+
+
+class Progress:
+    """One line on a terminal, which is wiped for the result."""
+
+    def __init__(self) -> None:
+        self._is_shown, self._next = sys.stderr.isatty(), 0.0
+
+    def show(self, text: str, *, now: bool = False) -> None:
+        if self._is_shown and (now or time.monotonic() >= self._next):
+            self._next = time.monotonic() + _REDRAWN_SECONDS
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+class Pending:
+    """What was read of the source and the target does not have."""
+
+    def __init__(self, parts: Iterator[list[bytes]], *, of_json: bool) -> None:
+        self.of_json = of_json
+        self._parts, self._held = parts, deque[bytes]()
+
+    def next(self) -> list[bytes]:
+        """As much as one request takes; nothing at the end of the source."""
+        while not self._held and (part := next(self._parts, None)) is not None:
+            self._held.extend(part)
+        taken, room = list[bytes](), _REQUEST_BYTES
+        for each in self._held:
+            if taken and len(each) > room:
+                break
+            taken.append(each)
+            room -= len(each)
+        return taken
+
+    def drop(self, found: Sequence[bytes]) -> None:
+        """The target has these. Raises ClickException if the source goes on with others."""
+        for each in found:
+            rest = each
+            while rest or self.of_json:
+                if not self._held:
+                    self._held.extend(next(self._parts, ()))
+                if not self._held or not (part := self._same(rest)):
+                    raise click.ClickException(
+                        "the target does not begin with the source's data; copy to a new stream or file"
+                    )
+                rest = rest[len(part) :]
+                if self.of_json:
+                    break
+
+    def _same(self, rest: bytes) -> bytes:
+        """What of `rest` the first part that is held covers; empty if it is other data."""
+        first = self._held.popleft()
+        if self.of_json:
+            return rest if first == rest or json.loads(first) == json.loads(rest) else b""
+        length = min(len(first), len(rest))
+        if first[:length] != rest[:length]:
+            return b""
+        if first[length:]:
+            self._held.appendleft(first[length:])
+        return rest[:length]
+
+
+class StreamTarget:
+    def __init__(self, server: RemoteServer, name: str) -> None:
+        self._server, self._stream = server, server.stream(name)
+        self._seq, self._offset = 0, "-1"
+
+    def open(self, origin: StreamSource | FileSource) -> str:
+        """The content type of the stream, which is created if it is not there."""
+        if self._stream.url == origin.url:
+            raise click.UsageError("SOURCE and TARGET are the same stream")
+        try:
+            return self._stream.head().content_type
+        except NotFound:
+            Stream.create(
+                self._stream.url,
+                content_type=origin.content_type,
+                headers=self._server.headers,
+                retry=PATIENCE,
+                **origin.creation,
+            )
+        return self._stream.head().content_type
+
+    def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
+        """What is there behind what is known."""
+        for chunk in self._stream.follow(self._offset, live=False):
+            self._offset = chunk.offset
+            yield parted(chunk.data, of_json=of_json)
+
+    def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
+        """False if the number was taken: see what is there now."""
+        body = b"[%b]" % b",".join(messages) if of_json else b"".join(messages)
+        headers = {
+            **_PRODUCER,
+            "Producer-Seq": str(self._seq),
+            "Content-Type": self._stream.content_type or "",
+        }
+        request = Request("POST", self._stream.url, headers, body=body)
+        reply = self._server.run(exchange(request, PATIENCE))
+        if reply.status == 204 and reply.headers.get("producer-seq", "").isdigit():
+            self._seq = int(reply.headers["producer-seq"]) + 1
+            return False
+        if reply.status != 200 or "stream-next-offset" not in reply.headers:
+            raise MalformedReply(f"{request.what}: {reply.status} is not the answer to a producer")
+        self._seq += 1
+        self._offset = reply.headers["stream-next-offset"]
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class FileTarget:
+    """A file, or the standard output, which is only written."""
+
+    def __init__(self, name: str) -> None:
+        self._path = None if name == "-" else Path(name.removeprefix("file:"))
+        self._file = sys.stdout.buffer if self._path is None else self._path.open("a+b")
+
+    def open(self, origin: StreamSource | FileSource) -> str:
+        return origin.content_type
+
+    def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
+        """A line without an end was cut off: it is removed."""
+        if self._path is None:
+            return
+        self._file.seek(0)
+        if not of_json:
+            yield from ([piece] for piece in iter(lambda: self._file.read(_REQUEST_BYTES), b""))
+            return
+        whole = 0
+        for line in self._file:
+            if line.endswith(b"\n"):
+                whole += len(line)
+                yield [line[:-1]]
+        self._file.truncate(whole)
+
+    def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
+        self._file.writelines(message + b"\n" if of_json else message for message in messages)
+        self._file.flush()
+        return True
+
+    def close(self) -> None:
+        if self._path is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -> Copied:
+    of_json = is_json(target.open(origin))
+    if of_json != is_json(origin.content_type) and isinstance(origin, StreamSource):
+        raise click.ClickException("one of the two is a JSON stream, and the other is not")
+    pending = Pending(origin.parts(of_json=of_json), of_json=of_json)
+    copied, progress = Copied("messages" if of_json else "bytes"), Progress()
+    counted: Callable[[Sequence[bytes]], int] = len if of_json else lambda parts: sum(map(len, parts))
+
+    def compare() -> None:
+        for found in target.found(of_json=of_json):
+            pending.drop(found)
+            copied.found += counted(found)
+            progress.show(f"{copied.found:,} {copied.unit} were there")
+
+    compare()
+    while messages := pending.next():
+        if target.write(messages, of_json=of_json):
+            pending.drop(messages)
+            copied.count += counted(messages)
+            copied.bytes += sum(map(len, messages))
+            progress.show(f"{copied.count:,} {copied.unit} copied ({size(copied.bytes)})")
+        else:
+            compare()
+    if origin.closed or isinstance(target, FileTarget):
+        target.close()
+    progress.show("", now=True)
+    return copied

@@ -1,0 +1,138 @@
+"""`tidemark cp`: a copy goes on after any break, and each message is there once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.conformance.servers import Server, own_environment, running, tidemark_server
+from tidemark.client import Stream, blocking
+from tidemark.ops import transfer
+from tidemark.ops.cli import main
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tidemark_server("asgi", tmp_path_factory.mktemp("cp"))) as made:
+        yield made
+
+
+class Killed(BaseException):
+    """The process ends here, at once."""
+
+
+class BreakingTransport(httpx.HTTPTransport):
+    """Loses requests and answers of the copy's appends, and ends the process around them. What was on its
+    way then lands before a later append, or before the target is read."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._chance, self._late = chance, list[httpx.Request]()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._late and self._chance.random() < 0.4:
+            super().handle_request(self._late.pop()).read()
+        if request.method != "POST":
+            return super().handle_request(request)
+        fate = self._chance.choice(["lost", "unanswered", "killed before", "killed after", "", "", ""])
+        if fate == "killed before":
+            self._late.append(request)
+            raise Killed
+        if fate == "lost":
+            raise httpx.ConnectError("no connection")
+        response = super().handle_request(request)
+        if fate:
+            response.read()
+            raise httpx.ReadError("no answer") if fate == "unanswered" else Killed
+        return response
+
+
+def run(server: Server, *arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["--url", server.base_url, "cp", *arguments], input=stdin)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
+def test_a_copy_that_is_killed_and_begun_again_has_each_message_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, content_type: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    source = Stream.create(f"{server.base_url}/v1/stream/{seed}/{content_type}", content_type=content_type)
+    parts: list[Any] = [chance.randbytes(chance.randrange(1, 400)) for _ in range(60)]
+    if content_type == "application/json":
+        parts = [{"n": number, "text": part.hex()} for number, part in enumerate(parts)]
+    for part in parts:
+        source.append(part)
+    source.close()
+    monkeypatch.setattr(transfer, "_REQUEST_BYTES", 700)
+    kills, ended, target = 0, None, f"copy/{seed}/{content_type}"
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with httpx.Client(transport=BreakingTransport(chance)) as client:
+        monkeypatch.setattr(blocking, "_shared_client", lambda: client)
+        while ended is None:
+            try:
+                ended = run(server, source.url, target)
+            except Killed:
+                kills += 1
+    assert (ended.exit_code, kills > 3) == (0, True), ended.output
+    monkeypatch.undo()
+    copy = Stream(f"{server.base_url}/v1/stream/{target}").read()
+    assert copy.messages == parts if content_type == "application/json" else copy.data == b"".join(parts)
+    assert copy.closed
+    again = run(server, source.url, target, "--json")
+    assert json.loads(again.stdout) | {"found": 0} == {
+        "unit": "messages" if content_type == "application/json" else "bytes",
+        "count": 0,
+        "found": 0,
+        "bytes": 0,
+        "closed": True,
+    }
+
+
+def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server, tmp_path: Path) -> None:
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(500))
+    (tmp_path / "in.jsonl").write_bytes(lines)
+    assert run(server, f"file:{tmp_path}/in.jsonl", "files/1").stdout == "500 messages copied; 0 were there\n"
+    (tmp_path / "out").write_bytes(lines[:95])  # cut off inside a line
+    assert run(server, "files/1", f"file:{tmp_path}/out").stdout == "490 messages copied; 10 were there\n"
+    assert (tmp_path / "out").read_bytes() == lines
+    more = run(server, "-", "files/1", stdin=lines + b"7\n")
+    assert more.stdout == "1 messages copied; 500 were there\n"
+    assert run(server, "files/1", "-").stdout_bytes == lines + b"7\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-", "other"), "the target does not begin with the source's data"),
+        (("other", "other"), "the same stream"),
+        (("none", "other"), "there is no such stream: none"),
+        (("./no-file", "other"), "No such file"),
+        (("-", "-"), "one of SOURCE and TARGET is a stream"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, ...], said: str) -> None:
+    run(server, "-", "other", stdin=b"high tide")
+    refused = run(server, *arguments, stdin=b"high water, and more")
+    assert said in refused.output
+    assert refused.exit_code in {1, 2}
+
+
+def test_a_copy_that_follows_ends_with_its_source(server: Server) -> None:
+    source = Stream.create(f"{server.base_url}/v1/stream/followed", content_type="text/plain")
+    source.append("high")
+    command = [sys.executable, "-m", "tidemark.ops.cli", "cp", source.url, "-", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) as copy:
+        assert copy.stdout is not None
+        assert copy.stdout.read(4) == b"high"
+        source.close(" tide")
+        assert copy.communicate()[0] == b" tide"
