@@ -23,7 +23,6 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import MAX_ID_LENGTH, Claim, ProducerState
 from tidemark.protocol.tail import (
-    EMPTY,
     MOST_PRODUCERS,
     RECENT_PRODUCERS,
     RECENT_PRODUCERS_BYTES,
@@ -118,7 +117,7 @@ class Model:
 class Stream:
     """A tail, and the items of the producers it no longer carries."""
 
-    tail: Tail = EMPTY
+    tail: Tail = field(default_factory=Tail)
     items: dict[str, ProducerState] = field(default_factory=dict)
     stored: bytes = b""
     lengths: tuple[int, ...] = ()

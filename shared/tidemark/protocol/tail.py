@@ -51,9 +51,6 @@ class Tail:
         return None
 
 
-EMPTY: Final = Tail()
-
-
 def room_for(
     producers: Sequence[ProducerState], latest: ProducerState, *, is_back: bool, at_once: int
 ) -> int:
