@@ -8,7 +8,6 @@ expects.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import importlib.util
 import itertools
 import json
@@ -19,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,6 +31,7 @@ MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 
 Handler = Callable[[Any, Any], Any]
+_Job = tuple[bytes, "LambdaContext", Future[bytes]]
 _serial = itertools.count()
 #: The environment variables are the process's own while a module is loaded.
 _loading = threading.Lock()
@@ -129,36 +130,6 @@ def call_handler(function: Function, handler: Handler, payload: bytes, context: 
     return serialised
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    payload: bytes
-    context: LambdaContext
-    result: concurrent.futures.Future[bytes]
-
-
-class _Environment(threading.Thread):
-    """One thread with one event loop. It ends when it is given no job but None."""
-
-    def __init__(self, function: Function, handler: Handler) -> None:
-        super().__init__(name=f"environment of {function.name}", daemon=True)
-        self.function = function
-        self.handler = handler
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-
-    def run(self) -> None:
-        with _event_loop():
-            while (job := self.jobs.get()) is not None:
-                self._run(job)
-
-    def _run(self, job: _Job) -> None:
-        try:
-            response = call_handler(self.function, self.handler, job.payload, job.context)
-        except InvocationFailed as error:
-            job.result.set_exception(error)
-        else:
-            job.result.set_result(response)
-
-
 @contextmanager
 def _event_loop() -> Iterator[None]:
     """An event loop that is the thread's own, but does not run."""
@@ -177,49 +148,48 @@ def _load_beside_event_loop(function: Function) -> Handler:
 
 
 class Environments:
-    """The environments of one function, made as they are needed. Raises FunctionNotLoaded when it is made."""
+    """The environments of one function, made as they are needed: threads with an event loop each. Raises
+    FunctionNotLoaded when it is made."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
         # In a thread of its own, beside an event loop: so it will run as well.
-        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        with ThreadPoolExecutor(1) as executor:
             self._handler = executor.submit(_load_beside_event_loop, function).result()
-        self._idle: list[_Environment] = []
-        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
         self._closed = False
 
-    def invoke(self, payload: bytes) -> concurrent.futures.Future[bytes]:
+    def invoke(self, payload: bytes) -> Future[bytes]:
         """The future fails with InvocationFailed.
 
         Whoever stops waiting for it cancels nothing: the function goes on until it has finished.
         """
-        with self._lock:
-            environment = self._idle.pop() if self._idle else None
-        if environment is None:
-            environment = _Environment(self.function, self._handler)
-            environment.start()
-        result: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        if not self._idle.acquire(blocking=False):
+            name = f"environment of {self.function.name}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        result: Future[bytes] = Future()
         result.set_running_or_notify_cancel()
-        result.add_done_callback(lambda done: self._put_back(environment, done))
-        environment.jobs.put(_Job(payload, make_context(self.function), result))
+        self._jobs.put((payload, make_context(self.function), result))
         return result
 
     def close(self) -> None:
-        """Those that are idle end now, the others after what they are doing."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for environment in idle:
-            environment.jobs.put(None)
+        """Environments that are idle end now, the others after what they are doing."""
+        self._closed = True
+        self._jobs.put(None)
 
-    def _put_back(self, environment: _Environment, done: concurrent.futures.Future[bytes]) -> None:
-        error = done.exception()
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                self._idle.append(environment)
-        if closed:
-            # It failed because the engines are gone.
-            environment.jobs.put(None)
-        elif error is not None:
-            report_failure(error)
+    def _run(self) -> None:
+        with _event_loop():
+            while (job := self._jobs.get()) is not None:
+                payload, context, result = job
+                try:
+                    response = call_handler(self.function, self._handler, payload, context)
+                except InvocationFailed as error:
+                    if not self._closed:  # Else it failed because the engines are gone.
+                        report_failure(error)
+                    self._idle.release()
+                    result.set_exception(error)
+                else:
+                    self._idle.release()
+                    result.set_result(response)
+        self._jobs.put(None)  # For the next one.
