@@ -17,6 +17,7 @@ import click
 from tidemark import __version__
 from tidemark.client import NotFound, Stream
 from tidemark.client.chunks import is_json
+from tidemark.ops.bench import bench
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
@@ -337,7 +338,8 @@ def append(
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
 
 
-main.add_command(cp)
+for _command in (bench, cp):
+    main.add_command(_command)
 
 
 @main.command()

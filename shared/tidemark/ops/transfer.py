@@ -130,7 +130,7 @@ class Copied:
     bytes: int = 0
 
 
-class Progress:
+class ProgressLine:
     """One line on a terminal, which is wiped for the result."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -
     if of_json != is_json(origin.content_type) and isinstance(origin, StreamSource):
         raise click.ClickException("one of the two is a JSON stream, and the other is not")
     pending = Pending(origin.parts(of_json=of_json), of_json=of_json)
-    copied, progress = Copied("messages" if of_json else "bytes"), Progress()
+    copied, progress = Copied("messages" if of_json else "bytes"), ProgressLine()
     counted: Callable[[Sequence[bytes]], int] = len if of_json else lambda parts: sum(map(len, parts))
 
     def compare() -> None:
