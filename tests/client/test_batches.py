@@ -15,6 +15,7 @@ from tidemark.client import errors
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
 from tidemark.client.core import Protocol
 from tidemark.client.exchange import Lost, Reply, Request, Retry
+from tidemark.protocol.errors import OutcomeUnknown
 
 LOST = Lost("ReadError")
 RETRY = Retry(max_retries=3)
@@ -185,9 +186,10 @@ def test_a_close_whose_answer_was_lost_may_find_the_stream_closed_by_itself() ->
         stopped.check()
 
 
+@pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, OutcomeUnknown.message.encode())])
 @pytest.mark.parametrize("answer_first", [False, True])
 def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_behind_it(
-    *, answer_first: bool
+    unknown: Reply | Lost, *, answer_first: bool
 ) -> None:
     """A closed stream does not say that it has the batch; the answer to the close says so."""
     server, made = Server(), batches("application/json", max_batch_messages=1)
@@ -200,7 +202,7 @@ def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_b
     lost, last = taken(made), taken(made)
     server.answer(made.request(lost))
     answer = server.answer(made.request(last))
-    made.answered(lost, LOST, 0.0)
+    made.answered(lost, unknown, 0.0)
     if answer_first:
         made.answered(last, answer, 0.0)
     else:

@@ -18,6 +18,8 @@ from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, r
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
+#: In the answer of a server that does not know whether a write landed.
+_UNKNOWN: Final = b"outcome is unknown"
 _log: Final = logging.getLogger("tidemark.client")
 
 
@@ -125,18 +127,20 @@ def passing(reply: Reply | Lost) -> bool:
 
 def not_carried_out(reply: Reply | Lost) -> bool:
     """The server says that a write failed, or cannot have got it. 502 and 504 come from a proxy that does not
-    know."""
+    know, and Tidemark says so of a 503 where its storage did not answer."""
     if isinstance(reply, Lost):
         return not reply.sent
-    return reply.status in {429, 500, 503}
+    return reply.status in {429, 500, 503} and _UNKNOWN not in reply.body
 
 
 def failure(request: Request, reply: Reply | Lost) -> StreamError:
+    writes = request.method not in {"GET", "HEAD"}
     if isinstance(reply, Reply):
-        return refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
-    if request.method in {"GET", "HEAD"} or not reply.sent:
-        return Unreachable(f"{request.what}: {reply.reason}")
-    return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+        refused = refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
+        return UnconfirmedWrite(str(refused)) if writes and _UNKNOWN in reply.body else refused
+    if writes and reply.sent:
+        return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+    return Unreachable(f"{request.what}: {reply.reason}")
 
 
 def warn_of_retry(request: Request, reply: Reply | Lost) -> None:
