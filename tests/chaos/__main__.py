@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from tests.chaos.report import final_table, keep, verdict_lines
 def main() -> int:
     """0 where nothing is wrong, 1 where something is, 2 where the campaign cannot run here."""
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    logging.getLogger("tidemark.client").setLevel(logging.ERROR)  # It tells what it tries again.
     wish = _wish()
     folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     disk = open_disk(folder / "disk")

@@ -22,6 +22,7 @@ from tests.chaos.hurried import PACK_AFTER_SECONDS, RECLAIM_MS
 from tests.chaos.judge import judge
 from tests.chaos.lifecycles import Closer, Forker, Lifecycle, Recreator
 from tests.chaos.logs import server_log_violations
+from tests.chaos.python_client import PythonClient
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
 from tests.chaos.recording import StreamHistory, Violation
 from tests.chaos.report import Totals, progress_line
@@ -70,6 +71,7 @@ LIVES: Final[tuple[tuple[type[Lifecycle], str, int], ...]] = (
     (Forker, "fork", 2),
     (BucketKeeper, "bucket", 2),
     (Snapshotter, "folded", 3),
+    (PythonClient, "client", 2),
 )
 
 #: A campaign that lasts longer must have packs in the end.
