@@ -18,6 +18,7 @@ Part = dict[str, Any]
 
 _OFFSET: Final = r"^[0-9]{16}$"
 _TEXT: Final = {"type": "string"}
+_URL: Final = {"type": "string", "format": "uri-reference"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _INSTANT: Final = {"type": "string", "format": "date-time"}
 _TRUE: Final = {"type": "string", "enum": ["true"]}
@@ -41,7 +42,7 @@ HEADERS: Final[dict[str, Part]] = {
         ("Cache-Control", "What caches may do (§10). `private` unless everybody may read.", _TEXT),
         ("Accept-Encoding", "Content codings that a request's body may have: none.", _one_of("identity")),
         ("ETag", "Of a page: names its bytes. Of HEAD and of writes: names the tail, for `If-Match`.", _TEXT),
-        ("Location", "The new stream's URL.", {"type": "string", "format": "uri"}),
+        ("Location", "The new stream's URL; where a redirect leads.", _URL),
         ("Producer-Epoch", "The producer's present epoch.", _COUNT),
         ("Producer-Expected-Seq", "The sequence number that is next.", _COUNT),
         ("Producer-Received-Seq", "The sequence number that came.", _COUNT),
