@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -243,6 +244,24 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     assert b"404" in run(server, "delete", stream, status=1)
     run(server, "delete", stream, "--missing-ok")
     assert b"Exit codes: 0" in run(server, "--help")
+
+
+@pytest.mark.parametrize("data", [b'{"a": 1}', b"x" * 4_194_305], ids=["small", "uploaded"])
+def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Server, data: bytes) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:8]}"
+    httpx.put(server.base_url + bucket).raise_for_status()
+    run(server, "append", f"{bucket}/doc", "--create", "text/plain", stdin=b"high tide")
+    at = f"{4:016}"
+    run(server, "fork", f"{bucket}/doc", f"{bucket}/early", "--at", at)
+    assert run(server, "cat", f"{bucket}/early") == b"high"
+    arguments = ("--at", f"{9:016}", "--content-type", "text/x-folded")
+    run(server, "snapshot", "publish", f"{bucket}/doc", *arguments, stdin=data)
+    assert run(server, "snapshot", "get", f"{bucket}/doc") == data
+    [told] = values(run(server, "snapshot", "get", f"{bucket}/doc", "--json"))
+    assert told == {"offset": f"{9:016}", "content_type": "text/x-folded", "bytes": len(data)}
+    assert run(server, "cat", f"{bucket}/doc") == b"", "the rest is no longer retained"
+    assert b"404" in run(server, "snapshot", "get", f"{bucket}/none", status=1)
+    assert b"two servers" in run(server, "fork", f"{bucket}/doc", "http://127.0.0.1:1/x/y", status=2)
 
 
 @pytest.mark.parametrize(

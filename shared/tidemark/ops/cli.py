@@ -21,6 +21,7 @@ from tidemark.ops.bench import bench
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
+from tidemark.ops.snapshots import fork, snapshot
 from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
 from tidemark.ops.transfer import cp
 from tidemark.protocol.errors import ProtocolError
@@ -338,7 +339,7 @@ def append(
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
 
 
-for _command in (bench, cp):
+for _command in (bench, cp, fork, snapshot):
     main.add_command(_command)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from tidemark.client import MalformedReply, Retry, Stream
 from tidemark.client.blocking import BlockingDriver
-from tidemark.client.exchange import Request, Steps, exchange
+from tidemark.client.exchange import Reply, Request, Steps, exchange
 
 T = TypeVar("T")
 
@@ -45,14 +45,24 @@ class RemoteServer:
     def run(self, steps: Steps[T]) -> T:
         return BlockingDriver(None, self.headers, {}).run(steps)
 
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Reply:
+        request = Request(method, self.url.rstrip("/") + path, headers or {}, params or {}, body)
+        return self.run(exchange(request, PATIENCE))
+
     def get(self, path: str, **query: str) -> Any:
         """The JSON of an answer."""
-        request = Request("GET", self.url.rstrip("/") + path, params=query)
-        body = self.run(exchange(request, PATIENCE)).body
+        body = self.ask("GET", path, params=query).body
         try:
             return json.loads(body)
         except ValueError as wrong:
-            raise MalformedReply(f"{request.what}: the answer is not JSON; is this a Tidemark?") from wrong
+            raise MalformedReply(f"GET {path}: the answer is not JSON; is this a Tidemark?") from wrong
 
     def pages(self, path: str, name: str, **query: str) -> Iterator[dict[str, Any]]:
         """Everything that a listing lists."""
