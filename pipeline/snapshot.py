@@ -21,13 +21,13 @@ from typing import Any
 from tidemark.spark.job import (
     Job,
     JobFailed,
-    above_zero,
+    add_consumers,
     add_subscription,
-    parse_consumer,
+    add_tasks,
+    consumers_progress,
     parser_for,
     read_options,
     run,
-    taken_by,
 )
 
 NAME = "snapshot"
@@ -46,11 +46,9 @@ def parser() -> argparse.ArgumentParser:
         "--on-error", choices=("skip", "fail"), default="fail", help="for a message that does not fold"
     )
     limits = made.add_mutually_exclusive_group(required=True)
-    limits.add_argument("--consumer", action="append", metavar="NAME=CHECKPOINT", help="may be repeated")
+    add_consumers(limits)
     limits.add_argument("--no-consumer", action="store_true", help="nobody else needs the messages")
-    made.add_argument(
-        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
-    )
+    add_tasks(made)
     made.add_argument("--dry-run", metavar="DIR", help="write the folds there as JSON instead of publishing")
     return made
 
@@ -69,14 +67,13 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
         find_fold(given.fold, given.key)
     except UnknownFold as fault:
         raise JobFailed(str(fault)) from fault
-    consumers = [parse_consumer(text) for text in given.consumer or []]
     plan = SnapshotPlan(
         connection=options.connection,
         publish_to=published_by(options.connection, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
-        consumers=tuple(taken_by(spark, checkpoint) for _, checkpoint in consumers),
+        consumers=tuple(taken for _, taken in consumers_progress(spark, given)),
         dry_run=bool(given.dry_run),
     )
     reader = connect(options.connection)

@@ -22,16 +22,16 @@ from typing import Any
 from tidemark.spark.job import (
     Job,
     JobFailed,
+    add_consumers,
     add_lake,
     add_subscription,
+    consumers_progress,
     open_lake,
-    parse_consumer,
     parser_for,
     read_options,
     require_no_archive,
     run,
     subscribed,
-    taken_by,
 )
 
 NAME = "stats"
@@ -55,9 +55,7 @@ TABLE = (
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    made.add_argument(
-        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
-    )
+    add_consumers(made)
     made.add_argument("--archive", help="directory that the archive job writes, to count there; or a table:")
     add_lake(made)
     made.add_argument(
@@ -80,8 +78,7 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
         require_no_archive(spark, given.state, "--state")
     if given.state and not (given.archive or given.iceberg):
         raise JobFailed("--state needs --archive or --iceberg: streams themselves are counted anew each time")
-    named = [parse_consumer(text) for text in given.consumer]
-    consumers = {name: taken_by(spark, checkpoint) for name, checkpoint in named}
+    consumers = dict(consumers_progress(spark, given))
     options = parse_read_options(read_options(given), streaming=False)
     heads = load_heads(options, connect(options.connection)) if consumers else {}
     if given.archive or given.iceberg:

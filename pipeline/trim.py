@@ -18,16 +18,16 @@ from typing import Any
 from tidemark.spark.job import (
     Job,
     JobFailed,
-    above_zero,
+    add_consumers,
     add_lake,
     add_subscription,
+    add_tasks,
+    consumers_progress,
     open_lake,
-    parse_consumer,
     parser_for,
     read_options,
     run,
     subscribed,
-    taken_by,
 )
 
 NAME = "trim"
@@ -44,12 +44,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--days", type=float, help="look no further back in the table than so many days; less is read"
     )
-    made.add_argument(
-        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
-    )
-    made.add_argument(
-        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
-    )
+    add_consumers(made)
+    add_tasks(made)
     made.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
     return made
 
@@ -67,7 +63,7 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
         raise JobFailed("trim works on the table of the streams: give --table in place of --url")
     if given.days is not None and given.days <= 0:
         raise JobFailed(f"--days must be above 0, got {given.days:g}")
-    consumers = tuple(taken_by(spark, parse_consumer(text)[1]) for text in given.consumer)
+    consumers = tuple(taken for _, taken in consumers_progress(spark, given))
     plan = TrimPlan(options.connection, consumers, dry_run=given.dry_run)
     now = datetime.now(UTC)
     since = now - timedelta(days=given.days) if given.days is not None else None

@@ -31,7 +31,7 @@ from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.readers import connect
 from tidemark.spark.writer.manifest import Manifest
-from tidemark.spark.writer.publish import Publication, publish_here
+from tidemark.spark.writer.publish import Publication, publish
 from tidemark.spark.writer.staging import connect_staging
 from tidemark.spark.writer.writers import make_write
 
@@ -84,17 +84,16 @@ def stage(directory: str, rows: int, streams: int) -> None:
     assert manifest.rows == rows
     taken, one_at_a_time = [0], threading.Lock()
 
-    def append(_stream: str, _type: Any, bodies: Iterator[bytes], *_: Any) -> None:
+    def append(_publication: Publication, bodies: Iterator[bytes]) -> None:
         for body in bodies:
             with one_at_a_time:
                 taken[0] += bool(body)
 
     nobody: Any = SimpleNamespace(append=append)
     publications = [
-        Publication(stream, write.content_type, tuple(runs), "p", 0)
-        for stream, runs in manifest.by_stream().items()
+        Publication(stream, write.content_type, runs, "p", 0) for stream, runs in manifest.by_stream().items()
     ]
-    publish_here(nobody, connect_staging(write.options), publications)
+    publish(nobody, connect_staging(write.options), publications)
     assert taken[0] == sum(run.appends for run in manifest.runs)
 
 

@@ -19,7 +19,7 @@ from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.http_client import HttpClient
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.writer.publish import connect_publisher
+from tidemark.spark.writer.publish import Publication, connect_publisher
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {
@@ -114,7 +114,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     publisher = connect_publisher(options.connection)
     for number in range(2 * RECENT_PRODUCERS):
         kind = parse_content_type(json["Content-Type"])
-        publisher.append("in", kind, iter([b"1"]), f"p{number % 12}", number)
+        publisher.append(Publication("in", kind, (), f"p{number % 12}", number), iter([b"1"]))
     judge(recorded, world)
 
 

@@ -131,57 +131,27 @@ SLOW_START: Final = "Python worker failed to connect back"
 #: An error of AWS as boto3 words it.
 _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 
-_BY_NAME: Final = {
-    "AnalysisException": Exit.YOUR_INPUT,
-    "BadOffset": Exit.YOUR_INPUT,
-    "BadRow": Exit.YOUR_INPUT,
-    "ForeignBatch": Exit.YOUR_INPUT,
-    "FormatTooNew": Exit.YOUR_INPUT,
-    "InvalidOptions": Exit.YOUR_INPUT,
-    "JobFailed": Exit.YOUR_INPUT,
-    "MissingStream": Exit.YOUR_INPUT,
-    "NoCatalog": Exit.YOUR_INPUT,
-    "NoCheckpoint": Exit.YOUR_INPUT,
-    "NoLakeTable": Exit.YOUR_INPUT,
-    "NoTimes": Exit.YOUR_INPUT,
-    "ReusedId": Exit.YOUR_INPUT,
-    "StorageMissing": Exit.YOUR_INPUT,
-    "ForbiddenHttpFault": Exit.YOUR_RIGHTS,
-    "NoCredentialsError": Exit.YOUR_RIGHTS,
-    "StorageForbidden": Exit.YOUR_RIGHTS,
-    "DataLoss": Exit.DATA_LOST,
-    "RetryableHttpFault": Exit.TRY_AGAIN,
-    "StorageOutOfReach": Exit.TRY_AGAIN,
-    "StorageSlow": Exit.TRY_AGAIN,
-    # Python's and Java's own, of paths that the user has given.
-    "FileNotFoundError": Exit.YOUR_INPUT,
-    "FileNotFoundException": Exit.YOUR_INPUT,
-    "IsADirectoryError": Exit.YOUR_INPUT,
-    "NotADirectoryError": Exit.YOUR_INPUT,
-    "SparkClassNotFoundException": Exit.YOUR_INPUT,
-    "UnsupportedFileSystemException": Exit.YOUR_INPUT,
-    "AccessControlException": Exit.YOUR_RIGHTS,
-    "AccessDeniedException": Exit.YOUR_RIGHTS,
-    "PermissionError": Exit.YOUR_RIGHTS,
-    "ConnectException": Exit.TRY_AGAIN,
-    "ConnectionError": Exit.TRY_AGAIN,
-    "SocketException": Exit.TRY_AGAIN,
-    "SocketTimeoutException": Exit.TRY_AGAIN,
-    "UnknownHostException": Exit.TRY_AGAIN,
-    WORKER_DIED: Exit.TRY_AGAIN,
+#: Classes of errors: ours, and Python's and Java's own of paths and hosts that the user has given.
+_CLASSES: Final = {
+    Exit.YOUR_INPUT: "AnalysisException BadOffset BadRow ForeignBatch FormatTooNew InvalidOptions JobFailed"
+    " MissingStream NoCatalog NoCheckpoint NoLakeTable NoTimes ReusedId StorageMissing FileNotFoundError"
+    " FileNotFoundException IsADirectoryError NotADirectoryError SparkClassNotFoundException"
+    " UnsupportedFileSystemException",
+    Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
+    " AccessDeniedException PermissionError",
+    Exit.TRY_AGAIN: "RetryableHttpFault StorageOutOfReach StorageSlow ConnectException ConnectionError"
+    f" SocketException SocketTimeoutException UnknownHostException {WORKER_DIED}",
+    Exit.DATA_LOST: "DataLoss",
 }
-_BY_AWS_CODE: Final = {
-    "NoSuchBucket": Exit.YOUR_INPUT,
-    "NoSuchKey": Exit.YOUR_INPUT,
-    "ResourceNotFoundException": Exit.YOUR_INPUT,
-    "403": Exit.YOUR_RIGHTS,
-    "AccessDenied": Exit.YOUR_RIGHTS,
-    "AccessDeniedException": Exit.YOUR_RIGHTS,
-    "ExpiredToken": Exit.YOUR_RIGHTS,
-    "InvalidAccessKeyId": Exit.YOUR_RIGHTS,
-    "SignatureDoesNotMatch": Exit.YOUR_RIGHTS,
-    "SlowDown": Exit.TRY_AGAIN,
+_BY_CLASS: Final = {name: code for code, names in _CLASSES.items() for name in names.split()}
+#: Codes of AWS, as boto3 tells them.
+_AWS_CODES: Final = {
+    Exit.YOUR_INPUT: "NoSuchBucket NoSuchKey ResourceNotFoundException",
+    Exit.YOUR_RIGHTS: "403 AccessDenied AccessDeniedException ExpiredToken InvalidAccessKeyId"
+    " SignatureDoesNotMatch",
+    Exit.TRY_AGAIN: "SlowDown",
 }
+_BY_AWS_CODE: Final = {name: code for code, names in _AWS_CODES.items() for name in names.split()}
 
 
 def repeat_slow_start(run: Callable[[], T], seconds: float, tell: Callable[[str], None]) -> T:
@@ -218,7 +188,7 @@ def _code_of(name: str, text: str) -> Exit | None:
     if text.startswith("[FAILED_READ_FILE"):
         return Exit.YOUR_INPUT
     aws = _AWS.search(text)
-    return _BY_AWS_CODE.get(aws[1]) if aws else _BY_NAME.get(name.rpartition(".")[2])
+    return _BY_AWS_CODE.get(aws[1]) if aws else _BY_CLASS.get(name.rpartition(".")[2])
 
 
 def _without_class(name: str, text: str, fault: BaseException) -> str:

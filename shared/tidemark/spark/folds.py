@@ -22,6 +22,7 @@ from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers import connect
+from tidemark.spark.readers.columns import arrow_schema
 from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
 from tidemark.spark.snapshots import SnapshotRefused, SnapshotStore, connect_snapshots
 
@@ -196,17 +197,7 @@ RESULT_SCHEMA: Final = (
     "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, skipped_first STRING, "
     "detail STRING"
 )
-_RESULT: Final = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("outcome", pa.string()),
-        ("offset", pa.string()),
-        ("messages", pa.int64()),
-        ("skipped", pa.int64()),
-        ("skipped_first", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
+_RESULT: Final = arrow_schema(RESULT_SCHEMA)
 _PARTITION_BYTES: Final = 1 << 40
 
 #: The outcome for a stream.

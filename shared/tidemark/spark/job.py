@@ -102,12 +102,28 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
-def parse_consumer(text: str) -> tuple[str, str]:
-    """A streaming query as `--consumer` names it: NAME=CHECKPOINT. Raises JobFailed."""
-    name, equals, checkpoint = text.partition("=")
-    if not (name and equals and checkpoint):
-        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
-    return name, checkpoint
+def add_consumers(parser: Any) -> None:
+    """To a parser, or to a group of its arguments."""
+    parser.add_argument(
+        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
+    )
+
+
+def add_tasks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
+    )
+
+
+def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE") -> list[tuple[str, str]]:
+    """What an argument that may be repeated says. Raises JobFailed."""
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise JobFailed(f"{argument} must look like {wanted}, got {text!r}")
+        pairs.append((name, value))
+    return pairs
 
 
 def is_remote() -> bool:
@@ -123,13 +139,15 @@ def require_driver(what: str) -> None:
         raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
 
 
-def taken_by(spark: Any, checkpoint: str) -> Any:
-    """How far this checkpoint's query has come. Raises JobFailed."""
+def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Any]]:
+    """The streaming queries that `--consumer` names, and how far each has come. Raises JobFailed."""
     from tidemark.spark.progress import NoCheckpoint, taken_progress
 
-    require_driver("--consumer reads a checkpoint: it")
+    named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
+    if named:
+        require_driver("--consumer reads a checkpoint: it")
     try:
-        return taken_progress(spark, checkpoint)
+        return [(name, taken_progress(spark, checkpoint)) for name, checkpoint in named]
     except NoCheckpoint as fault:
         raise JobFailed(str(fault)) from fault
 
@@ -142,13 +160,9 @@ def connection_options(given: argparse.Namespace) -> dict[str, str]:
         "table": given.table,
         "blobBucket": given.blob_bucket,
     }
-    options = {name: value for name, value in named.items() if value}
-    for text in given.option:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise JobFailed(f"--option must look like NAME=VALUE, got {text!r}")
-        options[name] = value
-    return options
+    return {name: value for name, value in named.items() if value} | dict(
+        parse_pairs("--option", given.option)
+    )
 
 
 def read_options(given: argparse.Namespace) -> dict[str, str]:
@@ -215,12 +229,7 @@ def open_lake(given: argparse.Namespace) -> Any:
 
     if "." not in given.iceberg:
         raise JobFailed(f"--iceberg must look like NAMESPACE.TABLE, got {given.iceberg!r}")
-    properties = {}
-    for text in given.catalog_property:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise JobFailed(f"--catalog-property must look like NAME=VALUE, got {text!r}")
-        properties[name] = value
+    properties = dict(parse_pairs("--catalog-property", given.catalog_property))
     return LakeTable(given.catalog, properties, given.iceberg)
 
 

@@ -54,6 +54,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "value": BinaryType(),
     "bytes": LongType(),
 }
+_SPARK_TYPES: Final = {"position": "INT", "time": "TIMESTAMP", "value": "BINARY", "bytes": "BIGINT"}
 SCHEMA: Final = Schema(
     *(NestedField(number, name, _TYPES.get(name, StringType())) for number, name in enumerate(EXPRESSIONS, 1))
 )
@@ -65,11 +66,7 @@ _PARTITIONS: Final = PartitionSpec(
 _PROPERTIES: Final = {"commit.retry.num-retries": "0"}
 _TRIES: Final = 20
 #: As Spark reads the files: by name, whatever columns a file has.
-SPARK_SCHEMA: Final = (
-    "bucket STRING, stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT, "
-    "time TIMESTAMP, content_type STRING, value BINARY, bytes BIGINT, key STRING"
-)
-
+SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'STRING')}" for name in EXPRESSIONS)
 
 #: Streams that are closed, in a table of its own beside that of the messages: closing brings no message.
 CLOSED_SCHEMA: Final = Schema(
@@ -189,11 +186,22 @@ class LakeTable:
 
     def expire(self, before: datetime) -> tuple[int, int]:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
-        return expire(self.load(), before)
+        return _expire(self.load(), before)
 
     def remove_orphans(self, before: datetime) -> int:
-        """Delete the data files that no snapshot has, if they are older. How many."""
-        return remove_orphans(self.load(), before)
+        """Delete the data files that no snapshot has, if they are older: runs that were killed left them. One
+        that is younger may be of a run that has not committed yet. How many."""
+        table = self.load()
+        scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.location()}/data")
+        files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, authority)
+        found = files.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
+        # The files were listed before this refresh, so a file committed meanwhile counts as used.
+        used = {PyArrowFileIO.parse_location(path)[2] for path in _all_files(table.refresh())}
+        old = (each.path for each in found if each.is_file and each.mtime < before)
+        orphans = [path for path in old if path not in used]
+        for path in orphans:
+            files.delete_file(path)
+        return len(orphans)
 
     @property
     def rows(self) -> int:
@@ -273,7 +281,7 @@ class LakeTable:
             rows = table.scan().to_arrow().group_by(CLOSED_SCHEMA.column_names).aggregate([])
             with suppress(CommitFailedException):
                 table.overwrite(rows)
-        expire(self._catalog.load_table(self._closed), before)
+        _expire(self._catalog.load_table(self._closed), before)
 
     @property
     def _closed(self) -> str:
@@ -359,8 +367,7 @@ def _files_of(table: Table, query: str, batch: int) -> list[str]:
     return []
 
 
-def expire(table: Table, before: datetime) -> tuple[int, int]:
-    """Forget snapshots that are older, and delete the files that only they had. How many of each."""
+def _expire(table: Table, before: datetime) -> tuple[int, int]:
     snapshots, files = len(table.snapshots()), _all_files(table)
     table.maintenance.expire_snapshots().older_than(before).commit()
     table.refresh()
@@ -368,20 +375,6 @@ def expire(table: Table, before: datetime) -> tuple[int, int]:
     for path in unused:
         table.io.delete(path)
     return snapshots - len(table.snapshots()), len(unused)
-
-
-def remove_orphans(table: Table, before: datetime) -> int:
-    """Delete the data files that no snapshot has, if they are older: runs that were killed left them. One
-    that is younger may be of a run that has not committed yet. How many."""
-    scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.location()}/data")
-    files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, authority)
-    found = files.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
-    # The files were listed before this refresh, so a file committed meanwhile counts as used.
-    used = {PyArrowFileIO.parse_location(path)[2] for path in _all_files(table.refresh())}
-    orphans = [each.path for each in found if each.is_file and each.mtime < before and each.path not in used]
-    for path in orphans:
-        files.delete_file(path)
-    return len(orphans)
 
 
 def _all_files(table: Table) -> set[str]:

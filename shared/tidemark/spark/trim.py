@@ -25,6 +25,7 @@ from tidemark.service.retention import check_may_trim, trim_below
 from tidemark.spark.http_client import retry
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
+from tidemark.spark.readers.columns import arrow_schema
 from tidemark.spark.readers.port import Head, Position
 from tidemark.spark.storage import connect_to_write
 
@@ -36,9 +37,7 @@ GONE: Final = "gone"
 KEPT: Final = "kept"
 
 RESULT_SCHEMA: Final = "stream STRING, outcome STRING, bytes BIGINT, detail STRING"
-_RESULT: Final = pa.schema(
-    [("stream", pa.string()), ("outcome", pa.string()), ("bytes", pa.int64()), ("detail", pa.string())]
-)
+_RESULT: Final = arrow_schema(RESULT_SCHEMA)
 
 
 @dataclass(frozen=True)

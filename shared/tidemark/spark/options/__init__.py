@@ -65,22 +65,23 @@ class GivenOptions:
             raise InvalidOptions(self.faults)
 
 
-def parse_size(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError(f"must be a whole number of bytes above 0, got {text!r}")
+def parse_whole(text: str, what: str, least: int = 0) -> int:
+    """`what` says in an error what it must be."""
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise ValueError(f"must be {what}, got {text!r}")
     return int(text)
+
+
+def parse_size(text: str) -> int:
+    return parse_whole(text, "a whole number of bytes above 0", 1)
 
 
 def parse_seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"must be a whole number of seconds, got {text!r}")
-    return int(text)
+    return parse_whole(text, "a whole number of seconds")
 
 
 def parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError(f"must be a whole number of messages above 0, got {text!r}")
-    return int(text)
+    return parse_whole(text, "a whole number of messages above 0", 1)
 
 
 def parse_duration(text: str) -> float:

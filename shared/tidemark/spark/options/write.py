@@ -18,6 +18,7 @@ from tidemark.spark.options import (
     parse_boolean,
     parse_connection,
     parse_size,
+    parse_whole,
 )
 
 WRITE_OPTIONS: Final = (
@@ -108,9 +109,7 @@ def parse_staging_dir(text: str) -> str:
 
 
 def parse_batch(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"must be the number that foreachBatch gives, got {text!r}")
-    return int(text)
+    return parse_whole(text, "the number that foreachBatch gives")
 
 
 def parse_append_size(text: str) -> int:

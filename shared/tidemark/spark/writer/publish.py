@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -51,6 +51,35 @@ class NotPublished(Exception):
 
 
 @dataclass(frozen=True)
+class Publication:
+    """What is appended to one stream, in order, as one producer in one batch. The batch is the epoch and an
+    append's place the sequence number, so each lands once however often it is sent, and an older batch is
+    fenced off."""
+
+    stream: str
+    content_type: ContentType
+    runs: Sequence[AppendRun]
+    producer_id: str
+    batch: int
+
+    def claim(self, seq: int) -> Claim:
+        return Claim(self.producer_id, self.batch, seq)
+
+    def headers(self, seq: int) -> dict[str, str]:
+        return {
+            "Content-Type": self.content_type.value,
+            "Producer-Id": self.producer_id,
+            "Producer-Epoch": str(self.batch),
+            "Producer-Seq": str(seq),
+        }
+
+    def bodies(self, files: Staging) -> Iterator[bytes]:
+        return chain.from_iterable(
+            decode_bodies(partial(files.read, run.file), run.start, run.length) for run in self.runs
+        )
+
+
+@dataclass(frozen=True)
 class TargetStream:
     """A stream as it stood before anything was written to it."""
 
@@ -64,15 +93,12 @@ class Publisher(Protocol):
 
     def create(self, stream: str, content_type: ContentType) -> None: ...
 
-    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
+    def find_use(self, publication: Publication) -> str | None:
         """Describe the appends of this batch, or of a newer one, that the stream has. The probe writes
         nothing: the first append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
 
-    def append(
-        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
-    ) -> None:
-        """In their order. The batch is the epoch and an append's place the sequence number, so each lands
-        once however often it is sent, and an older batch is fenced off. Raises NotPublished."""
+    def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
+        """Raises NotPublished."""
 
     def close(self, stream: str) -> None:
         """Does nothing if the stream is closed already. Raises NotPublished."""
@@ -100,50 +126,44 @@ class HttpPublisher:
         headers = {"Content-Type": content_type.value}
         self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
 
-    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
-        claim = Claim(producer_id, batch, PROBE_SEQ)
+    def find_use(self, publication: Publication) -> str | None:
         refusals = frozenset({400, 403, 404, 409})
-        answer = self._post(stream, content_type, _PROBE_BODY, claim, refusals)
+        answer = self._post(publication, PROBE_SEQ, _PROBE_BODY, refusals)
         if answer.status not in refusals:
             raise NotPublished(
-                f"tidemark: {self._connection.stream_url(stream)}: the server does not know Producer-Seq"
-                f" (§5.2.1): it took append {PROBE_SEQ} before any other, so nothing arrives exactly once"
+                f"tidemark: {self._connection.stream_url(publication.stream)}: the server does not know"
+                f" Producer-Seq (§5.2.1): it took append {PROBE_SEQ} before any other, so nothing arrives"
+                " exactly once"
             )
-        return _describe_use(answer.headers, batch)
+        return _describe_use(publication, answer.headers)
 
-    def append(
-        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
-    ) -> None:
+    def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
         """Several are on their way at once. One that overtakes another is refused as a gap (§5.2.1), and sent
         again when those before it are there. A server that takes few in their order is sent few at once."""
         seq, width = 0, 1
-        with closing(self._client.posts_in_order(self._connection.stream_url(stream))) as posts:
+        with closing(self._client.posts_in_order(self._connection.stream_url(publication.stream))) as posts:
             while some := _take(bodies, width, _BYTES_AT_ONCE):
-                claims = [Claim(producer_id, batch, seq + place) for place in range(len(some))]
-                headers = [_claim_headers(content_type, claim) for claim in claims]
-                taken = posts.send(headers, some) if len(some) > 1 else [False]
-                for body, claim, is_there in zip(some, claims, taken, strict=True):
+                numbers = range(seq, seq + len(some))
+                taken = [False]
+                if len(some) > 1:
+                    taken = posts.send(list(map(publication.headers, numbers)), some)
+                for body, number, is_there in zip(some, numbers, taken, strict=True):
                     if not is_there:
-                        self._post(stream, content_type, body, claim)
+                        self._post(publication, number, body)
                 seq += len(some)
                 width = min(_POSTS_AT_ONCE, 2 * max(1, sum(taken)))
 
     def _post(
-        self,
-        stream: str,
-        content_type: ContentType,
-        body: bytes,
-        claim: Claim,
-        allow: frozenset[int] = frozenset(),
+        self, publication: Publication, seq: int, body: bytes, allow: frozenset[int] = frozenset()
     ) -> BaseHTTPResponse:
         """Raises NotPublished."""
-        headers, url = _claim_headers(content_type, claim), self._connection.stream_url(stream)
+        headers, url = publication.headers(seq), self._connection.stream_url(publication.stream)
         try:
             return self._client.request("POST", url, headers=headers, body=body, allow=allow)
         except HttpFault as fault:
             # What the token does not allow is said already, and its 403 is not that of a fence.
             status = None if isinstance(fault, ForbiddenHttpFault) else fault.status
-            raise NotPublished(_explain(stream, claim, status, str(fault))) from fault
+            raise NotPublished(_explain(publication, seq, status, str(fault))) from fault
 
     def close(self, stream: str) -> None:
         try:
@@ -181,30 +201,29 @@ class LogPublisher:
             OutcomeUnknown,
         )
 
-    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
-        claim = Claim(producer_id, batch, PROBE_SEQ)
+    def find_use(self, publication: Publication) -> str | None:
         try:
-            self._append(stream, [AppendRequest(content_type, _PROBE_BODY, claim=claim)])
+            self._append_all(publication, PROBE_SEQ, [_PROBE_BODY])
         except ProtocolError as refusal:
-            return _describe_use(refusal.headers, batch)
+            return _describe_use(publication, refusal.headers)
         raise AssertionError("the log takes no append with a gap before it")
 
-    def append(
-        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
-    ) -> None:
+    def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
         """Small ones share a batch of the log."""
         seq = 0
         while some := _take(bodies, MAX_GROUP, INLINE_BYTES // 2):
-            requests = [
-                AppendRequest(content_type, body, claim=Claim(producer_id, batch, seq + place))
-                for place, body in enumerate(some)
-            ]
             try:
-                self._append(stream, requests)
+                self._append_all(publication, seq, some)
             except ProtocolError as refusal:
-                text = _explain(stream, Claim(producer_id, batch, seq), refusal.status, refusal.message)
-                raise NotPublished(text) from refusal
+                raise NotPublished(_explain(publication, seq, refusal.status, refusal.message)) from refusal
             seq += len(some)
+
+    def _append_all(self, publication: Publication, seq: int, bodies: Sequence[bytes]) -> None:
+        kind = publication.content_type
+        self._append(
+            publication.stream,
+            [AppendRequest(kind, body, claim=publication.claim(at)) for at, body in enumerate(bodies, seq)],
+        )
 
     def close(self, stream: str) -> None:
         try:
@@ -232,25 +251,18 @@ def _take(bodies: Iterator[bytes], count: int, size: int) -> list[bytes]:
     return some
 
 
-def _claim_headers(content_type: ContentType, claim: Claim) -> dict[str, str]:
-    return {
-        "Content-Type": content_type.value,
-        "Producer-Id": claim.producer_id,
-        "Producer-Epoch": str(claim.epoch),
-        "Producer-Seq": str(claim.seq),
-    }
-
-
-def _describe_use(refusal: Mapping[str, str], batch: int) -> str | None:
+def _describe_use(publication: Publication, refusal: Mapping[str, str]) -> str | None:
     """Describe the use from the headers of the refusal. The append itself reports a refusal for another
     reason."""
     expected, newer = refusal.get("Producer-Expected-Seq"), refusal.get("Producer-Epoch")
-    if expected is not None:
-        return f"appends 0 to {int(expected) - 1} of batch {batch}" if int(expected) else None
-    return None if newer is None else f"batch {newer}"
+    if expected is not None and int(expected):
+        return f"{publication.stream} has appends 0 to {int(expected) - 1} of batch {publication.batch}"
+    if expected is None and newer is not None:
+        return f"{publication.stream} has batch {newer}"
+    return None
 
 
-def _explain(stream: str, claim: Claim, status: int | None, text: str) -> str:
+def _explain(publication: Publication, seq: int, status: int | None, text: str) -> str:
     meanings: dict[int | None, str] = {
         ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
         StreamNotFound.status: "the stream is gone",
@@ -260,51 +272,18 @@ def _explain(stream: str, claim: Claim, status: int | None, text: str) -> str:
     cause = text.removeprefix("tidemark: ")
     meaning = meanings.get(status)
     said = f"{meaning} [{cause}]" if meaning else cause
-    place = "before" if claim.seq == PROBE_SEQ else f"append {claim.seq} of"
-    return f"tidemark: {stream}, {place} batch {claim.epoch}: {said}"
+    place = "before" if seq == PROBE_SEQ else f"append {seq} of"
+    return f"tidemark: {publication.stream}, {place} batch {publication.batch}: {said}"
 
 
-@dataclass(frozen=True)
-class Publication:
-    """The appends to publish to one stream, in order, as one producer in one batch."""
-
-    stream: str
-    content_type: ContentType
-    runs: tuple[AppendRun, ...]
-    producer_id: str
-    batch: int
-
-
-def publish_stream(publisher: Publisher, files: Staging, publication: Publication) -> None:
-    """Raises NotPublished."""
-    bodies = chain.from_iterable(
-        decode_bodies(partial(files.read, run.file), run.start, run.length) for run in publication.runs
-    )
-    publisher.append(
-        publication.stream, publication.content_type, bodies, publication.producer_id, publication.batch
-    )
-
-
-def find_use(
-    publisher: Publisher, streams: Iterable[str], content_type: ContentType, producer_id: str, batch: int
-) -> str | None:
+def find_use(publisher: Publisher, publications: Sequence[Publication]) -> str | None:
     """Describe the appends of this batch, or of a newer one, that one of the streams has. Raises
     NotPublished."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-look") as pool:
-        ask = partial(_find_use, publisher, content_type, producer_id, batch)
-        return next(filter(None, pool.map(ask, streams)), None)
+        return next(filter(None, pool.map(publisher.find_use, publications)), None)
 
 
-def _find_use(
-    publisher: Publisher, content_type: ContentType, producer_id: str, batch: int, stream: str
-) -> str | None:
-    found = publisher.find_use(stream, content_type, producer_id, batch)
-    return found and f"{stream} has {found}"
-
-
-def publish_here(publisher: Publisher, files: Staging, publications: Sequence[Publication]) -> None:
-    """Publishes by threads of this process, streams side by side."""
+def publish(publisher: Publisher, files: Staging, publications: Sequence[Publication]) -> None:
+    """By threads of this process, streams side by side. Raises NotPublished."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
-        tasks = [pool.submit(publish_stream, publisher, files, each) for each in publications]
-        for task in tasks:
-            task.result()
+        list(pool.map(lambda each: publisher.append(each, each.bodies(files)), publications))

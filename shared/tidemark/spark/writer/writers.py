@@ -34,7 +34,7 @@ from tidemark.spark.writer.publish import (
     Publisher,
     connect_publisher,
     find_use,
-    publish_here,
+    publish,
 )
 from tidemark.spark.writer.staging import connect_staging
 
@@ -187,15 +187,19 @@ class StagedWrite:
         fingerprint = Fingerprint(self.options.connection.place(), dict(rows), checksum)
         ours = Manifest(query, tuple(run for each in staged for run in each.runs), fingerprint)
         publisher = connect_publisher(self.options.connection)
-        used = partial(find_use, publisher, ours.by_stream(), self.content_type, producer_id, batch)
+        asked = [
+            Publication(stream, self.content_type, runs, producer_id, batch)
+            for stream, runs in ours.by_stream().items()
+        ]
+        used = partial(find_use, publisher, asked)
         settled = batches.settle(batch, ours, used, resume=self.options.resume)
         if settled.runs and not batches.is_done(batch):
             content_types = self._prepare(publisher, settled.by_stream())
             publications = [
-                Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
+                Publication(stream, content_types[stream], runs, producer_id, batch)
                 for stream, runs in settled.by_stream().items()
             ]
-            publish_here(publisher, staging, publications)
+            publish(publisher, staging, publications)
         elif self.options.stream and self.options.create_streams and not settled.runs:
             self._prepare(publisher, [self.options.stream])
         batches.finish(batch, settled, [each.file for each in staged])
