@@ -27,8 +27,14 @@ from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
 from tidemark.spark.queries import Driver, load_heads, plan_partitions
 from tidemark.spark.readers import connect, http_page
-from tidemark.spark.readers.http import incarnation_in
-from tidemark.spark.readers.http_page import HttpPage, NotAnArray, split_array, split_arriving, split_column
+from tidemark.spark.readers.http_page import (
+    HttpPage,
+    NotAnArray,
+    incarnation_in,
+    split_array,
+    split_arriving,
+    split_column,
+)
 from tidemark.spark.readers.port import DataLoss, Reader
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import ConnectionOptions
-from tidemark.spark.progress import Progress, least_taken
+from tidemark.spark.progress import Progress, taken_by_all
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import arrow_schema
 from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
@@ -294,13 +294,11 @@ class Snapshotter:
         return state
 
     def _limit(self, head: Head) -> Position | None:
-        """Never beyond the progress of every consumer: retention follows the snapshot. Progress in a stream
-        that was deleted and created again does not count for the new one."""
+        """Never beyond the progress of every consumer: retention follows the snapshot."""
         if not self._plan.consumers:
             return head.tail
-        bucket = self._plan.connection.bucket
-        floor = least_taken([progress.taken(bucket, head) for progress in self._plan.consumers])
-        if floor is None or floor.is_of_another(head.tail) or is_past(floor.offset, head.tail.offset):
+        floor = taken_by_all(self._plan.consumers, self._plan.connection.bucket, head)
+        if floor is None or is_past(floor.offset, head.tail.offset):
             return None
         return head.tail.at(floor.offset)
 

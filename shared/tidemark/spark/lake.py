@@ -27,6 +27,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
@@ -224,15 +225,8 @@ class LakeTable:
     def files_of_snapshots(self, ids: Sequence[str]) -> list[str]:
         """The files that these snapshots have added, as far as they still exist."""
         table = self.load()
-        found = [
-            entry.data_file.file_path
-            for snapshot in table.snapshots()
-            if str(snapshot.snapshot_id) in ids
-            for manifest in snapshot.manifests(table.io)
-            if manifest.added_snapshot_id == snapshot.snapshot_id
-            for entry in manifest.fetch_manifest_entry(table.io)
-            if entry.snapshot_id in {None, snapshot.snapshot_id}
-        ]
+        some = (each for each in table.snapshots() if str(each.snapshot_id) in ids)
+        found = (path for snapshot in some for path in _added_files(table, snapshot))
         return [path for path in found if table.io.new_input(path).exists()]
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
@@ -361,10 +355,18 @@ def _files_of(table: Table, query: str, batch: int) -> list[str]:
     for snapshot in table.snapshots():
         told = snapshot.summary.additional_properties if snapshot.summary else {}
         if wanted.items() <= told.items():
-            entries = table.inspect.entries(snapshot.snapshot_id).to_pylist()
-            added = [entry for entry in entries if entry["snapshot_id"] == snapshot.snapshot_id]
-            return [entry["data_file"]["file_path"] for entry in added]
+            return _added_files(table, snapshot)
     return []
+
+
+def _added_files(table: Table, snapshot: Snapshot) -> list[str]:
+    return [
+        entry.data_file.file_path
+        for manifest in snapshot.manifests(table.io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.snapshot_id in {None, snapshot.snapshot_id}
+    ]
 
 
 def _expire(table: Table, before: datetime) -> tuple[int, int]:

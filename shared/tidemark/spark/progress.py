@@ -157,6 +157,13 @@ def least_taken(places: Sequence[Position | None]) -> Position | None:
     return least
 
 
+def taken_by_all(consumers: Sequence[Progress], bucket: str, head: Head) -> Position | None:
+    """How far every consumer has read the stream. None if one of them has not begun it, or has read another
+    one of its name."""
+    floor = least_taken([consumer.taken(bucket, head) for consumer in consumers])
+    return None if floor is None or floor.is_of_another(head.tail) else floor
+
+
 class NoCheckpoint(Exception):
     """The directory has no checkpoint of a query over this data source."""
 

@@ -24,7 +24,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.retention import check_may_trim, trim_below
 from tidemark.spark.http_client import retry
 from tidemark.spark.options import ConnectionOptions
-from tidemark.spark.progress import Progress, least_taken
+from tidemark.spark.progress import Progress, taken_by_all
 from tidemark.spark.readers.columns import arrow_schema
 from tidemark.spark.readers.port import Head, Position
 from tidemark.spark.storage import connect_to_write
@@ -127,8 +127,7 @@ class Trimmer:
         return TrimResult(stream, TRIMMED, size, f"to {render_offset(end)}")
 
     def _limit(self, record: StreamRecord, end: int) -> int:
-        """Never beyond the progress of every consumer. Progress in a stream that was deleted and created
-        again does not count for the new one."""
+        """Never beyond the progress of every consumer."""
         if not self._plan.consumers:
             return end
         last = load_last(self._stores.table, log_pk(record.key, record.incarnation))
@@ -136,9 +135,8 @@ class Trimmer:
         closed = last is not None and last.after.closed
         tail = Position(render_offset(place), record.incarnation, closed=closed)
         head = Head(record.key.stream_id, tail.at(render_offset(record.retained)), tail, record.created_ms)
-        bucket = record.key.bucket
-        floor = least_taken([consumer.taken(bucket, head) for consumer in self._plan.consumers])
-        if floor is None or floor.is_of_another(tail) or not floor.offset.isdigit():
+        floor = taken_by_all(self._plan.consumers, record.key.bucket, head)
+        if floor is None or not floor.offset.isdigit():
             return 0
         return min(end, int(floor.offset))
 

@@ -59,14 +59,10 @@ class WriteOptions:
     resume: bool = False
 
 
-def no_faults(_options: WriteOptions) -> list[str]:
-    return []
-
-
 def parse_write_options(
     given: Mapping[str, str],
     *,
-    faults_of: Callable[[WriteOptions], list[str]] = no_faults,
+    faults_of: Callable[[WriteOptions], list[str]] = lambda _: [],
     environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
     """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""

@@ -33,6 +33,7 @@ from tidemark.spark.readers.http_page import (
     TimesDoNotFit,
     bytes_between,
     cut_by_position,
+    incarnation_in,
     rows_of,
 )
 from tidemark.spark.readers.port import (
@@ -315,19 +316,7 @@ class HttpReader:
 
     def _open(self, name: str, offset: str) -> HttpPage:
         url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
-        response = self._client.request("GET", url, stream=True)
-        content_type = response.headers.get("Content-Type", "")
-        end = response.headers["Stream-Next-Offset"]
-        # From the beginning, our server gives what is retained, and says where that begins.
-        begin = response.headers.get("Stream-Retained-Offset", offset) if offset == BEGINNING else offset
-        return HttpPage(
-            begin,
-            end,
-            incarnation_in(response.headers.get("ETag", ""), end),
-            response.headers.get("Stream-Up-To-Date", "").lower() == "true",
-            content_type.partition(";")[0].strip().lower() == "application/json",
-            response,
-        )
+        return HttpPage.of(self._client.request("GET", url, stream=True), offset)
 
     def _open_retained(self, partition: StreamPartition, start: str) -> HttpPage | None:
         """The page at `start`. If that offset is gone, and data loss is allowed, the page at the first
@@ -402,10 +391,3 @@ def head_in(listed: Mapping[str, Any]) -> Head | None:
     begin = Position(retained if int(retained) else BEGINNING, told[1], content_type)
     tail = replace(begin, offset=told[2], closed=told[3] is not None)
     return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)
-
-
-def incarnation_in(etag: str, end: str) -> str:
-    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or "". If a server puts the stream's
-    path there, the id stays the same after the stream was created again."""
-    named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
-    return named[1] if named else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,21 @@ class HttpPage:
     is_json: bool
     response: urllib3.BaseHTTPResponse
 
+    @classmethod
+    def of(cls, response: urllib3.BaseHTTPResponse, offset: str) -> HttpPage:
+        """The answer to a read at this offset."""
+        headers = response.headers
+        end, content_type = headers["Stream-Next-Offset"], headers.get("Content-Type", "")
+        return cls(
+            # From the beginning, our server gives what is retained, and says where that begins.
+            headers.get("Stream-Retained-Offset", offset) if offset == BEGINNING else offset,
+            end,
+            incarnation_in(headers.get("ETag", ""), end),
+            headers.get("Stream-Up-To-Date", "").lower() == "true",
+            content_type.partition(";")[0].strip().lower() == "application/json",
+            response,
+        )
+
     def chunks(self, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
         # urllib3 copies a chunk that has not all that was asked for.
         yield from self.response.stream(max(1, min(size, self.content_length)))
@@ -214,6 +230,13 @@ class HttpPage:
                 self.response.close()
                 raise RanPastTheEnd(f"tidemark: a page of over {_COMPARABLE_BYTES} bytes cannot be cut")
         return split_array(bytes(body)) if self.is_json else [bytes(body)]
+
+
+def incarnation_in(etag: str, end: str) -> str:
+    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or "". If a server puts the stream's
+    path there, the id stays the same after the stream was created again."""
+    named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
+    return named[1] if named else ""
 
 
 def rows_of(

@@ -93,6 +93,7 @@ class DirectoryStaging:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
+        """A link is made only where no name is: of two that try, one succeeds."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -101,28 +102,17 @@ class DirectoryStaging:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(path)
-            self._sync_name(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def put_first(self, name: str, data: bytes) -> bytes:
-        """A link is made only where no name is: of two that try, one succeeds."""
-        path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             # Also if the name was there: the process that put it may have been killed before this.
             self._sync_name(path)
         finally:
             temporary.unlink(missing_ok=True)
-        return path.read_bytes()
+
+    def put_first(self, name: str, data: bytes) -> bytes:
+        with self.create(name) as file:
+            file.write(data)
+        return (self._root / name).read_bytes()
 
     def _sync_name(self, path: Path) -> None:
         """A file's own sync does not keep its name through a loss of power, nor that of a new directory."""
