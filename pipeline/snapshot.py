@@ -60,7 +60,6 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.readers import connect
 
     options = parse_read_options(read_options(given), streaming=False)
-    url = (given.publish_url or given.url or "").rstrip("/")
     if not given.dry_run and options.connection.bucket == "v1":
         raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
     try:
@@ -69,7 +68,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
         raise JobFailed(str(fault)) from fault
     plan = SnapshotPlan(
         connection=options.connection,
-        publish_to=published_by(options.connection, url),
+        publish_to=published_by(options.connection, given.publish_url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
@@ -87,13 +86,18 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     conclude(results, given, job)
 
 
-def published_by(origin: Any, url: str) -> Any:
-    """The server that is named, or else who reads the table publishes as the server would."""
-    from tidemark.spark.options import Transport
+def published_by(origin: Any, url: str | None) -> Any:
+    """The server that is named, or else who reads the table publishes as the server would. Raises
+    JobFailed."""
+    from tidemark.spark.options import Transport, parse_url
 
-    if not url:
+    try:
+        root = parse_url(url) if url else origin.url
+    except ValueError as fault:
+        raise JobFailed(f"--publish-url {fault}") from fault
+    if not root:
         return origin
-    return replace(origin, transport=Transport.HTTP, url=url, stream_path=f"/{origin.bucket}")
+    return replace(origin, transport=Transport.HTTP, url=root, stream_path=f"/{origin.bucket}")
 
 
 def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
