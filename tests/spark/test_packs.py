@@ -153,6 +153,17 @@ def test_an_item_that_is_not_as_it_says_is_damaged(page: list[BatchItem]) -> Non
         list(merge_page(page, 0, 99))
 
 
+@pytest.mark.parametrize("end", [1, 3, 4, 5, 8, 23, 24, 25, 26, 28, 47])
+def test_a_run_is_cut_where_a_fork_leaves_its_log(end: int) -> None:
+    """Also in the middle of a message."""
+    (run,) = merge_page(PLAIN + TWO_EACH, 0, 99)
+    assert isinstance(run, MessageRun)
+    cut = run.until(end)
+    assert (cut.start, cut.end, b"".join(cut.data)) == (0, end, b"x" * end)
+    assert cut.ends == [each for each in run.ends if each < end] + [end]
+    assert len(cut.message_times_ms) == len(cut.lengths)
+
+
 def test_a_run_has_a_bounded_number_of_bytes() -> None:
     size = RUN_BYTES // 8
     page = [single(start, start + size) for start in range(0, 64 * size, size)]

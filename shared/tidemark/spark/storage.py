@@ -19,13 +19,7 @@ from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs import BlobStore
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
-from tidemark.protocol.errors import (
-    Busy,
-    OutcomeUnknown,
-    ProtocolError,
-    StorageSilent,
-    StorageUnavailable,
-)
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:

@@ -228,11 +228,7 @@ def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Po
 class Driver:
     """A connected reader, and the streams as they were up to a second ago."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
         self._looked = float("-inf")

@@ -10,19 +10,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.progress import (
-    Offset,
-    Progress,
-    decode_offset,
-    encode_offset,
-    everything_until,
-)
-from tidemark.spark.queries import (
-    Driver,
-    pack,
-    plan_partitions,
-    within_limit,
-)
+from tidemark.spark.progress import Offset, Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.queries import Driver, pack, plan_partitions, within_limit
 from tidemark.spark.queries.batch import PackedPartition, PartitionReader
 
 

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from tidemark.log.chain import Span
 
 #: How frequent content types are kept; none is without a slash.
-_SHORT_TYPES: Final = {
-    "application/json": "json",
-    "application/octet-stream": "bytes",
-    "text/plain": "text",
-}
+_SHORT_TYPES: Final = {"application/json": "json", "application/octet-stream": "bytes", "text/plain": "text"}
 _LONG_TYPES: Final = {short: long for long, short in _SHORT_TYPES.items()}
 
 #: The first offset of any stream on any server (§8).
