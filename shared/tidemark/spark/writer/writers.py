@@ -87,11 +87,8 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, 
 def resolve_content_type(options: WriteOptions) -> ContentType:
     """The content type of the rows: a single stream's own, or, for many streams, the option's.
     Raises InvalidOptions."""
-    if options.stream is None:
-        assert options.content_type is not None, "checked with the options"
-        return options.content_type
-    target = connect_publisher(options.connection).find(options.stream)
-    if target is None and options.create_streams:
+    target = connect_publisher(options.connection).find(options.stream) if options.stream else None
+    if options.stream is None or (target is None and options.create_streams):
         assert options.content_type is not None, "checked with the options"
         return options.content_type
     if target is None:
