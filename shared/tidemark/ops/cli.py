@@ -23,6 +23,7 @@ from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, ask
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
 from tidemark.ops.snapshots import fork, snapshot
 from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
+from tidemark.ops.top import top
 from tidemark.ops.transfer import cp
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.offset import parse_read_from
@@ -339,7 +340,7 @@ def append(
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
 
 
-for _command in (bench, cp, fork, snapshot):
+for _command in (bench, cp, fork, snapshot, top):
     main.add_command(_command)
 
 
