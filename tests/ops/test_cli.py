@@ -239,6 +239,30 @@ def test_the_busiest_streams_are_shown_once_in_a_pipe_and_drawn_again_on_a_termi
     assert b"APPENDS/S" in drawn
 
 
+def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Path) -> None:
+    name, wake = f"sub{uuid.uuid4().hex[:8]}", tmp_path / "wake"
+    run(server, "create", f"{name}/wakes", "--content-type", "application/json")
+    asked = ("sub", "create", name, "--pattern", f"{name}/tasks/*", "--wake-stream", f"{name}/wakes")
+    run(server, *asked)
+    assert b"NO_PENDING_WORK: " in run(server, "sub", "claim", name, status=1)
+    for task in range(2):
+        run(server, "append", f"{name}/tasks/{task}", "--create", "text/plain", stdin=b"welcome")
+        wake.write_bytes(run(server, "sub", "claim", name, "--worker", "me"))
+        assert b"  claimed  0  me  " in run(server, "sub", "ls", name)
+        assert b"ALREADY_CLAIMED: " in run(server, "sub", "claim", name, status=1)
+        assert run(server, "sub", "ack", name, str(wake), "--extend") == b"extended\n"
+        assert run(server, "sub", "release", name, str(wake)) == b"released\n"
+        wake.write_bytes(run(server, "sub", "claim", name))
+        assert run(server, "sub", "ack", name, str(wake)) == b"acked; nothing is pending\n"
+        assert b"FENCED: " in run(server, "sub", "ack", name, str(wake), status=1)
+    assert (
+        f"path {name}/tasks/1  link_type glob  acked_offset {7:016}"
+        in run(server, "sub", "info", name).decode()
+    )
+    run(server, "sub", "delete", name)
+    assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "wake", name, status=1)
+
+
 def test_info_prints_the_status_and_the_message_count(server: Server, stream: str) -> None:
     run(server, "append", stream, "--create", "application/json", "--close", stdin=b"1\n2\n")
     [found] = values(run(server, "--json", "info", stream))

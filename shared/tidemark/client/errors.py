@@ -153,6 +153,8 @@ def _reason(body: bytes) -> str:
     """What the server said: the `error` or `message` of a JSON object, else the beginning of the body."""
     try:
         said = json.loads(body)
-        return str(said.get("error") or said["message"])
+        error = said.get("error") or said["message"]
+        # Subscriptions' errors have a code (section 6).
+        return f"{error['code']}: {error['message']}" if isinstance(error, dict) else str(error)
     except (ValueError, KeyError, AttributeError):
         return body[:200].decode(errors="replace").strip()

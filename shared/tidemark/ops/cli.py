@@ -22,6 +22,7 @@ from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
 from tidemark.ops.snapshots import fork, snapshot
+from tidemark.ops.subscriptions import sub
 from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
 from tidemark.ops.top import top
 from tidemark.ops.transfer import cp
@@ -340,7 +341,7 @@ def append(
         show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
 
 
-for _command in (bench, cp, fork, snapshot, top):
+for _command in (bench, cp, fork, snapshot, sub, top):
     main.add_command(_command)
 
 

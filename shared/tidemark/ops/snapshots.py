@@ -1,4 +1,4 @@
-"""`tidemark fork`, `tidemark snapshot`: a stream that begins with data of another, or with what was folded."""
+"""`tidemark fork`, `tidemark snapshot`: streams that begin with data of another, or with what was folded."""
 
 from __future__ import annotations
 
