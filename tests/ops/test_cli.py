@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from tests.authorization.tokens import SECRET
@@ -261,6 +262,25 @@ def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Pat
     )
     run(server, "sub", "delete", name)
     assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "wake", name, status=1)
+
+
+def test_the_shell_completes_names_that_it_need_not_quote(
+    server: Server, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silently nothing if the server does not answer."""
+    name, bucket = f"c{uuid.uuid4().hex[:8]}", f"/b-{uuid.uuid4().hex[:8]}"
+    httpx.put(server.base_url + bucket).raise_for_status()
+    for each in (f"{name}/a", f"{name}/$(reboot)", f"{bucket}/doc"):
+        run(server, "create", each)
+
+    def completed(*words: str) -> list[str]:
+        shell = ShellComplete(main, {}, "tidemark", "_TIDEMARK_COMPLETE")
+        return [item.value for item in shell.get_completions([*words[:-1]], words[-1])]
+
+    monkeypatch.setenv("TIDEMARK_URL", server.base_url)
+    assert completed("tail", name) == completed("cp", "-", f"{name}/") == [f"{name}/a"]
+    assert completed("cat", f"{bucket}/d") == [f"{bucket}/doc"]
+    assert completed("--url", f"http://127.0.0.1:{free_port()}", "tail", name) == []
 
 
 def test_info_prints_the_status_and_the_message_count(server: Server, stream: str) -> None:

@@ -20,6 +20,7 @@ from tidemark.client.chunks import is_json
 from tidemark.ops.bench import bench
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
+from tidemark.ops.completion import DEFAULT_URL, complete_stream
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
 from tidemark.ops.snapshots import fork, snapshot
 from tidemark.ops.subscriptions import sub
@@ -35,7 +36,7 @@ from tidemark.settings import MIN_SECRET_BYTES
 @click.option(
     "--url",
     envvar="TIDEMARK_URL",
-    default="http://127.0.0.1:4437",
+    default=DEFAULT_URL,
     show_default=True,
     callback=checked_url,
 )
@@ -124,7 +125,7 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
 
 
 @main.command()
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=complete_stream)
 @click.option("--bucket", default="v1", show_default=True, help="v1 is the bucket of plain streams.")
 @click.option("--buckets", "of_buckets", is_flag=True, help="List the buckets.")
 @asks_a_server

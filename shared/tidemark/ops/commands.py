@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from tidemark.client import NotFound, StreamError, Unreachable
+from tidemark.ops.completion import complete_stream
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
@@ -54,7 +55,7 @@ def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
     return stream
 
 
-STREAM: Final = click.argument("stream", callback=_remember)
+STREAM: Final = click.argument("stream", callback=_remember, shell_complete=complete_stream)
 
 
 def checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:

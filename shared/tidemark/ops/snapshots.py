@@ -14,6 +14,7 @@ from tidemark.client.blocking import BlockingDriver
 from tidemark.client.exchange import Reply, Request, exchange
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, STREAM, asks_a_server
+from tidemark.ops.completion import complete_stream
 from tidemark.ops.terminal import as_json, show, visible_bytes
 
 #: A larger one is uploaded to the object store, and then published.
@@ -21,8 +22,8 @@ _DIRECT_BYTES: Final = 4 * 1024 * 1024
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete_stream)
+@click.argument("target", shell_complete=complete_stream)
 @click.option("--at", help="The offset at which the two part (the source's tail).")
 @asks_a_server
 def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None:

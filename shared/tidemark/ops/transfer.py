@@ -25,6 +25,7 @@ from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
 from tidemark.ops.client import PATIENCE, RemoteServer
 from tidemark.ops.commands import asks_a_server
+from tidemark.ops.completion import complete_stream
 from tidemark.ops.lines import groups, pieces
 from tidemark.ops.terminal import show, size
 from tidemark.protocol.json_text import split_array
@@ -35,8 +36,8 @@ _REDRAWN_SECONDS: Final = 0.2
 
 
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete_stream)
+@click.argument("target", shell_complete=complete_stream)
 @click.option("--follow", is_flag=True, help="Go on with what comes, until the source is closed.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
 @click.option("--source-token", envvar="SOURCE_TOKEN", help="The source's, if it is on another server.")
