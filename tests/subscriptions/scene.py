@@ -16,7 +16,7 @@ from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind, normalize
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.lifecycle import Subscribed, require_subscription, subscribe
+from tidemark.subscriptions.lifecycle import require_subscription, subscribe
 from tidemark.subscriptions.notices import (
     Changed,
     Subscribers,
@@ -29,7 +29,7 @@ from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import load_links
 from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
-from tidemark.subscriptions.workers import Ack, Answer, answer, claim
+from tidemark.subscriptions.workers import Answer, answer, claim
 from tidemark.wake.notifier import WakeMessage
 
 POOL = "wake/pool"
@@ -150,7 +150,7 @@ class Scene:
         assert not isinstance(outcome, Exception)
         return WakeMessage(log_pk(key, outcome.incarnation), start)
 
-    def subscribe(self, name: str = "s", **asked: Any) -> Subscribed:
+    def subscribe(self, name: str = "s", **asked: Any) -> bool:
         webhook = {"webhook_url": URL} if asked.pop("webhook", False) else {"wake_stream": POOL}
         kind = SubscriptionKind.WEBHOOK if "webhook_url" in webhook else SubscriptionKind.PULL_WAKE
         wanted = SubscriptionConfiguration(kind, **{"pattern": "events/*"} | webhook | asked)
@@ -160,22 +160,17 @@ class Scene:
         return claim(self.worker.stores, name, worker)
 
     def ack(self, claimed: Any, path: str | None = None, *, done: bool = True, name: str = "s") -> bool:
-        acks = [Ack(each.link.path, render_offset(each.tail)) for each in claimed.streams]
+        tails = {each.link.path: render_offset(each.tail) for each in claimed.streams}
+        acks = {each: tail for each, tail in tails.items() if path in {None, each}}
         delivery = claimed.record.delivery
-        asked = Answer(
-            claimed.token,
-            delivery.generation,
-            delivery.wake_id,
-            [a for a in acks if path in {None, a.path}],
-            done,
-        )
+        asked = Answer(claimed.token, delivery.generation, delivery.wake_id, acks, done)
         return answer(self.worker.stores, name, SubscriptionKind.PULL_WAKE, asked)
 
     def callback(
         self, body: dict[str, Any], *, done: bool = True, acks: bool = True, name: str = "s"
     ) -> bool:
         """As the receiver of this webhook calls back."""
-        acked = [Ack(each["path"], each["tail_offset"]) for each in body["streams"]] if acks else []
+        acked = {each["path"]: each["tail_offset"] for each in body["streams"]} if acks else {}
         asked = Answer(body["callback_token"], body["generation"], body["wake_id"], acked, done)
         return answer(self.worker.stores, name, SubscriptionKind.WEBHOOK, asked)
 

@@ -47,9 +47,9 @@ from tidemark.subscriptions.configuration import (
 from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
-from tidemark.subscriptions.state import DeliveryState, phase
+from tidemark.subscriptions.state import DeliveryPhase, DeliveryState, phase
 from tidemark.subscriptions.webhook_url import parse_webhook_url
-from tidemark.subscriptions.workers import Ack, Answer, Claimed, answer, claim, deliver_now
+from tidemark.subscriptions.workers import Answer, Claimed, answer, claim, deliver_now
 
 
 def _whole_characters(text: str) -> str:
@@ -135,8 +135,9 @@ class AnswerWake(BaseModel):
     acks: Annotated[list[StreamAck], Field(max_length=MAX_STREAMS)] = []
     done: StrictBool = False
 
-    def as_acks(self) -> list[Ack]:
-        return [Ack(ack.stream.strip("/"), ack.offset) for ack in self.acks]
+    def offsets(self) -> dict[str, str]:
+        """By path; the last one counts."""
+        return {ack.stream.strip("/"): ack.offset for ack in self.acks}
 
 
 class SubscriptionFault(BaseModel):
@@ -160,7 +161,7 @@ Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 class WakeDescription(TypedDict):
     """Where a subscription stands in its wake cycle (an extension)."""
 
-    state: Literal["idle", "delivering", "retrying", "leased", "announced", "claimed"]
+    state: DeliveryPhase
     generation: int
     attempts: Annotated[int, Field(description="Those of the present failure.")]
     next_attempt_at: Instant | None
@@ -263,7 +264,7 @@ def render_listed(record: SubscriptionRecord) -> ListedSubscription:
 
 def render_delivery(delivery: DeliveryState) -> WakeDescription:
     return {
-        "state": phase(delivery).value,
+        "state": phase(delivery),
         "generation": delivery.generation,
         "attempts": delivery.attempts,
         "next_attempt_at": _instant_or_none(delivery.next_attempt_ms),
@@ -359,8 +360,8 @@ async def create_subscription(request: Request, body: CreateSubscription) -> Res
     check_may_follow(request, asked)
     if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
         await _active_kid(request, keys)  # Before anything can be delivered.
-    made = await _ask(request, lifecycle.subscribe, asked)
-    return JSONResponse(await _describe(request), 201 if made.is_new else 200)
+    is_new = await _ask(request, lifecycle.subscribe, asked)
+    return JSONResponse(await _describe(request), 201 if is_new else 200)
 
 
 @router.get(_ONE, dependencies=_SEE, response_model_exclude_unset=True)
@@ -456,7 +457,7 @@ async def webhook_keys(request: Request) -> Response:
 async def _answer(request: Request, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
     scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" and token.strip() else None
-    answered = Answer(bearer, body.generation, body.wake_id, body.as_acks(), body.done)
+    answered = Answer(bearer, body.generation, body.wake_id, body.offsets(), body.done)
     return {"ok": True, "next_wake": await _ask(request, answer, kind, answered)}
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidemark.log.records import EndMark
@@ -60,16 +60,9 @@ def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
     raise Busy
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
-    """`is_new` tells 201 from 200."""
-
-    record: SubscriptionRecord
-    is_new: bool
-
-
-def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionConfiguration) -> Subscribed:
-    """Make the subscription, or find that it is there as asked for. Raises SubscriptionExists."""
+def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionConfiguration) -> bool:
+    """Make the subscription, or find that it is there as asked for. Returns whether it is new. Raises
+    SubscriptionExists."""
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         record = SubscriptionRecord(
@@ -89,8 +82,8 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
         elif there.configuration != configuration:
             raise SubscriptionExists
         else:
-            is_new = there.incarnation == record.incarnation
-            return Subscribed(activate(stores, there), is_new)
+            activate(stores, there)
+            return there.incarnation == record.incarnation
     raise Busy
 
 

@@ -114,6 +114,11 @@ PUBLIC_KEY: Final = "pu"
 SLASH: Final = "/"
 BEHIND_SLASH: Final = "0"
 ROSTER_PK: Final = "roster"
+#: Begins the partition of a stream's followers; only the plain surface has them, so no bucket is in the key.
+FOLLOWERS: Final = "follow/"
+#: Begin the partitions of a subscription's links and marks, before its incarnation.
+LINKS: Final = "link/"
+MARKS: Final = "pending/"
 SIGNING_KEYS_PK: Final = "keys"
 
 
@@ -185,14 +190,8 @@ def decode_roster_entry(item: Item) -> RosterEntry:
     )
 
 
-def followers_pk(stream_id: str) -> str:
-    """The partition of a stream's followers. Only the plain surface has them, so the bucket is not in the
-    key."""
-    return f"follow/{stream_id}"
-
-
 def follower_key(follower: StreamFollower) -> Key:
-    return make_key(followers_pk(follower.path), SLASH + follower.incarnation)
+    return make_key(FOLLOWERS + follower.path, SLASH + follower.incarnation)
 
 
 def encode_follower(follower: StreamFollower) -> Item:
@@ -201,18 +200,14 @@ def encode_follower(follower: StreamFollower) -> Item:
 
 def decode_follower(item: Item) -> StreamFollower:
     return StreamFollower(
-        path=item[PK]["S"].removeprefix("follow/"),
+        path=item[PK]["S"].removeprefix(FOLLOWERS),
         subscription_id=item[SUBSCRIPTION_ID]["S"],
         incarnation=item[SK]["S"].removeprefix(SLASH),
     )
 
 
-def links_pk(subscription_incarnation: str) -> str:
-    return f"link/{subscription_incarnation}"
-
-
 def link_key(subscription_incarnation: str, path: str) -> Key:
-    return make_key(links_pk(subscription_incarnation), SLASH + path)
+    return make_key(LINKS + subscription_incarnation, SLASH + path)
 
 
 def encode_link(link: StreamLink) -> Item:
@@ -225,7 +220,7 @@ def encode_link(link: StreamLink) -> Item:
 
 def decode_link(item: Item) -> StreamLink:
     return StreamLink(
-        subscription_incarnation=item[PK]["S"].removeprefix("link/"),
+        subscription_incarnation=item[PK]["S"].removeprefix(LINKS),
         path=item[SK]["S"].removeprefix(SLASH),
         explicit=EXPLICIT in item,
         acked=int(item[ACKED]["N"]),
@@ -233,12 +228,8 @@ def decode_link(item: Item) -> StreamLink:
     )
 
 
-def marks_pk(subscription_incarnation: str) -> str:
-    return f"pending/{subscription_incarnation}"
-
-
 def mark_key(mark: PendingMark) -> Key:
-    return make_key(marks_pk(mark.subscription_incarnation), SLASH + mark.path)
+    return make_key(MARKS + mark.subscription_incarnation, SLASH + mark.path)
 
 
 def encode_mark(mark: PendingMark) -> Item:
@@ -250,7 +241,7 @@ def encode_mark(mark: PendingMark) -> Item:
 
 def decode_mark(item: Item) -> PendingMark:
     return PendingMark(
-        subscription_incarnation=item[PK]["S"].removeprefix("pending/"),
+        subscription_incarnation=item[PK]["S"].removeprefix(MARKS),
         path=item[SK]["S"].removeprefix(SLASH),
         stream_incarnation=item[STREAM_INCARNATION]["S"],
         start=int(item[START]["N"]),

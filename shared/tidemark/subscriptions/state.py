@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 from tidemark.protocol.errors import AlreadyClaimed, DeliveryFenced, InvalidAck
 from tidemark.protocol.offset import parse_token, render_offset
@@ -53,27 +53,19 @@ class DeliveryState:
         return (self.generation, self.wake_id) == (other.generation, other.wake_id)
 
 
-class DeliveryPhase(Enum):
-    """The states of the table above, by the names that people are shown."""
-
-    IDLE = "idle"
-    DELIVERING = "delivering"
-    #: The last attempt has failed, and another one follows.
-    RETRYING = "retrying"
-    #: The webhook has accepted, and answers later.
-    LEASED = "leased"
-    ANNOUNCED = "announced"
-    CLAIMED = "claimed"
+DeliveryPhase = Literal["idle", "delivering", "retrying", "leased", "announced", "claimed"]
+"""The states of the table above, by the names that people are shown. Retrying: the last attempt has failed,
+and another one follows. Leased: the webhook has accepted, and answers later."""
 
 
 def phase(state: DeliveryState) -> DeliveryPhase:
     if state.wake_id is None:
-        return DeliveryPhase.IDLE
+        return "idle"
     if state.next_attempt_ms is not None:
-        return DeliveryPhase.RETRYING if state.failed else DeliveryPhase.DELIVERING
+        return "retrying" if state.failed else "delivering"
     if state.holder is not None:
-        return DeliveryPhase.CLAIMED
-    return DeliveryPhase.ANNOUNCED if state.lease_until_ms is None else DeliveryPhase.LEASED
+        return "claimed"
+    return "announced" if state.lease_until_ms is None else "leased"
 
 
 class Step(Enum):

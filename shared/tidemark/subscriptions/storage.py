@@ -167,7 +167,7 @@ def put_roster_entry(table: Table, entry: RosterEntry) -> None:
 
 def load_followers(table: Table, stream_id: str) -> list[StreamFollower]:
     """The subscriptions that name the stream; some may have ended."""
-    return [records.decode_follower(item) for item in _pages(table, records.followers_pk(stream_id))]
+    return [records.decode_follower(item) for item in _pages(table, records.FOLLOWERS + stream_id)]
 
 
 def put_follower(table: Table, follower: StreamFollower) -> None:
@@ -191,7 +191,7 @@ def load_links(
 ) -> list[StreamLink]:
     """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
-    items = _pages(table, records.links_pk(subscription_incarnation), low, limit)
+    items = _pages(table, records.LINKS + subscription_incarnation, low, limit)
     return [records.decode_link(item) for item in islice(items, limit)]
 
 
@@ -252,7 +252,7 @@ def load_marks(
     """Up to `limit`, in the order of their paths, from behind `after`."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
     items, _ = table.query(
-        records.marks_pk(subscription_incarnation), at_least=low, at_most=records.BEHIND_SLASH, limit=limit
+        records.MARKS + subscription_incarnation, at_least=low, at_most=records.BEHIND_SLASH, limit=limit
     )
     return [records.decode_mark(item) for item in items]
 
@@ -276,7 +276,7 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
         keys.append(records.link_key(incarnation, link.path))
         if link.explicit:
             keys.append(records.follower_key(StreamFollower(link.path, subscription_id, incarnation)))
-    marks = _pages(table, records.marks_pk(incarnation))
+    marks = _pages(table, records.MARKS + incarnation)
     keys += [{PK: mark[PK], SK: mark[SK]} for mark in marks]
     # The roster entry goes last: while it is there, appends lead here again.
     keys.append(records.roster_key(incarnation))

@@ -10,9 +10,9 @@ handed to every function, and the end of a subscription ends all of its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import jwt
@@ -32,7 +32,6 @@ from tidemark.subscriptions.pending import (
 )
 from tidemark.subscriptions.records import SubscriptionRecord
 from tidemark.subscriptions.state import (
-    DeliveryPhase,
     DeliveryState,
     attempt_succeeded,
     begin_delivery,
@@ -58,19 +57,13 @@ _ALGORITHM: Final = "HS256"
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
-    path: str
-    offset: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """A callback, an ack or a release, which is done without acks."""
+    """A callback, an ack or a release, which is done without acks. `acks` are offsets by path."""
 
     token: str | None
     generation: int
     wake_id: str
-    acks: Sequence[Ack] = ()
+    acks: Mapping[str, str] = field(default_factory=dict)
     done: bool = False
 
 
@@ -184,9 +177,9 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
     def step() -> SubscriptionRecord:
         record = activate(stores, require_subscription(stores, subscription_id))
         delivery = record.delivery
-        if phase(delivery) in {DeliveryPhase.CLAIMED, DeliveryPhase.LEASED}:
+        if phase(delivery) in {"claimed", "leased"}:
             check_unclaimed(replace(delivery, holder=delivery.holder or "webhook"), stores.clock_ms())
-        if phase(delivery) is DeliveryPhase.DELIVERING:
+        if phase(delivery) == "delivering":
             return record
         if not find_pending(stores, record, limit=1) and not mark_what_is_pending(stores, record):
             raise NoPendingWork
@@ -195,9 +188,8 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
     return until_committed(stores, step)
 
 
-def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Sequence[Ack]) -> list[Write]:
+def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, str]) -> list[Write]:
     """The writes that raise the cursors, decided on links and tails as they are now. Raises InvalidAck."""
-    last = {ack.path: ack.offset for ack in acks}
 
     def decide(ack: tuple[str, str]) -> Write:
         path, token = ack
@@ -208,7 +200,7 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Sequence[Ack]
         offset = decide_ack(token, acked_in(link, head), head.tail.offset)
         return ack_link(link, offset, head.record.incarnation)
 
-    return stores.concurrency.each(decide, list(last.items()))
+    return stores.concurrency.each(decide, list(acks.items()))
 
 
 def finish(
