@@ -217,6 +217,31 @@ def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_b
     assert (made.acknowledged, server.messages) == (3, ["claims", "lost", "last"])
 
 
+def test_a_late_copy_of_the_last_batch_may_have_closed_the_stream() -> None:
+    """The network delivers it again after it was refused, because it had overtaken the batch before it. Both
+    are asked until one tells."""
+    server, made = Server(), batches("application/json", max_batch_messages=1)
+    made.add(b'"claims"', 0.0)
+    first = taken(made)
+    made.answered(first, server.answer(made.request(first)), 0.0)
+    for message in (b'"lost"', b'"last"'):
+        made.add(message, 0.0)
+    made.close()
+    lost, last = taken(made), taken(made)
+    overtook = server.answer(made.request(last))
+    assert "producer-expected-seq" in overtook.headers
+    made.answered(last, overtook, 0.0)
+    server.answer(made.request(lost))
+    made.answered(lost, LOST, 0.0)
+    server.answer(made.request(last))
+    for moment in (20.0, 20.1):
+        batch = taken(made, moment)
+        made.answered(batch, server.answer(made.request(batch)), moment)
+    made.check()
+    assert made.is_closed
+    assert (made.acknowledged, server.messages) == (3, ["claims", "lost", "last"])
+
+
 def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one_that_was_claimed() -> None:
     """An epoch is given to repeat an earlier run's batches."""
     for epoch in (3, None):
