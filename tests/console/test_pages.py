@@ -16,7 +16,7 @@ def test_the_overview_shows_health_and_the_streams_written_last(console: Console
     path = make_stream(console.server, [{"n": 1}], name=f"!recent-{uuid.uuid4().hex[:6]}")
     page = console.page
     page.goto(console.server.base_url + "/")
-    page.get_by_role("link", name="console").click()
+    page.get_by_role("link", name="Console").click()
     expect(page).to_have_title("Overview – Tidemark")
     expect(page.locator(".card", has_text="Health")).to_contain_text("ok")
     expect(page.get_by_role("link", name=path.removeprefix("/v1/stream/"))).to_be_visible()

@@ -56,7 +56,7 @@ def _file(name: str) -> tuple[bytes, str, str]:
     return body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
-def _respond(request: Request, name: str) -> Response:
+def respond(request: Request, name: str) -> Response:
     body, kind, tag = _file(name)
     headers = _HEADERS | {"ETag": tag}
     # A distribution that compresses makes the tag a weak one.
@@ -68,16 +68,16 @@ def _respond(request: Request, name: str) -> Response:
 @router.get("/v1/console", response_class=HTMLResponse)
 async def console(request: Request) -> Response:
     """The console: a page for people."""
-    return _respond(request, "console.html")
+    return respond(request, "console.html")
 
 
 @router.get("/v1/docs", response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
     """The OpenAPI document as a page."""
-    return _respond(request, "docs.html")
+    return respond(request, "docs.html")
 
 
 @router.get("/v1/console/{file:segment}", response_class=Response, responses={200: {"content": AS_STORED}})
 async def console_file(request: Request) -> Response:
     """A part of the console."""
-    return _respond(request, request.path_params["file"])
+    return respond(request, request.path_params["file"])

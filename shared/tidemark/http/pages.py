@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import Final
 
 import orjson
 from fastapi import APIRouter, Security
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from tidemark import __version__
 from tidemark.aws.clock import CLOCK
-from tidemark.http import metrics
+from tidemark.http import console, metrics
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.requests import header
 from tidemark.http.routing import DirectRoute
@@ -38,24 +37,6 @@ FACTS: Final = {
 }
 #: Storage that takes longer for nothing does not answer.
 PROBE_SECONDS: Final = 3.0
-_LINKS: Final = ("console", "api", "openapi", "health", "docs")
-
-
-def _front_page_html() -> str:
-    """The same facts for a person who opens the server's address in a browser."""
-    links = "".join(f'<li><a href="{escape(FACTS[name])}">{name}</a></li>' for name in _LINKS)
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Tidemark</title>"
-        '<body style="font-family:sans-serif;max-width:40em;margin:3em auto">'
-        f"<h1>Tidemark {escape(__version__)}</h1><p>{escape(FACTS['what'])}.</p>"
-        f"<p>Streams live under <code>{escape(FACTS['streams'])}</code>:</p>"
-        "<pre>URL=<i>the address of this page</i>\n"
-        "curl -X PUT -H 'Content-Type: text/plain' -d hello \"${URL%/}/v1/stream/first\"\n"
-        'curl "${URL%/}/v1/stream/first?offset=-1"</pre>'
-        f"<ul>{links}</ul></html>"
-    )
-
-
 #: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
 COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
 
@@ -76,7 +57,7 @@ async def front_page(request: Request) -> Response:
     # CloudFront's cache does not tell requests apart by Accept.
     headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
     is_browser = "text/html" in (header(request, "Accept") or "")
-    response = HTMLResponse(_front_page_html()) if is_browser else JSONResponse(FACTS)
+    response = console.respond(request, "front.html") if is_browser else JSONResponse(FACTS)
     response.headers.update(headers)
     return response
 
