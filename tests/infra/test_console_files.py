@@ -35,8 +35,8 @@ def test_every_library_has_its_licence() -> None:
 
 
 def test_the_guide_says_how_large_the_console_is() -> None:
-    """To the next ten, in KB and in requests. The page of the API and the licences are not loaded with it, and
-    the front page is one of its own."""
+    """To the next ten, in KB and in requests. The page of the API and the licences are not loaded with it,
+    and the front page is one of its own."""
     files = [each for each in STATIC.iterdir() if each.stem not in {"docs", "front", Path(LICENCES).stem}]
     size = sum(len(gzip.compress(each.read_bytes(), 6)) for each in STATIC.iterdir() if each.stem != "front")
     guide = " ".join((ROOT / "docs" / "console.md").read_text().split())
