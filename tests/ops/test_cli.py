@@ -22,7 +22,6 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from tests.authorization.tokens import SECRET
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.ports import free_port
 from tidemark.ops.cli import main
@@ -129,12 +128,16 @@ def test_a_line_of_a_slow_pipe_is_appended_as_it_comes_and_a_tail_follows_until_
         assert reader.stdout.read() == b""
 
 
-def everything_shown(terminal: int) -> bytes:
-    """What a process writes to its terminal until it ends; it would stop where nobody reads."""
-    shown = b""
-    with suppress(OSError):  # Linux says so at the end of a terminal.
-        while piece := os.read(terminal, 65_536):
-            shown += piece
+def shown_on_a_terminal(server: Server, *arguments: str) -> bytes:
+    """What the command writes there until it ends; it would stop where nobody reads."""
+    terminal, far = os.openpty()
+    command = [*COMMAND, "--url", server.base_url, *arguments]
+    with subprocess.Popen(command, stdout=far, stderr=far, env=own_environment()):
+        os.close(far)
+        shown = b""
+        with suppress(OSError):  # Linux says so at the end of a terminal.
+            while piece := os.read(terminal, 65_536):
+                shown += piece
     os.close(terminal)
     return shown
 
@@ -144,16 +147,12 @@ def test_the_progress_of_append_is_shown_only_on_a_terminal(
 ) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"%d\n" % number for number in range(3000)))
-    command = [*COMMAND, "--url", server.base_url]
     arguments = ["append", stream, "--create", "application/json", str(file)]
-    near, far = os.openpty()
-    with subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=far, env=own_environment()
-    ) as shown:
-        os.close(far)
-        assert b"13890/13890" in everything_shown(near)
-        assert shown.communicate()[0] == b"3000 messages\n"
-    piped = subprocess.run([*command, *arguments], capture_output=True, check=True, env=own_environment())
+    shown = shown_on_a_terminal(server, *arguments)
+    assert b"13890/13890" in shown
+    assert shown.endswith(b"3000 messages\r\n")
+    command = [*COMMAND, "--url", server.base_url, *arguments]
+    piped = subprocess.run(command, capture_output=True, check=True, env=own_environment())
     assert (piped.stdout, piped.stderr) == (b"3000 messages\n", b"")
 
 
@@ -161,23 +160,14 @@ def test_a_terminal_gets_the_control_characters_of_a_message_as_text(server: Ser
     run(
         server, "append", stream, "--create", "text/plain", "--close", stdin=b"red \x1b[31m \xc2\x9b5m\tend\n"
     )
-    near, far = os.openpty()
-    command = [*COMMAND, "--url", server.base_url, "tail", stream]
-    with subprocess.Popen(command, stdout=far, env=own_environment()) as shown:
-        os.close(far)
-        assert everything_shown(near) == b"red \\x1b[31m \\x9b5m\tend\r\n"
-        assert shown.wait(120) == 0
+    assert shown_on_a_terminal(server, "tail", stream) == b"red \\x1b[31m \\x9b5m\tend\r\n"
 
 
 def test_a_terminal_gets_the_control_characters_of_a_name_as_text(server: Server, stream: str) -> None:
     """Of C1, and those that turn the direction of a text."""
     name = f"{stream}/\x9b5m\u202eb"
     run(server, "append", name, "--create", "text/plain", stdin=b"x")
-    near, far = os.openpty()
-    command = [*COMMAND, "--url", server.base_url, "ls", stream]
-    with subprocess.Popen(command, stdout=far, env=own_environment()):
-        os.close(far)
-        title, row = everything_shown(near).decode().splitlines()
+    title, row = shown_on_a_terminal(server, "ls", stream).decode().splitlines()
     assert row.startswith(rf"{stream}/\u009b5m\u202eb  open    text/plain  1 B   ")
     assert row.endswith(" ago")
     assert [title.index(name) for name in ("STATUS", "SIZE")] == [row.index("open"), row.index("1 B")]
@@ -356,10 +346,6 @@ def test_a_server_that_does_not_answer_is_an_error_without_a_traceback() -> None
     printed = run(f"http://127.0.0.1:{free_port()}", "ls", stdin=b"", status=1).decode()
     assert "does not answer" in printed
     assert "Traceback" not in printed
-
-
-def test_a_token_is_signed_by_the_secret(server: Server) -> None:
-    assert run(server, "token", "--scopes", "read:v1", AUTH_SECRET=SECRET).count(b".") == 2
 
 
 def test_the_commands_of_the_console_page_run_as_printed(server: Server, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import click
 
 from tidemark.client import NotFound, StreamError, Unreachable
 from tidemark.ops.completion import complete_stream
+from tidemark.ops.terminal import visible
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
@@ -18,7 +19,7 @@ EXIT_CODES: Final = (
 
 
 class Commands(click.Group):
-    """Shows a server's refusal, or its silence, as a one-line error."""
+    """Shows a server's refusal, or its silence, as a one-line error, which must not steer a terminal."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -26,12 +27,12 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None  # As a shell counts it.
         except Unreachable as failed:
-            raise click.ClickException(f"The server does not answer: {failed}") from None
+            raise click.ClickException(visible(f"The server does not answer: {failed}")) from None
         except NotFound as missing:
-            raise click.ClickException(_told(ctx, missing)) from None
+            raise click.ClickException(visible(_told(ctx, missing))) from None
         # ValueError: what was given cannot be sent.
         except (StreamError, ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as failed:
-            raise click.ClickException(str(failed)) from None
+            raise click.ClickException(visible(str(failed))) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(
                 f"{missing.name} is missing: install tidemark-streams[server], or [aws] for a stack"

@@ -226,7 +226,8 @@ class StreamTarget:
             "Content-Type": self._stream.content_type or "",
         }
         request = Request("POST", self._stream.url, headers, body=body)
-        reply = self._server.run(exchange(request, PATIENCE))
+        # Once a copy has begun, it waits for either server for as long as it takes.
+        reply = self._server.run(exchange(request, PATIENCE, forever=self._seq > 0))
         if reply.status == 204 and reply.headers.get("producer-seq", "").isdigit():
             self._seq = int(reply.headers["producer-seq"]) + 1
             return False
@@ -290,16 +291,18 @@ def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -
             copied.found += counted(found)
             progress.show(f"{copied.found:,} {copied.unit} were there")
 
-    compare()
-    while messages := pending.next():
-        if target.write(messages, of_json=of_json):
-            pending.drop(messages)
-            copied.count += counted(messages)
-            copied.bytes += sum(map(len, messages))
-            progress.show(f"{copied.count:,} {copied.unit} copied ({size(copied.bytes)})")
-        else:
-            compare()
+    try:
+        compare()
+        while messages := pending.next():
+            if target.write(messages, of_json=of_json):
+                pending.drop(messages)
+                copied.count += counted(messages)
+                copied.bytes += sum(map(len, messages))
+                progress.show(f"{copied.count:,} {copied.unit} copied ({size(copied.bytes)})")
+            else:
+                compare()
+    finally:
+        progress.show("", now=True)
     if origin.closed or isinstance(target, FileTarget):
         target.close()
-    progress.show("", now=True)
     return copied
