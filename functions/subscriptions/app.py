@@ -18,12 +18,13 @@ with garbage_collection_paused():
     from tidemark.settings import Settings
     from tidemark.subscriptions.deliveries import Deliverer
     from tidemark.subscriptions.notices import NotANotice, decode_notice
+    from tidemark.subscriptions.signing_keys import connect_signing_keys
 
 _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)
-_deliverer = Deliverer.connect(
-    _settings, connect(_settings), WorkQueue(sqs_client, _settings.subscriptions_queue_url)
-)
+_stores = connect(_settings)
+_notices = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
+_deliverer = Deliverer(_stores, _notices, connect_signing_keys(_settings, _stores), _settings)
 _reporter = Reporter("subscriptions", _settings)
 #: A webhook that is slow holds up no other message of the batch. Where Tidemark runs locally, all batches
 #: share them: as many as the template's MaximumConcurrency times its BatchSize.
@@ -33,7 +34,7 @@ _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 def _run(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Each message by itself; those that failed come again."""
-    _deliverer.stores.check_format()
+    _stores.check_format()
     done = list(_pool.map(_handle, event["Records"]))
     _reporter.report()
     failed = [record["messageId"] for record, fine in zip(event["Records"], done, strict=True) if not fine]

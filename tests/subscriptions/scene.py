@@ -14,6 +14,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append
 from tidemark.service.load import load_head
+from tidemark.settings import Settings
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind, normalize
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import require_subscription, subscribe
@@ -118,7 +119,7 @@ class Scene:
 
     def make_deliverer(self, process: Process) -> Deliverer:
         return Deliverer(
-            process.stores, self.queue, self.keys, "https://streams.example.com",
+            process.stores, self.queue, self.keys, Settings(public_url="https://streams.example.com"),
             call=self.receiver, chance=lambda: 0.5,
         )  # fmt: skip
 

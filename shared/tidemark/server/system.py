@@ -45,6 +45,7 @@ from tidemark.subscriptions.notices import (
 )
 from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
+from tidemark.subscriptions.signing_keys import connect_signing_keys
 from tidemark.subscriptions.storage import load_roster
 from tidemark.wake.notifier import message_from_record
 from tidemark.wake.wake import WakeByHub
@@ -190,7 +191,8 @@ class EmbeddedSystem:
 
     def workers(self, janitor_seconds: float) -> list[Worker]:
         """The background workers, to be started once the application serves."""
-        deliverer = Deliverer.connect(self.settings, self.stores, self.notices)
+        keys = connect_signing_keys(self.settings, self.stores)
+        deliverer = Deliverer(self.stores, self.notices, keys, self.settings)
         workers: list[Worker] = [
             Worker(
                 "changes", ChangeFollower(self.stores, self.changes, self.notices).work, self.changes.news

@@ -34,6 +34,11 @@ def matches(pattern: str, path: str) -> bool:
     return reachable[-1]
 
 
+def follows(pattern: str | None, wake_stream: str | None, path: str) -> bool:
+    """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
+    return pattern is not None and path != wake_stream and matches(pattern, path)
+
+
 def literal_prefix(pattern: str) -> str:
     """A prefix of every matching path; the whole path if the pattern has no wildcard."""
     parts = [part.replace("%2A", ONE).replace("%2a", ONE) for part in pattern.split("/")]
@@ -73,8 +78,7 @@ class SubscriptionConfiguration:
     description: str | None = None
 
     def follows(self, path: str) -> bool:
-        """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
-        return self.pattern is not None and path != self.wake_stream and matches(self.pattern, path)
+        return follows(self.pattern, self.wake_stream, path)
 
 
 def check_subscription_id(subscription_id: str) -> str:

@@ -39,7 +39,7 @@ from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
 from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
-from tidemark.subscriptions.signing_keys import SigningKeys, connect_signing_keys
+from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import (
     DeliveryFailure,
     DeliveryState,
@@ -82,27 +82,16 @@ CallWebhook = Callable[[WebhookUrl, bytes, Mapping[str, str], float], WebhookRes
 
 @dataclass(frozen=True, slots=True)
 class Deliverer:
-    """`public_url` is where receivers reach this server, without a slash at its end; None without it: then
-    webhooks are not delivered. `chance` gives numbers from 0 to 1."""
+    """Webhooks are delivered where there are keys, and the settings have a `public_url`: receivers reach this
+    server there. `chance` gives numbers from 0 to 1."""
 
     stores: Stores
     timers: Timers
     keys: SigningKeys | None
-    public_url: str | None
-    allow_local: bool = False
+    settings: Settings
     call: CallWebhook = call_webhook
     chance: Callable[[], float] = random.random
     fairness: Fairness = field(default_factory=Fairness)
-
-    @staticmethod
-    def connect(settings: Settings, stores: Stores, timers: Timers) -> Deliverer:
-        return Deliverer(
-            stores,
-            timers,
-            connect_signing_keys(settings, stores),
-            settings.public_url or None,
-            allow_local=settings.allows_local_webhooks,
-        )
 
     def handle(self, notice: Notice) -> None:
         """Raises what storage and the queue raise; the notice must come again then."""
@@ -232,9 +221,10 @@ class Deliverer:
         self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
     ) -> bytes:
         """The body of the answer, which is 2xx. Raises DeliveryFailed, WebhookUrlRejected."""
-        if self.keys is None or self.public_url is None:
+        public_url, allow_local = self.settings.public_url, self.settings.allows_local_webhooks
+        if self.keys is None or not public_url:
             raise DeliveryFailed("this server has no signing key or no public URL")
-        url = parse_webhook_url(record.configuration.webhook_url or "", allow_local=self.allow_local)
+        url = parse_webhook_url(record.configuration.webhook_url or "", allow_local=allow_local)
         now_ms, name = self.stores.clock_ms(), quote(record.subscription_id, safe="")
         body = orjson.dumps(
             {
@@ -242,7 +232,7 @@ class Deliverer:
                 "wake_id": record.delivery.wake_id,
                 "generation": record.delivery.generation,
                 "streams": [render_pending(stream) for stream in streams],
-                "callback_url": f"{self.public_url}/v1/stream/__ds/subscriptions/{name}/callback",
+                "callback_url": f"{public_url}/v1/stream/__ds/subscriptions/{name}/callback",
                 "callback_token": make_token(record, now_ms),
             }
         )

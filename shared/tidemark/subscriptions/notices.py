@@ -14,7 +14,7 @@ from typing import Any
 
 from tidemark.log.table import Table
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.subscriptions.configuration import matches
+from tidemark.subscriptions.configuration import follows
 from tidemark.subscriptions.records import (
     PendingMark,
     RosterEntry,
@@ -113,7 +113,7 @@ class Subscribers:
         followers = {
             entry.incarnation: entry.subscription_id
             for entry in roster
-            if entry.pattern is not None and path != entry.wake_stream and matches(entry.pattern, path)
+            if follows(entry.pattern, entry.wake_stream, path)
         }
         if any(entry.has_explicit for entry in roster):
             for follower in load_followers(self._table, path):
