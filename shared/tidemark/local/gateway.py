@@ -104,7 +104,7 @@ FAILED: Final = gateway_response(500, "Internal Server Error")
 UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
 
 
-class Refused(Exception):
+class RefusedByGateway(Exception):
     """The request never reaches the function; the gateway itself responds."""
 
     def __init__(self, response: HttpResponse) -> None:
@@ -146,7 +146,7 @@ class Gateway:
             response = await self.respond(_request(scope, await read_body(scope, receive)))
         except UndecodablePath:
             response = BAD_REQUEST
-        except Refused as refused:
+        except RefusedByGateway as refused:
             response = refused.response
         except RequestCutOff:
             return
@@ -180,17 +180,17 @@ class Gateway:
 
 
 def check_head(scope: Scope) -> None:
-    """Raises Refused."""
+    """Raises RefusedByGateway."""
     line = f"{scope['method']} ? HTTP/1.1\r\n".encode() + scope["raw_path"] + scope["query_string"]
     if len(line) + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
-        raise Refused(HEAD_TOO_LARGE)
+        raise RefusedByGateway(HEAD_TOO_LARGE)
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Raises Refused, before a byte is read where the length is declared; RequestCutOff."""
+    """Raises RefusedByGateway, before a byte is read where the length is declared; RequestCutOff."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise Refused(TOO_LARGE)
+        raise RefusedByGateway(TOO_LARGE)
     body = bytearray()
     while True:
         message = await receive()
@@ -198,7 +198,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
             raise RequestCutOff
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(TOO_LARGE)
+            raise RefusedByGateway(TOO_LARGE)
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -162,7 +162,7 @@ def producer_arrays(
     }
 
 
-class Rows:
+class MessageRows:
     """Messages of one stream that begin in [low, high). `cut` is where the stream leaves the log
     that they are in: a fork may do so in the middle of a message, and has the first half."""
 

@@ -41,7 +41,7 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
-from tidemark.spark.readers.columns import Rows
+from tidemark.spark.readers.columns import MessageRows
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
@@ -351,7 +351,7 @@ class DynamoDBReader:
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"
-        rows = Rows(
+        rows = MessageRows(
             self._connection.bucket,
             partition.name,
             partition.content_type,
