@@ -24,7 +24,7 @@ _SETTLE_SECONDS: Final = 0.1
 
 
 @click.command()
-@click.argument("stream", default="")
+@click.argument("stream", default="bench")
 @click.option("--writers", type=click.IntRange(1, 256), default=4, show_default=True)
 @click.option("--messages", type=click.IntRange(1), default=1, show_default=True, help="In one append.")
 @click.option(
@@ -43,10 +43,10 @@ def bench(
     seconds: float,
     wakes: int,
 ) -> None:
-    """Load test a server: appends, reads, and wakes of a waiting reader. Each writer has a stream of its own,
-    STREAM/0 and so on, which must be new; they are deleted at the end. STREAM is the URL of any server of the
-    protocol, with a name below which it takes streams."""
-    base = server.stream_url(stream or f"bench-{uuid.uuid4().hex[:12]}")
+    """Load test a server: appends, reads, and wakes of a waiting reader. Each writer has a new stream of its
+    own, whose name begins with STREAM; it is deleted at the end. STREAM may be a URL of any server of the
+    protocol."""
+    base = f"{server.stream_url(stream)}-{uuid.uuid4().hex[:12]}"
     message = b'"%b"' % (b"x" * max(0, message_bytes - 2))
     body = b"[%b]" % b",".join([message] * messages)
     streams = list[Stream]()
@@ -54,7 +54,7 @@ def bench(
         for number in range(writers):
             streams.append(
                 Stream.create(
-                    f"{base}/{number}",
+                    f"{base}-{number}",
                     content_type="application/json",
                     headers=server.headers,
                     retry=_ONCE,
@@ -68,7 +68,7 @@ def bench(
     finally:
         for each in streams:
             with suppress(StreamError):
-                each.delete()
+                server.stream(each.url).delete(missing_ok=True)
     report(measured, f"{writers} writers, {messages} messages of {message_bytes} bytes an append")
 
 

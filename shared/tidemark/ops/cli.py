@@ -32,7 +32,7 @@ from tidemark.protocol.offset import parse_read_from
 from tidemark.settings import MIN_SECRET_BYTES
 
 
-@click.group(cls=Commands, epilog=EXIT_CODES)
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url",
     envvar="TIDEMARK_URL",
@@ -223,14 +223,16 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
 _FROM: Final = click.option(
     "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
 )
-_LAST: Final = click.option("--last", type=click.IntRange(1), help="The last so many messages.")
+_LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
 
 
 @main.command()
 @STREAM
 @_FROM
 @_LAST
-@click.option("--follow/--no-follow", default=True, help="Wait for what comes, until the stream is closed.")
+@click.option(
+    "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
+)
 @click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
 @asks_a_server
 def tail(

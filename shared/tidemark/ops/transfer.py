@@ -38,7 +38,7 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.command()
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
-@click.option("--follow", is_flag=True, help="Go on with what comes, until the source is closed.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
 @click.option("--source-token", envvar="SOURCE_TOKEN", help="The source's, if it is on another server.")
 @asks_a_server
