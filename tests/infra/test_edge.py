@@ -28,7 +28,7 @@ from tests.infra.test_template import (
 )
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
-from tidemark.local.gateway import Refused, api_path, check_head, header_path, is_live
+from tidemark.local.gateway import RefusedByGateway, api_path, check_head, header_path, is_live
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 
 ROOT = Path(__file__).parents[2]
@@ -264,7 +264,7 @@ def test_what_fits_an_http_api_together(name: str, token_bytes: int, *, fits: bo
         "query_string": b"offset=0000000000000000&cursor=1234567890123456",
         "headers": [(header.encode(), value.encode()) for header, value in headers.items()],
     }
-    with nullcontext() if fits else pytest.raises(Refused):
+    with nullcontext() if fits else pytest.raises(RefusedByGateway):
         check_head(scope)
 
 
