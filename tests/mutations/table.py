@@ -555,6 +555,13 @@ MUTATIONS = (
         "client/test_batches.py",
     ),
     mutation(
+        "a copy takes what landed late for its own append",
+        "ops/transfer.py",
+        "            return False\n",
+        "            return True\n",
+        "ops/test_transfer.py",
+    ),
+    mutation(
         "the janitor's entries are copied before a write that may still land",
         "ops/copy_table.py",
         "                self._wait_for_late_copies()\n",

@@ -164,30 +164,38 @@ class Pending:
 
     def drop(self, found: Sequence[bytes]) -> None:
         """The target has these. Raises ClickException if the source goes on with others."""
-        for each in found:
-            rest = each
-            while rest or self.of_json:
-                if not self._held:
-                    self._held.extend(next(self._parts, ()))
-                if not self._held or not (part := self._same(rest)):
-                    raise click.ClickException(
-                        "the target does not begin with the source's data; copy to a new stream or file"
-                    )
-                rest = rest[len(part) :]
-                if self.of_json:
-                    break
+        for part in found:
+            if self.of_json:
+                first = self._first()
+                # Some servers write JSON anew.
+                if first != part and json.loads(first) != json.loads(part):
+                    raise other_data()
+            else:
+                self._drop_bytes(part)
 
-    def _same(self, rest: bytes) -> bytes:
-        """What of `rest` the first part that is held covers; empty if it is other data."""
-        first = self._held.popleft()
-        if self.of_json:
-            return rest if first == rest or json.loads(first) == json.loads(rest) else b""
-        length = min(len(first), len(rest))
-        if first[:length] != rest[:length]:
-            return b""
-        if first[length:]:
-            self._held.appendleft(first[length:])
-        return rest[:length]
+    def _drop_bytes(self, rest: bytes) -> None:
+        """The two are cut in different places."""
+        while rest:
+            first = self._first()
+            length = min(len(first), len(rest))
+            if first[:length] != rest[:length]:
+                raise other_data()
+            if first[length:]:
+                self._held.appendleft(first[length:])
+            rest = rest[length:]
+
+    def _first(self) -> bytes:
+        if not self._held:
+            self._held.extend(next(self._parts, ()))
+        if not self._held:
+            raise other_data()
+        return self._held.popleft()
+
+
+def other_data() -> click.ClickException:
+    return click.ClickException(
+        "the target does not begin with the source's data; copy to a new stream or file"
+    )
 
 
 class StreamTarget:
