@@ -648,7 +648,7 @@ MUTATIONS = (
     mutation(
         "the local gateway hands on a head that API Gateway refuses",
         "local/gateway.py",
-        "        raise Refused(HEAD_TOO_LARGE)\n",
+        "        raise RefusedByGateway(HEAD_TOO_LARGE)\n",
         "        pass\n",
         "infra/test_edge.py",
     ),
