@@ -127,6 +127,24 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
     assert refused.exit_code in {1, 2}
 
 
+def test_a_token_goes_to_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.add((request.url.host, request.headers.get("Authorization")))
+        headers = {"Stream-Next-Offset": "0", "Content-Type": "text/plain", "Stream-Up-To-Date": "true"}
+        return httpx.Response(200, headers=headers)
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        monkeypatch.setattr(blocking, "_shared_client", lambda: client)
+        arguments = ["--token", "t", "--url", "http://target", "cp", "http://source/x", "copy"]
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+        assert sent == {("source", None), ("target", "Bearer t")}
+        sent.clear()
+        assert CliRunner().invoke(main, [*arguments, "--source-token", "s"]).exit_code == 0
+        assert sent == {("source", "Bearer s"), ("target", "Bearer t")}
+
+
 def test_a_copy_that_follows_ends_with_its_source(server: Server) -> None:
     source = Stream.create(f"{server.base_url}/v1/stream/followed", content_type="text/plain")
     source.append("high")
