@@ -1,5 +1,5 @@
 """One process that serves many writers, with everything that a network and a busy table do to it. (Writers in
-several processes: `tests/histories`, `tests/simulation` and the campaign.)
+several processes: `tests/simulation` and the campaign.)
 
 Whatever happens, each acknowledged append is in the stream exactly once, and the messages
 of one append stand together.

@@ -1,6 +1,4 @@
-"""Recorded histories of clients on two servers that share one table, held to a model of what a log service
-does.
+"""Recorded histories of clients, held to a model of what a log service does.
 
 `model.py` is the service as if it did one thing after the other; `checker.py` looks for an order of a
-history's operations that the model agrees with. `python -m tests.histories --histories 10000` records and
-checks many."""
+history's operations that the model agrees with. `tests/simulation` records them."""

@@ -58,22 +58,19 @@ _NUMBERS: Final = {
     "ProducerFenced": "Producer-Epoch",
 }
 
-#: Streams are kept apart by a word behind their names, so that one table serves many histories.
-Naming = Callable[[str], str]
-
 
 class NotCarriedOut(Exception):
     """The answer says that nothing has changed: 429, or 503 of storage that cannot be asked."""
 
 
-def perform(stores: Stores, request: Request, naming: Naming = str) -> Answer | None:
+def perform(stores: Stores, request: Request) -> Answer | None:
     """None where the outcome is unknown (503). Raises NotCarriedOut."""
-    return _answer(lambda: _perform(request, stores, naming))
+    return _answer(lambda: _perform(request, stores))
 
 
-def perform_group(stores: Stores, requests: Sequence[Append], naming: Naming = str) -> list[Answer | None]:
+def perform_group(stores: Stores, requests: Sequence[Append]) -> list[Answer | None]:
     """Appends to one stream that share a write, as group commit makes them. Raises NotCarriedOut."""
-    key = _key(requests[0].name, naming)
+    key = _key(requests[0].name)
     try:
         answers = append(stores, key, [_append_request(request) for request in requests])
     except ProtocolError as refusal:
@@ -98,32 +95,31 @@ def _refusal(refusal: ProtocolError) -> Answer:
     return Answer(name, None if number is None else int(number))
 
 
-def _key(name: str, naming: Naming) -> StreamKey:
-    bucket, _, stream_id = name.partition("/")
-    return StreamKey(bucket if bucket == "v1" else naming(bucket), naming(stream_id))
+def _key(name: str) -> StreamKey:
+    return StreamKey(*name.split("/", 1))
 
 
 @singledispatch
-def _perform(request: Request, stores: Stores, naming: Naming) -> Answer:
+def _perform(request: Request, stores: Stores) -> Answer:
     raise NotImplementedError(type(request))
 
 
 @_perform.register
-def _create(request: Create, stores: Stores, naming: Naming) -> Answer:
+def _create(request: Create, stores: Stores) -> Answer:
     fork = None
     if request.source is not None:
-        fork = ForkPoint(_key(request.source, naming), request.offset)
+        fork = ForkPoint(_key(request.source), request.offset)
     content_type = None if request.content_type is None else parse_content_type(request.content_type)
     expiry, retention = Expiry(ttl_seconds=request.ttl_seconds), Retention(size=request.keep_bytes)
     asked = CreateRequest(content_type, expiry, request.closed, request.body, fork, retention)
-    created = create(stores, _key(request.name, naming), asked)
+    created = create(stores, _key(request.name), asked)
     tail = created.head.tail
     return Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
 
 
 @_perform.register
-def _append(request: Append, stores: Stores, naming: Naming) -> Answer:
-    [answer] = append(stores, _key(request.name, naming), [_append_request(request)])
+def _append(request: Append, stores: Stores) -> Answer:
+    [answer] = append(stores, _key(request.name), [_append_request(request)])
     return _append_answer(answer)
 
 
@@ -140,58 +136,58 @@ def _append_answer(answer: Outcome | ProtocolError) -> Answer:
 
 
 @_perform.register
-def _delete(request: Delete, stores: Stores, naming: Naming) -> Answer:
-    delete(stores, _key(request.name, naming))
+def _delete(request: Delete, stores: Stores) -> Answer:
+    delete(stores, _key(request.name))
     return Answer("deleted")
 
 
 @_perform.register
-def _read(request: Read, stores: Stores, naming: Naming) -> Answer:
+def _read(request: Read, stores: Stores) -> Answer:
     start: ReadFrom = NOW if request.offset is None else request.offset
-    reading = read(stores, _key(request.name, naming), start)
+    reading = read(stores, _key(request.name), start)
     page = reading.page
     assert page.up_to_date, "a page holds more than any history writes"
     return Answer("read", page.end, page.closed, reading.data if page.batches else b"")
 
 
 @_perform.register
-def _head(request: Head, stores: Stores, naming: Naming) -> Answer:
-    tail = load_head(stores, _key(request.name, naming)).tail
+def _head(request: Head, stores: Stores) -> Answer:
+    tail = load_head(stores, _key(request.name)).tail
     return Answer("head", tail.offset, tail.closed)
 
 
 @_perform.register
-def _publish(request: Publish, stores: Stores, naming: Naming) -> Answer:
-    key, upload = _key(request.name, naming), parse_upload_id(request.upload)
+def _publish(request: Publish, stores: Stores) -> Answer:
+    key, upload = _key(request.name), parse_upload_id(request.upload)
     body = b"" if upload else request.body
     publish_snapshot(stores, key, PublishRequest(request.offset, BINARY, body, upload))
     return Answer("published")
 
 
 @_perform.register
-def _read_snapshot(request: ReadSnapshot, stores: Stores, naming: Naming) -> Answer:
-    reading = read_snapshot(stores, _key(request.name, naming), request.offset)
+def _read_snapshot(request: ReadSnapshot, stores: Stores) -> Answer:
+    reading = read_snapshot(stores, _key(request.name), request.offset)
     return Answer("snapshot", data=reading.data)
 
 
 @_perform.register
-def _trim(request: Trim, stores: Stores, naming: Naming) -> Answer:
-    has_let_go = trim_below(stores, _key(request.name, naming), request.offset)
+def _trim(request: Trim, stores: Stores) -> Answer:
+    has_let_go = trim_below(stores, _key(request.name), request.offset)
     return Answer("trimmed" if has_let_go else "nothing to let go of")
 
 
 @_perform.register
-def _create_bucket(request: CreateBucket, stores: Stores, naming: Naming) -> Answer:
-    create_bucket(stores, naming(request.bucket))
+def _create_bucket(request: CreateBucket, stores: Stores) -> Answer:
+    create_bucket(stores, request.bucket)
     return Answer("created")
 
 
 @_perform.register
-def _delete_bucket(request: DeleteBucket, stores: Stores, naming: Naming) -> Answer:
-    delete_bucket(stores, naming(request.bucket))
+def _delete_bucket(request: DeleteBucket, stores: Stores) -> Answer:
+    delete_bucket(stores, request.bucket)
     return Answer("deleted")
 
 
 @_perform.register
-def _count_streams(request: CountStreams, stores: Stores, naming: Naming) -> Answer:
-    return Answer("bucket", describe_bucket(stores, naming(request.bucket)).streams)
+def _count_streams(request: CountStreams, stores: Stores) -> Answer:
+    return Answer("bucket", describe_bucket(stores, request.bucket).streams)
