@@ -22,9 +22,9 @@ PACKING = Packing(
 )
 
 
-def bodies(min_size: int = 0) -> st.SearchStrategy[bytes]:
+def bodies() -> st.SearchStrategy[bytes]:
     """A few bytes, and now and then what the table holds in another form."""
-    few = st.binary(min_size=min_size, max_size=5)
+    few = st.binary(max_size=5)
     return few | few | few | st.just(_LONG)
 
 
