@@ -93,7 +93,6 @@ SLOW_FILES = frozenset(
         "wake/test_readers_that_do_not_read.py",
         "subscriptions/test_any_order.py",
         "subscriptions/test_webhook.py",
-        "subscriptions/test_jose.py",
         "subscriptions/test_preempted.py",
         "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",

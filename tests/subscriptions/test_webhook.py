@@ -252,6 +252,7 @@ def test_a_receiver_can_verify_the_signature(scene: Scene) -> None:
     raw = orjson.dumps(scene.receiver.bodies[0])
     assert verified(raw, header, jwks)
     assert not verified(raw + b" ", header, jwks)
+    assert not verified(raw, header.replace("t=", "t=9"), jwks)
     assert header.startswith(f"t={scene.clock.now_ms // 1000},kid=ds_")
     [key] = jwks["keys"]
     assert (key["kty"], key["crv"], key["alg"], key["use"]) == ("OKP", "Ed25519", "EdDSA", "sig")
