@@ -278,6 +278,7 @@ STREAM = Reply(200, {"content-type": "text/event-stream"})
 UP, END = "stream-up-to-date", "stream-closed"
 CUT = b""
 TAIL = ',"upToDate":true'
+CLOSED = b'event: control\ndata: {"streamNextOffset":"%b","streamClosed":true}\n\n'
 
 
 def events(data: str, offset: int, more: str = "") -> bytes:
@@ -322,9 +323,27 @@ FOLLOWED = [
             Reply(400, {}),
             Reply(204, {"stream-next-offset": "0", UP: "true"}),
             page(b"a", "1", UP),
-            page(b"", "1", END),
+            *[page(b"", "1", END)] * 2,
         ],
         [(b"", "0"), (b"a", "1"), (b"", "1")],
+    ),
+    (
+        "a long-poll tells of the close alone",
+        follow("long-poll"),
+        [page(b"", "0", UP), Reply(204, {"stream-next-offset": "0", END: "true"}), page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "an event stream tells of the close alone",
+        follow("sse"),
+        [page(b"", "0", UP), STREAM, CLOSED % b"0", page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "a stream that was closed and deleted ends",
+        follow("sse"),
+        [page(b"", "0", UP), STREAM, CLOSED % b"0", Reply(404, {})],
+        [(b"", "0"), (b"", "0")],
     ),
     (
         "event streams that nothing comes through: long-polls",
@@ -350,7 +369,8 @@ FOLLOWED = [
         [
             Reply(200, AT_42 | {"content-type": "text/plain"}),
             STREAM,
-            b'event: control\ndata: {"streamNextOffset":"7","streamClosed":true}\n\n',
+            CLOSED % b"7",
+            page(b"", "7", END),
         ],
         [(b"", "7")],
     ),
@@ -361,6 +381,7 @@ FOLLOWED = [
             page(b"[]", "0", UP, content_type="application/json"),
             STREAM,
             b"event: data\ndata: [1]\n\n" + events("[2,3]", 1) + events("[]", 2, ',"streamClosed":true'),
+            page(b"[]", "2", END, content_type="application/json"),
         ],
         [(b"", "0"), (b"[1,2,3]", "1"), (b"", "2")],
     ),
@@ -506,7 +527,7 @@ def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
         at_once,
         waited,
         page(b"a", "1", UP),
-        page(b"", "1", END),
+        *[page(b"", "1", END)] * 2,
     ]
     seen, _ = play(follow("long-poll"), *answers)
     pauses = [one.seconds for one in seen if isinstance(one, Sleep)]
