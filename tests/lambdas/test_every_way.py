@@ -31,28 +31,6 @@ def stream(way: Way) -> str:
     return path
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Stream-Seq": "a,b"},
-        {"Producer-Id": "p,p", "Producer-Epoch": "0", "Producer-Seq": "0"},
-        {"Producer-Id": "p", "Producer-Epoch": "0,0", "Producer-Seq": "0"},
-        {"Stream-Closed": "true,true"},
-        {"Content-Type": "text/plain;a=b,text/plain"},
-    ],
-)
-def test_a_header_sent_twice_gets_400_also_where_a_gateway_has_joined_it(
-    way: Way, stream: str, headers: dict[str, str]
-) -> None:
-    assert way("POST", stream, TEXT | headers, b"b").status == 400
-    assert way("GET", stream).body == b"a"
-
-
-def test_an_encoded_body_gets_415(way: Way, stream: str) -> None:
-    refused = way("POST", stream, TEXT | {"Content-Encoding": "gzip"}, b"\x1f\x8b")
-    assert (refused.status, refused.headers["accept-encoding"]) == (415, "identity")
-
-
 def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     alias = stream.replace("/v1/stream/", "/v1/streams/")
     assert way("POST", alias, TEXT, b"b").status == 204

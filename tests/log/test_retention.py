@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 
@@ -172,39 +170,10 @@ class Lake:
         """What cannot be read any more is in the lake, and all the rest can be read."""
         retained = self.scene.record().retained
         assert bytes(self.held[place] for place in range(retained)) == self.scene.data[:retained]
-        self.scene.check(max(1, len(self.scene.ends) // 5), retained=retained)
+        self.scene.check(1, retained=retained)
 
 
-STEPS: dict[str, Callable[[Lake, Stores], None]] = {
-    "archive": Lake.archive,
-    "trim": Lake.trim,
-    "sweep": Lake.sweep,
-}
-
-
-def play(seed: int) -> int:
-    """Appends, archives, trims and sweeps in any order, each killed or cut at any of its calls. How many
-    batches were removed."""
-    chance = random.Random(seed)
-    scene = Scene(PACKING)
-    lake = Lake(scene)
-    for _ in range(40):
-        step = chance.choice(["append", "append", *STEPS])
-        if step == "append":
-            scene.write(*(b"%d," % chance.randrange(1000) for _ in range(chance.randrange(1, 6))))
-            continue
-        stores = scene.process()
-        break_call(stores, chance.randrange(8), chance.choice([*BREAKS, "", ""]))
-        with contextlib.suppress(Crashed, OutcomeUnknown):
-            STEPS[step](lake, stores)
-        lake.check()
-    scene.sweep_after(2 * HOUR_MS)
-    lake.check()
-    return len(scene.times) - len(scene.items())
-
-
-def test_whatever_dies_what_is_gone_from_the_stream_is_in_the_lake() -> None:
-    assert sum(play(seed) for seed in range(40)) > 400
+STEPS = {"archive": Lake.archive, "trim": Lake.trim, "sweep": Lake.sweep}
 
 
 @pytest.mark.parametrize("how", BREAKS)
