@@ -19,22 +19,22 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 39_200,
-    "files of the package": 225,
-    "imports, % of the package's lines": 10,
+    "lines of the package": 39_000,
+    "files of the package": 220,
+    "imports, % of the package's lines": 9.2,
     "lines of template.yaml": 1_500,
     "parameters of the template": 25,
-    "variables of the environment": 36,
-    "lines of tests": 59_000,
+    "variables of the environment": 34,
+    "lines of tests": 58_800,
     "words of docs/": 45_000,
-    "private helpers used once, per 1,000 lines": 6.5,
+    "private helpers used once, per 1,000 lines": 6.2,
     "class names of several things": 4,
     "functions of an append": 130,
     "files of an append": 40,
-    "hops of an append": 82,
-    "functions of a read": 153,
+    "hops of an append": 84,
+    "functions of a read": 155,
     "files of a read": 35,
-    "hops of a read": 102,
+    "hops of a read": 104,
 }
 
 
