@@ -1,5 +1,4 @@
-"""The life of some streams, step by step. Every write of every step is recorded and can be sent again, and
-replies can be lost."""
+"""The life of some streams, step by step. Every write of every step is recorded and can be sent again."""
 
 from __future__ import annotations
 
@@ -61,10 +60,6 @@ class Life:
     notes: dict[str, Any] = field(default_factory=dict)
     #: Keys of items that were removed.
     vacated: set[Place] = field(default_factory=set)
-    #: The number of the step, where steps may be repeated. What it has decided on its first try is kept.
-    step: int | None = None
-    kept: dict[str, Any] = field(default_factory=dict)
-    _appends: int = 0
 
     def __post_init__(self) -> None:
         self.send = self.process.dynamodb.send
@@ -75,26 +70,15 @@ class Life:
             self.recorded.append((operation, body))
         return self.send(operation, body)
 
-    def attempt(self, act: Step) -> object:
-        self._appends = 0
-        return act(self)
-
     def append(self, body: bytes, key: StreamKey | None = None, **asked: Any) -> None:
-        """Where the step may be repeated, each append has a claim, so that it lands once."""
-        if self.step is not None:
-            asked = {"claim": (f"step {self.step}", 0, self._appends)} | asked
-            self._appends += 1
         self.process.append(key or self.key, body, **asked)
 
     def tail(self) -> int:
-        """When the step was tried first."""
-        if "tail" not in self.kept:
-            self.kept["tail"] = load_head(self.process.stores, self.key).tail.offset
-        return int(self.kept["tail"])
+        return load_head(self.process.stores, self.key).tail.offset
 
-    def visible(self, process: Process | None = None) -> list[Any]:
-        """What anybody can see of its names, and that through another process, unless one is named."""
-        stores = (process or self.world.process()).stores
+    def visible(self) -> list[Any]:
+        """What anybody can see of its names through another process."""
+        stores = self.world.process().stores
         seen: list[Any] = []
         for key in (self.key, self.other):
             try:
@@ -177,10 +161,9 @@ def janitor(life: Life) -> None:
 
 def append_by_many_producers(life: Life) -> None:
     """More than a batch carries: some are pushed out, come back and are pushed out again."""
-    if "seq" not in life.kept:
-        life.kept["seq"] = life.notes["seq"] = life.notes.get("seq", -1) + 1
+    life.notes["seq"] = life.notes.get("seq", -1) + 1
     for producer in range(12):
-        life.append(b".", claim=(f"p{producer}", 0, life.kept["seq"]))
+        life.append(b".", claim=(f"p{producer}", 0, life.notes["seq"]))
 
 
 def append_some(life: Life) -> None:
@@ -289,7 +272,7 @@ def packs_were_taken_in(life: Life) -> None:
 def it_has_let_go(life: Life) -> None:
     """Of more than the last time."""
     retained = load_head(life.process.stores, life.key).record.retained
-    assert retained > life.kept.setdefault("retained", life.notes.get("retained", 0))
+    assert retained > life.notes.get("retained", 0)
     life.notes["retained"] = retained
 
 

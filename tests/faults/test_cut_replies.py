@@ -1,7 +1,7 @@
 """No reply of DynamoDB or S3 counts before it is proven to be whole.
 
 Replies of each kind are cut behind every single byte, and the connection closed. What is tried here is one
-exchange; what the use cases make of it is in `test_lost_replies.py`.
+exchange; what the use cases make of a lost reply is played by `tests/simulation`.
 """
 
 from __future__ import annotations
