@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.buckets import insert_before_commit
 from tests.simulation.world import combining
-from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, before
+from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.log import tails
 from tidemark.log.append import TailMoved
@@ -163,21 +164,10 @@ def test_a_deletion_that_races_an_append_deletes_it_too(world: World) -> None:
     """The append came first: the deletion finds the moved tail and goes behind it."""
     deleter, writer, key = world.process(), world.process(), a_key()
     deleter.create(key)
-    insert_before_first(deleter, "TransactWriteItems", lambda: writer.append(key, b"x"))
+    insert_before_commit(deleter, lambda: writer.append(key, b"x"))
     delete(deleter.stores, key)
     with pytest.raises(StreamNotFound):
         writer.append(key, b"y")
-
-
-def insert_before_first(process: Process, operation: str, action: Callable[[], Any]) -> None:
-    """Let `action` happen just before the process's first call of `operation` is sent."""
-    pending = [action]
-
-    def act(sent: str) -> None:
-        if sent == operation and pending:
-            pending.pop()()
-
-    before(process.dynamodb, act)
 
 
 def test_a_refusal_is_not_decided_on_what_this_process_remembers(world: World) -> None:

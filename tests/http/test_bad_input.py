@@ -178,7 +178,6 @@ def test_a_body_over_the_limit_gets_413_before_any_storage_call(
 
 
 def test_a_body_at_the_limit_is_stored_and_read_back(door: Door, stream: str) -> None:
-    """The limit itself is allowed, and the stored body can be read back."""
     body = b'"' + b"x" * (MAX_BODY_BYTES - 2) + b'"'
     tail = door.head(stream).next_offset
     assert door.post(stream, JSON, body).status == 204

@@ -72,7 +72,6 @@ def test_a_form_content_type_gets_400(door: Door, path: str, value: str) -> None
 
 
 def test_the_form_content_type_of_curl_gets_400_with_the_header_to_add(door: Door, path: str) -> None:
-    """`curl -d` sends the content type of a form."""
     assert door.put(path, TEXT).status == 201
     refused = door.post(path, FORM, b"hello")
     assert refused.status == 409

@@ -41,16 +41,6 @@ def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     assert way("PUT", alias, TEXT).status == 201
 
 
-def test_a_request_to_the_wrong_path_gets_an_error_that_names_the_right_one(way: Way) -> None:
-    appended = way("POST", "/chat", TEXT, b"x")
-    assert appended.status == 405
-    assert "/v1/stream/chat" in appended.error
-    created = way("PUT", "/chat", TEXT)
-    assert created.status == 400
-    assert "/v1/stream/chat" in created.error
-    assert "'streams' is reserved" in way("PUT", "/chat/streams", TEXT).error
-
-
 def test_the_front_page_is_served(way: Way) -> None:
     page = way("GET", "/", {"Accept": "text/html"})
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

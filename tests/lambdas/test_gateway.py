@@ -11,7 +11,6 @@ from tests.http.asgi import Door
 from tests.lambdas.functions import Functions, function_url_event, http_event, in_base64, load_event
 from tests.support import refusal
 from tidemark.aws.http import BlockingHttp
-from tidemark.http.requests import MAX_BODY_BYTES
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -44,20 +43,12 @@ def test_json_is_the_same_as_text_and_as_base64(functions: Functions, path: str)
 
 
 def test_an_event_without_a_body_is_an_empty_append_or_a_close(functions: Functions, path: str) -> None:
-    """Whether the body is missing or empty."""
     functions(http_event("PUT", path, headers=TEXT))
     nothing = http_event("POST", path, headers=TEXT)
     assert functions(nothing).status == 400
     assert functions(nothing | {"body": ""}).status == 400
     closing = http_event("POST", path, headers={"Stream-Closed": "true"})
     assert functions(closing)["stream-closed"] == "true"
-
-
-def test_a_body_over_the_limit_gets_413(functions: Functions, path: str) -> None:
-    functions(http_event("PUT", path, headers=BINARY))
-    answer = functions(http_event("POST", path, headers=BINARY, body=b"\xff" * (MAX_BODY_BYTES + 1)))
-    assert answer.status == 413
-    assert functions(http_event("GET", path)).body == b""
 
 
 # --- answers ------------------------------------------------------------------------

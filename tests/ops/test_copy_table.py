@@ -241,8 +241,13 @@ def test_a_copy_ends_at_once_at_an_error_that_waiting_does_not_mend(old: World, 
         copy.run()
 
 
-@pytest.mark.parametrize("fault", ["throttled", "silent", "left over"])
-def test_a_copy_gives_up_after_half_an_hour_without_success(old: World, new: World, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("throttled", "ThrottlingException"), ("silent", "injected|not sent"), ("left over", "1 are left over")],
+)
+def test_a_copy_gives_up_after_half_an_hour_without_success(
+    old: World, new: World, fault: str, said: str
+) -> None:
     """However the table refuses. A service that the breaker takes for silent is tried again meanwhile."""
     copy: Any = copy_of(old, new)
     now = 0.0
@@ -263,12 +268,7 @@ def test_a_copy_gives_up_after_half_an_hour_without_success(old: World, new: Wor
 
     copy._dynamodb.breaker = Breaker()
     copy._dynamodb.sleep, copy._dynamodb.now, copy._dynamodb.send = sleep, lambda: now, send
-    words = {
-        "throttled": "ThrottlingException",
-        "silent": "injected|not sent",
-        "left over": "1 are left over",
-    }
-    with pytest.raises(CannotCopy, match=words[fault]):
+    with pytest.raises(CannotCopy, match=said):
         copy.run()
     assert now >= 30 * 60
 
