@@ -13,6 +13,7 @@ import pytest
 
 from tests.available import NotAvailable, require_engine
 from tests.moto_engine import MotoServices
+from tests.support import World, make_world
 from tidemark.local.emulators import environment_for
 from tidemark.local.engines import LocalServices
 
@@ -234,3 +235,9 @@ def services(
         # Functions are loaded as they are deployed, and refuse to be open unless asked by name.
         patch.setitem(os.environ, "ALLOW_ANONYMOUS", "true")
         yield running
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    """A table and a bucket for each module; some folders have one for each test."""
+    return make_world(services)

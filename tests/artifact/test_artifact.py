@@ -33,7 +33,7 @@ from tests.infra.test_template import (
     FUNCTIONS,
     statements_of,
 )
-from tests.support import World, a_key, make_world
+from tests.support import World, a_key
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack
 from tidemark.local.engines import LocalServices
@@ -63,11 +63,6 @@ ONLY_WHEN = {
 }
 
 Run = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture(scope="module")

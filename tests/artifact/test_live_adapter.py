@@ -25,7 +25,7 @@ import pytest
 from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
-from tests.support import TEXT, World, a_key, make_world
+from tests.support import TEXT, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
@@ -87,11 +87,6 @@ class Function:
     def log(self) -> str:
         self.output.seek(0)
         return self.output.read().decode()
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture

@@ -10,17 +10,11 @@ import pytest
 
 from tests.authorization.tokens import SECRET, bearer
 from tests.authorization.ways import WAYS, Way
-from tests.support import World, make_world
-from tidemark.local.engines import LocalServices
+from tests.support import World
 from tidemark.settings import Settings
 
 _serial = itertools.count(1)
 ADMIN = "read:* write:* manage:*"
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture(scope="module")

@@ -20,19 +20,13 @@ from tests.costs.page import (
 from tests.http.asgi import Answer, Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
-from tests.support import World, make_world
+from tests.support import World
 from tidemark.http.backend import one_at_a_time
 from tidemark.local.dynamodb import item_size
-from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "costs.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,13 @@ from functools import partial
 import pytest
 
 from tests.http.asgi import Door
-from tests.support import Clock, World, make_world
+from tests.support import Clock, World
 from tidemark.http.backend import many_at_once, one_at_a_time
-from tidemark.local.engines import LocalServices
 from tidemark.log.read import read_page
 from tidemark.settings import Settings
 from tidemark.wake.wake import Wake
 
 _serial = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture(scope="module", params=[many_at_once, one_at_a_time], ids=["many at once", "one at a time"])

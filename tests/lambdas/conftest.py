@@ -10,18 +10,12 @@ import pytest
 
 from tests.http.asgi import Door
 from tests.lambdas.functions import Functions
-from tests.support import World, make_world
+from tests.support import World
 from tidemark.http.backend import many_at_once
-from tidemark.local.engines import LocalServices
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
 
 _serial = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture(scope="module")

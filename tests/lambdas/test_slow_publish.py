@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.authorization.ways import ROOT, Answer, Asgi
-from tests.support import World, make_world
+from tests.support import World
 from tidemark.blobs import compose
-from tidemark.local.engines import LocalServices
 from tidemark.local.gateway import Gateway
 from tidemark.local.template import load_template
 from tidemark.service.snapshots import MAX_ANSWER_BYTES
@@ -43,11 +42,6 @@ class SlowS3:
             raise self.failure
         compose(*arguments)
         self.finished.release()
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ import pytest
 
 from tests.authorization.tokens import SECRET, token
 from tests.lambdas.functions import http_event, load_event
-from tests.support import World, make_world
+from tests.support import World
 from tests.wake.live_process import running
 from tests.wake.support import until
-from tidemark.local.engines import LocalServices
 from tidemark.settings import InvalidSetting, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +32,6 @@ BODY = "the words of a message"
 RUN_BY = {"_X_AMZN_TRACE_ID", "PATH", "QUEUE_PREFIX", "LONG_POLL_SECONDS"}
 TOKEN = token("read:* write:* manage:*")
 BEARER = {"authorization": f"Bearer {TOKEN}"}
-
-
-@pytest.fixture(scope="module")
-def world(services: LocalServices) -> World:
-    return make_world(services)
 
 
 @dataclass
