@@ -88,7 +88,10 @@ def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:
     """By name, version, licence and the hashes of which one was installed, in CycloneDX's format; and the
     console's scripts and AWS's adapter."""
     materials = json.loads((BUILD.parent / "sbom.cdx.json").read_text())
-    assert (materials["bomFormat"], materials["metadata"]["component"]["name"]) == ("CycloneDX", "tidemark")
+    assert (materials["bomFormat"], materials["metadata"]["component"]["name"]) == (
+        "CycloneDX",
+        "tidemark-streams",
+    )
     assert [each["name"] for each in materials["components"] if not each["licenses"]] == []
     others = {each["name"] for each in materials["components"] if "pkg:pypi/" not in each["purl"]}
     assert {"preact", "@durable-streams/client", "LambdaAdapterLayerArm64"} <= others
