@@ -112,6 +112,10 @@ mutations: $(DEV) npm-if-possible ## plant known bugs in a copy of the tree: whi
 nightly: ## what is run every night: long campaigns, planted bugs, every PySpark, benchmarks (hours)
 	@.ci/nightly
 
+.PHONY: prove
+prove: ## all that a change must pass, as CI runs it
+	@.ci/run
+
 .PHONY: bench
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)
@@ -199,6 +203,12 @@ deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
 deploy: export SAM_CLI_TELEMETRY := 0
 deploy: build $(LOCAL) ## check, and deploy to AWS what samconfig.toml says (ARGS=--no-execute-changeset shows the change set alone)
 	@$(VENV) -m tidemark.ops.deploy $(ARGS)
+
+.PHONY: undeploy
+undeploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
+undeploy: export SAM_CLI_TELEMETRY := 0
+undeploy: $(SAM) $(LOCAL) ## delete the stacks that make deploy made; table and bucket stay (ARGS=--no-prompts does not ask)
+	@$(VENV) -m tidemark.ops.deploy --remove $(ARGS)
 
 .PHONY: release
 release: ## sign the tag of VERSION=0.2.0, with its section of CHANGELOG.md as the notes

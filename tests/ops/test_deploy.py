@@ -232,6 +232,14 @@ def test_stacks_beside_the_main_one_follow_it_with_its_values(
     assert not TEMPLATE["Parameters"].keys() & TEMPLATE["Outputs"].keys(), "one dictionary has both"
 
 
+def test_the_stacks_of_the_file_are_deleted_the_main_one_first(sam: Path, tmp_path: Path) -> None:
+    path = config(tmp_path, more=f'region = "eu-west-1"\n{PARTS}')
+    assert deploy.main(["--remove", "--no-prompts"], path) == 0
+    names = ("tides", "tides-container", "tides-pipeline")
+    expected = [f"delete --stack-name {name} --region eu-west-1 --no-prompts" for name in names]
+    assert sam.read_text().splitlines() == expected
+
+
 def test_a_part_that_lacks_a_value_is_refused_by_its_name(
     aws: FakeAws, sam: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -218,7 +218,7 @@ def deploy(given: argparse.Namespace, how: Sequence[str], config: Path) -> int:
     print(differences(TEMPLATE, values, before), flush=True)
     if warning := concurrency_warning(values, region):
         print(warning, file=sys.stderr)
-    code = run_sam(name, values, how)
+    code = deploy_stack(name, values, how)
     for part in (each for each in PARTS if each in sections):
         code = code or deploy_part(part, sections, name, how)
     return code
@@ -234,13 +234,27 @@ def deploy_part(part: str, sections: Mapping[str, dict[str, Any]], name: str, ho
     values = every_parameter(template, overrides_of(sections[part]), main)
     print(f"\n{own}:\n{differences(template, values, described(own, region))}", flush=True)
     tags = ["--tags", "application=tidemark", f"part={part}"]
-    return run_sam(own, values, ["--template-file", str(template), *tags, *how])
+    return deploy_stack(own, values, ["--template-file", str(template), *tags, *how])
 
 
-def run_sam(name: str, values: Mapping[str, str], how: Sequence[str]) -> int:
-    command = [os.environ.get("SAM", "sam"), "deploy", *how, "--stack-name", name, "--s3-prefix", name]
-    command += ["--parameter-overrides", *map(as_override, values, values.values())]
-    return subprocess.run(command, check=False).returncode  # noqa: S603
+def deploy_stack(name: str, values: Mapping[str, str], how: Sequence[str]) -> int:
+    overrides = map(as_override, values, values.values())
+    where = ["--stack-name", name, "--s3-prefix", name]
+    return run_sam("deploy", *how, *where, "--parameter-overrides", *overrides)
+
+
+def remove(given: argparse.Namespace, how: Sequence[str], config: Path) -> int:
+    """SAM's exit code. The main stack first: CloudFront lets go of the container's origin with it."""
+    sections = sections_of(config)
+    main, code = sections["default"], 0
+    name, where = given.stack or main["stack_name"], ["--region", main["region"]] if "region" in main else []
+    for stack in (name, *(f"{name}-{part}" for part in PARTS if part in sections)):
+        code = code or run_sam("delete", "--stack-name", stack, *where, *how)
+    return code
+
+
+def run_sam(*command: str) -> int:
+    return subprocess.run([os.environ.get("SAM", "sam"), *command], check=False).returncode  # noqa: S603
 
 
 def as_override(name: str, value: str) -> str:
@@ -253,10 +267,11 @@ def main(arguments: Sequence[str] | None = None, config: Path = CONFIG) -> int:
     parser.add_argument("--without-bytecode", action="store_true", help="deploy a layer that has none")
     parser.add_argument("--stack", help="another stack with the same parameters, as for a restore")
     parser.add_argument("parameters", nargs="*", metavar="Name=value", help="for this deployment alone")
+    parser.add_argument("--remove", action="store_true", help="delete the stacks; table and bucket stay")
     given, of_sam = parser.parse_known_intermixed_args(arguments)
     how = ["--config-file", str(config.resolve()), "--no-fail-on-empty-changeset", *of_sam]
     try:
-        return deploy(given, how, config)
+        return remove(given, of_sam, config) if given.remove else deploy(given, how, config)
     except CannotDeploy as refusal:
         print(refusal, file=sys.stderr)
     except (BotoCoreError, ClientError) as error:
