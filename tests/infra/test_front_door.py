@@ -50,11 +50,12 @@ def test_the_workflow_runs_what_every_machine_can_run() -> None:
 #: Targets that neither .ci/run nor .ci/nightly starts, and the test that runs what is behind each.
 RUN_BY_A_TEST = {
     "deploy": "tests/emulated/test_private_stack.py",
+    "undeploy": "tests/ops/test_deploy.py",
     "release": "tests/infra/test_locks.py",
     "base-image": "tests/infra/test_locks.py",
 }
 #: What starts the others.
-STARTS_OTHERS = {"help", "nightly"}
+STARTS_OTHERS = {"help", "nightly", "prove"}
 
 
 def test_each_target_of_make_help_is_run_by_day_or_by_night() -> None:

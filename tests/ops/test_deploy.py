@@ -233,6 +233,7 @@ def test_stacks_beside_the_main_one_follow_it_with_its_values(
 
 
 def test_the_stacks_of_the_file_are_deleted_the_main_one_first(sam: Path, tmp_path: Path) -> None:
+    """By `make undeploy`."""
     path = config(tmp_path, more=f'region = "eu-west-1"\n{PARTS}')
     assert deploy.main(["--remove", "--no-prompts"], path) == 0
     names = ("tides", "tides-container", "tides-pipeline")
