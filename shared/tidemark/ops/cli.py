@@ -18,7 +18,7 @@ from tidemark import __version__
 from tidemark.client import NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.ops.bench import bench
-from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
+from tidemark.ops.client import RemoteServer, stream_path
 from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
 from tidemark.ops.completion import DEFAULT_URL, complete_stream
 from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
@@ -190,14 +190,7 @@ def create(
     server: RemoteServer, stream: str, content_type: str, ttl: int | None, expires_at: str | None
 ) -> None:
     """Create a stream; one that exists with the same configuration is as good."""
-    made = Stream.create(
-        server.stream_url(stream),
-        content_type=content_type,
-        headers=server.headers,
-        retry=PATIENCE,
-        ttl=ttl,
-        expires_at=expires_at,
-    )
+    made = server.create(stream, content_type, ttl=ttl, expires_at=expires_at)
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
@@ -310,7 +303,7 @@ def append(
     """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
     target = server.stream(stream)
     if content_type is not None:
-        target = Stream.create(target.url, content_type=content_type, headers=server.headers, retry=PATIENCE)
+        target = server.create(stream, content_type)
     of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
     file_bytes = size_of(file)

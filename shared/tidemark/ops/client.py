@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
 from tidemark.client import MalformedReply, Retry, Stream
 from tidemark.client.blocking import BlockingDriver
+from tidemark.client.core import CreateOptions
 from tidemark.client.exchange import Reply, Request, Steps, exchange
 
 T = TypeVar("T")
@@ -41,6 +42,10 @@ class RemoteServer:
 
     def stream(self, stream: str) -> Stream:
         return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
+
+    def create(self, stream: str, content_type: str | None, **creation: Unpack[CreateOptions]) -> Stream:
+        url = self.stream_url(stream)
+        return Stream.create(url, content_type=content_type, headers=self.headers, retry=PATIENCE, **creation)
 
     def run(self, steps: Steps[T]) -> T:
         return BlockingDriver(None, self.headers, {}).run(steps)

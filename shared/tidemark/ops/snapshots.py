@@ -1,4 +1,4 @@
-"""`tidemark fork`, `tidemark snapshot`: streams that begin with data of another, or with what was folded."""
+"""`tidemark fork` and `tidemark snapshot`: a stream with another's data, and what replaces old messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 
 import click
 
-from tidemark.client import Stream
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.exchange import Reply, Request, exchange
 from tidemark.ops.client import PATIENCE, RemoteServer, stream_path
@@ -31,13 +30,7 @@ def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None
     server = server.serving(source)
     if server.serving(target).url != server.url:
         raise click.UsageError("SOURCE and TARGET are on two servers: use tidemark cp")
-    made = Stream.create(
-        server.stream_url(target),
-        headers=server.headers,
-        retry=PATIENCE,
-        forked_from=stream_path(source),
-        fork_offset=at,
-    )
+    made = server.create(target, None, forked_from=stream_path(source), fork_offset=at)
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 

@@ -24,9 +24,13 @@ def sub() -> None:
     """List, create and delete subscriptions; claim and ack the wakes of a pull-wake subscription."""
 
 
+def path_of(subscription: str) -> str:
+    return f"{_PATH}/{quote(subscription, safe='')}"
+
+
 def post(server: RemoteServer, subscription: str, step: str, body: dict[str, Any] | None = None) -> Any:
     """The JSON of the answer; None if it has no body."""
-    said = server.ask("POST", f"{_PATH}/{quote(subscription, safe='')}/{step}", *encoded(body)).body
+    said = server.ask("POST", f"{path_of(subscription)}/{step}", *encoded(body)).body
     return json.loads(said) if said else None
 
 
@@ -57,7 +61,7 @@ def ls(server: RemoteServer, prefix: str) -> None:
 @asks_a_server
 def info(server: RemoteServer, subscription: str) -> None:
     """Show a subscription, and how far each of its streams is acked."""
-    found = server.get(f"{_PATH}/{quote(subscription, safe='')}")
+    found = server.get(path_of(subscription))
     show(found, described(found))
 
 
@@ -90,7 +94,7 @@ def create(
     }
     asked |= {"pattern": pattern} if pattern else {}
     asked |= {"streams": streams} if streams else {}
-    made = json.loads(server.ask("PUT", f"{_PATH}/{quote(subscription, safe='')}", *encoded(asked)).body)
+    made = json.loads(server.ask("PUT", path_of(subscription), *encoded(asked)).body)
     show(made, described(made))
 
 
@@ -99,7 +103,7 @@ def create(
 @asks_a_server
 def delete(server: RemoteServer, subscription: str) -> None:
     """Delete a subscription; one that is not there is as good."""
-    server.ask("DELETE", f"{_PATH}/{quote(subscription, safe='')}")
+    server.ask("DELETE", path_of(subscription))
     show({"deleted": subscription}, f"{subscription} is deleted")
 
 

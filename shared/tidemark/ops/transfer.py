@@ -210,13 +210,7 @@ class StreamTarget:
         try:
             return self._stream.head().content_type
         except NotFound:
-            Stream.create(
-                self._stream.url,
-                content_type=origin.content_type,
-                headers=self._server.headers,
-                retry=PATIENCE,
-                **origin.creation,
-            )
+            self._server.create(self._stream.url, origin.content_type, **origin.creation)
         return self._stream.head().content_type
 
     def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
