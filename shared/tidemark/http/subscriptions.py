@@ -314,8 +314,7 @@ async def _ask(
     request: Request, call: Callable[Concatenate[Stores, str, _P], _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
     """About the subscription in the path."""
-    backend, name = backend_of(request), request.path_params["id"]
-    return await backend.run(partial(call, backend.stores, name, *args, **kwargs))
+    return await backend_of(request).call(call, request.path_params["id"], *args, **kwargs)
 
 
 def _signing_keys(request: Request) -> SigningKeys | None:
@@ -333,8 +332,8 @@ async def _active_kid(request: Request, keys: SigningKeys) -> str:
 async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query()]) -> SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
     backend, asked = backend_of(request), page.listing()
-    records, next_cursor = await backend.run(
-        lambda: lifecycle.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
+    records, next_cursor = await backend.call(
+        lifecycle.list_subscriptions, asked.prefix, asked.after, asked.limit
     )
     return {
         "prefix": asked.prefix,
@@ -377,7 +376,7 @@ async def describe_subscription(
 
 async def _describe(request: Request, after: str = "") -> SubscriptionDescription:
     backend, record = backend_of(request), await _ask(request, lifecycle.require_subscription)
-    links, next_after = await backend.run(partial(lifecycle.list_links, backend.stores, record, after, PAGE))
+    links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
     signing: SigningDescription | None = None
     keys = _signing_keys(request)
     if record.configuration.webhook_url is not None and keys is not None:
