@@ -186,12 +186,8 @@ def test_a_close_whose_answer_was_lost_may_find_the_stream_closed_by_itself() ->
         stopped.check()
 
 
-@pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, OutcomeUnknown.message.encode())])
-@pytest.mark.parametrize("answer_first", [False, True])
-def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_behind_it(
-    unknown: Reply | Lost, *, answer_first: bool
-) -> None:
-    """A closed stream does not say that it has the batch; the answer to the close says so."""
+def with_two_batches_on_their_way() -> tuple[Server, Batches, ProducerBatch, ProducerBatch]:
+    """The second one closes the stream."""
     server, made = Server(), batches("application/json", max_batch_messages=1)
     made.add(b'"claims"', 0.0)
     first = taken(made)
@@ -199,7 +195,16 @@ def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_b
     for message in (b'"lost"', b'"last"'):
         made.add(message, 0.0)
     made.close()
-    lost, last = taken(made), taken(made)
+    return server, made, taken(made), taken(made)
+
+
+@pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, OutcomeUnknown.message.encode())])
+@pytest.mark.parametrize("answer_first", [False, True])
+def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_behind_it(
+    unknown: Reply | Lost, *, answer_first: bool
+) -> None:
+    """A closed stream does not say that it has the batch; the answer to the close says so."""
+    server, made, lost, last = with_two_batches_on_their_way()
     server.answer(made.request(lost))
     answer = server.answer(made.request(last))
     made.answered(lost, unknown, 0.0)
@@ -220,14 +225,7 @@ def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_b
 def test_a_late_copy_of_the_last_batch_may_have_closed_the_stream() -> None:
     """The network delivers it again after it was refused, because it had overtaken the batch before it. Both
     are asked until one tells."""
-    server, made = Server(), batches("application/json", max_batch_messages=1)
-    made.add(b'"claims"', 0.0)
-    first = taken(made)
-    made.answered(first, server.answer(made.request(first)), 0.0)
-    for message in (b'"lost"', b'"last"'):
-        made.add(message, 0.0)
-    made.close()
-    lost, last = taken(made), taken(made)
+    server, made, lost, last = with_two_batches_on_their_way()
     overtook = server.answer(made.request(last))
     assert "producer-expected-seq" in overtook.headers
     made.answered(last, overtook, 0.0)

@@ -31,7 +31,6 @@ from tidemark.client.wire import (
     log,
     lost,
     request_of,
-    stop_signal_url,
     warn_of_unwritten,
 )
 
@@ -196,9 +195,6 @@ class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
 
     def stop_requests(self) -> AsyncStopRequests:
         return AsyncStopRequests(self._stop_signal())
-
-    def _stop_signal(self) -> Self:
-        return type(self)(stop_signal_url(self.url), **self.options | {"content_type": "text/plain"})
 
     def _driver(self) -> _AsyncDriver:
         return _AsyncDriver(self._client, self._headers, self._params)

@@ -222,7 +222,8 @@ class Batches:
             batch.overtook = True
         elif isinstance(why, StreamClosed) and batch.may_be_written and self._awaits_close(batch):
             batch.ready_at = now + self._retry.delay(0, reply)
-            # A late copy of it may have closed the stream after its answer said that it overtook this one.
+            # The closing batch may have been refused because it overtook this one, and a late copy of it may
+            # have closed the stream since: it is asked again.
             self._unanswered[-1].overtook = False
         elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
             self._claim_above(why.headers)

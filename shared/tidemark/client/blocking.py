@@ -30,7 +30,6 @@ from tidemark.client.wire import (
     log,
     lost,
     request_of,
-    stop_signal_url,
     warn_of_unwritten,
 )
 
@@ -209,9 +208,6 @@ class Stream(StreamAddress[httpx.Client, Value]):
     def stop_requests(self) -> StopRequests:
         """What readers ask with `request_stop`, for a `with` block around a writer."""
         return StopRequests(self._stop_signal())
-
-    def _stop_signal(self) -> Self:
-        return type(self)(stop_signal_url(self.url), **self.options | {"content_type": "text/plain"})
 
     def _driver(self) -> BlockingDriver:
         return BlockingDriver(self._client, self._headers, self._params)

@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -39,14 +39,6 @@ SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
 
 
-def stop_signal_url(url: str) -> str:
-    """A request to stop is not the end of the stream. It is built of what the protocol has: the writer makes
-    a second stream, and waits for its end; a reader closes that, and needs no right to write anything else.
-    """
-    parts = urlsplit(url)
-    return parts._replace(path=f"{parts.path}.stop").geturl()
-
-
 class StreamAddress(Generic[ClientT, ValueT]):
     """What requests to one stream are made with."""
 
@@ -67,14 +59,22 @@ class StreamAddress(Generic[ClientT, ValueT]):
         return f"{type(self).__name__}({self.url!r})"
 
     @property
+    def url(self) -> str:
+        return self._protocol.url
+
+    @property
     def options(self) -> dict[str, Any]:
         """What it was made with beside its URL, for another stream on the same server."""
         kept = {"headers": self._headers, "params": self._params, "client": self._client}
         return kept | {"content_type": self.content_type, "retry": self._protocol.retry}
 
-    @property
-    def url(self) -> str:
-        return self._protocol.url
+    def _stop_signal(self) -> Self:
+        """A request to stop is not the end of the stream. It is built of what the protocol has: the writer
+        makes a second stream, `<url>.stop`, and waits for its end. A reader closes that, and needs no right
+        to write anything else."""
+        parts = urlsplit(self.url)
+        url = parts._replace(path=f"{parts.path}.stop").geturl()
+        return type(self)(url, **self.options | {"content_type": "text/plain"})
 
     @property
     def content_type(self) -> str | None:
