@@ -24,7 +24,7 @@ _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 def _begin(event: bytes, next_offset: int) -> bytes:
     """The official suite looks for `data` right behind `event`."""
-    return b"id: %b\nevent: %b\n" % (render_offset(next_offset).encode(), event)
+    return b"id: %b\nevent: %b" % (render_offset(next_offset).encode(), event)
 
 
 def render_data_event(content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
@@ -35,13 +35,13 @@ def render_data_event(content_type: ContentType, stored: bytes, next_offset: int
     """
     begin = _begin(b"data", next_offset)
     if not content_type.is_text:
-        return begin + b"data:" + base64.b64encode(stored) + b"\n\n"
+        return begin + b"\ndata:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
-        return begin + b"data:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
+        return begin + b"\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
     lines = b"\n" + _as_utf8(stored).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     # Only the beginning of a line stands behind a line end, whatever the text holds.
     lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
-    return begin.removesuffix(b"\n") + lines + b"\n\n"
+    return begin + lines + b"\n\n"
 
 
 def _as_utf8(text: bytes) -> bytes:
@@ -61,7 +61,7 @@ def render_data_slices(
     if len(stored) <= slice_bytes or not content_type.is_json:
         yield render_data_event(content_type, stored, next_offset)
         return
-    yield _begin(b"data", next_offset) + b"data:["
+    yield _begin(b"data", next_offset) + b"\ndata:["
     for at in range(0, len(stored) - 1, slice_bytes):  # Without the last comma.
         yield stored[at : min(at + slice_bytes, len(stored) - 1)].translate(_ON_ONE_LINE)
     yield b"]\n\n"
@@ -76,7 +76,7 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, clo
         fields["upToDate"] = True
     if closed:
         fields["streamClosed"] = True
-    return _begin(b"control", next_offset) + b"data:" + orjson.dumps(fields) + b"\n\n"
+    return _begin(b"control", next_offset) + b"\ndata:" + orjson.dumps(fields) + b"\n\n"
 
 
 def text_end(data: bytes) -> int:
