@@ -58,6 +58,9 @@ def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: Each) -> list[
     """Read the bytes of every block; batches stay as they are. The blocks of a pack are one range,
     and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
     index, and the exceptions of `fetch`."""
+    batches = [piece for piece in pieces if isinstance(piece, Batch)]
+    if len(batches) == len(pieces):
+        return batches
 
     def fill_run(run: Sequence[Piece]) -> list[Batch]:
         blocks = [piece for piece in run if isinstance(piece, UnreadBlock)]

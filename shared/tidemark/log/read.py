@@ -235,16 +235,11 @@ def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None)
             )
             raise Damaged
     batches = []
-    for batch, (_, span, begin) in zip(_filled([part.piece for part in parts], fill), parts, strict=True):
+    for batch, (_, span, begin) in zip(fill([part.piece for part in parts]), parts, strict=True):
         if ahead is not None:
             ahead.keep(span.incarnation, batch)
         batches.append(cut_batch(cut_front(batch, begin), span.end))
     return batches
-
-
-def _filled(pieces: Sequence[Piece], fill: Fill) -> list[Batch]:
-    batches = [piece for piece in pieces if isinstance(piece, Batch)]
-    return batches if len(batches) == len(pieces) else fill(pieces)
 
 
 def _walk(
