@@ -13,7 +13,6 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SnapshotNotFound
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import parse_token, render_offset
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import require_live
 from tidemark.service.snapshots import (
     MAX_ANSWER_BYTES,
@@ -24,7 +23,7 @@ from tidemark.service.snapshots import (
 )
 from tidemark.spark.http_client import REDIRECTS, HttpClient, HttpFault, retry
 from tidemark.spark.options import ConnectionOptions, Transport
-from tidemark.spark.storage import connect_to_write
+from tidemark.spark.storage import LogWriter
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})
@@ -108,16 +107,8 @@ class HttpSnapshots:
             raise SnapshotRefused(fault.status, str(fault)) from fault
 
 
-class LogSnapshots:
+class LogSnapshots(LogWriter):
     """Publishes snapshots as the server does, without one."""
-
-    def __init__(self, connection: ConnectionOptions) -> None:
-        self._bucket = connection.bucket
-        self._retry_seconds = connection.retry_seconds
-        self._stores = connect_to_write(connection)
-
-    def _key(self, stream: str) -> StreamKey:
-        return StreamKey(self._bucket, stream)
 
     def latest(self, stream: str) -> PublishedSnapshot | None:
         try:
