@@ -34,6 +34,8 @@ check_machine() {
 
 # --- stages ---
 
+# A Python process that gets SIGABRT prints what each of its threads is doing.
+export PYTHONFAULTHANDLER=1
 LOGS=$(mktemp -d)
 SUMMARY=$LOGS/summary
 : >"$SUMMARY"
@@ -94,6 +96,13 @@ run_lanes() { # function…
     done
 }
 
+print_stacks() { # of what the lanes run; it does not survive this
+    local lane
+    ulimit -c 0
+    for lane in "${LANES[@]}"; do kill -ABRT -- "-$lane" 2>/dev/null || true; done
+    sleep 2
+}
+
 end_group() { # process group: all of it is gone afterwards
     local tries
     for tries in {1..100}; do
@@ -105,15 +114,16 @@ end_group() { # process group: all of it is gone afterwards
 
 # At the end: the table of all stages, and last what failed. Of a stage that was ended: its last lines.
 finish() {
-    local status=$? lane log
+    local status=$? lane log lines=60
     trap - EXIT
     trap '' INT TERM
     : >"$LOGS/is-over"
+    if [ "$status" -eq 143 ]; then print_stacks; lines=600; fi
     for lane in "${LANES[@]}"; do end_group "$lane"; done
     for log in "$LOGS"/stage.*.running; do
         [ -e "$log" ] || continue
         echo "=== $(<"$log"): was ended; its last lines:"
-        tail -n 60 "${log%.running}"
+        tail -n "$lines" "${log%.running}"
     done
     echo "=== stages"
     cat "$SUMMARY"
