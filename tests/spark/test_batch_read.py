@@ -130,10 +130,10 @@ def test_every_wrong_option_is_named_before_a_task_starts(read: Read) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as refused:
-        read(subscribePatern="b", maxOffsetsPerTrigger="1", failOnDataLoss="perhaps", columns="keys").count()
+        read(subscribePatern="b", maxBytesPerTrigger="1", failOnDataLoss="perhaps", columns="keys").count()
     for fault in (
         "did you mean subscribePattern?",
-        "maxOffsetsPerTrigger is for a streaming",
+        "maxBytesPerTrigger is for a streaming",
         "failOnDataLoss: must",
         "columns: there is no 'keys'; columns: bucket",
     ):

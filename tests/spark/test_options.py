@@ -50,7 +50,8 @@ BATCH = [
     (TABLE | {"startingOffsetsByTimestamp": "1"}, "must be a JSON object of stream to time"),
     (TABLE | {"startingOffsetsByTimestamp": '{"a": "soon"}'}, "must be milliseconds since 1970"),
     (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
-    (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),
+    (TABLE | {"maxBytesPerTrigger": "10"}, "maxBytesPerTrigger is for a streaming query"),
+    (TABLE | {"kafka.bootstrap.servers": "h:9092"}, "unknown option kafka.bootstrap.servers (url is the"),
     (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
     (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
     (TABLE | {"bytesPerPartition": "0"}, "bytesPerPartition: must be a whole number of bytes above 0"),
@@ -74,9 +75,12 @@ BATCH = [
 STREAMING = [
     (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
     (TABLE | {"endingTimestamp": "1"}, "endingTimestamp is for a batch read"),
-    (HTTP | {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same: give one of them"),
-    (TABLE | {"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "are the same: give one of them"),
-    (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
+    (
+        TABLE | {"maxOffsetsPerTrigger": "10000"},
+        "maxMessagesPerTrigger counts messages, and maxBytesPerTrigger",
+    ),
+    (TABLE | {"minOffsetsPerTrigger": "10000"}, "position here: minBytesPerTrigger counts bytes"),
+    (TABLE | {"maxBytesPerTrigger": "many"}, "maxBytesPerTrigger: must be a whole number"),
     (TABLE | {"maxMessagesPerTrigger": "0"}, "must be a whole number of messages above 0"),
     (TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"}, "must be a duration such as 30s or 15m"),
     (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
@@ -124,7 +128,7 @@ def test_option_names_are_case_insensitive() -> None:
     given = {
         "SUBSCRIBE": "a, b",
         "startingoffsets": '{"a":"-1"}',
-        "MaxOffsetsPerTrigger": "7",
+        "MaxBytesPerTrigger": "7",
         "checkpointlocation": "x",
     }
     options = parse_read_options(given, streaming=True, environment={})
@@ -149,7 +153,7 @@ def test_times_are_milliseconds_or_rfc_3339() -> None:
 
 def test_a_delay_is_a_duration_as_spark_writes_it() -> None:
     for text, seconds in {"500ms": 0.5, "30s": 30, "15m": 900, "2 h": 7200, "1d": 86400}.items():
-        given = TABLE | {"minOffsetsPerTrigger": "10", "maxTriggerDelay": text}
+        given = TABLE | {"minBytesPerTrigger": "10", "maxTriggerDelay": text}
         options = parse_read_options(given, streaming=True, environment={})
         assert (options.least_bytes, options.delay_seconds) == (10, seconds)
 

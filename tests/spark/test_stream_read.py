@@ -102,7 +102,7 @@ def test_a_limit_cuts_batches_and_loses_nothing(query: Query, streams: Streams) 
     """Twelve bytes are three messages of four; the restart begins in the middle."""
     streams.fill()
     append(streams, numbered(0, 10))
-    limit: dict[str, Any] = MAY_LIMIT | {"maxOffsetsPerTrigger": "12"}
+    limit: dict[str, Any] = MAY_LIMIT | {"maxBytesPerTrigger": "12"}
     with pytest.raises(Exception, match="injected"):
         query.run(trigger=KEEPS_COMING, fail=2, **limit)
     assert query.batches == [3, 3, 3]
@@ -114,7 +114,7 @@ def test_a_limit_cuts_batches_and_loses_nothing(query: Query, streams: Streams) 
 def test_available_now_with_a_limit_reads_everything_or_is_refused(query: Query, streams: Streams) -> None:
     streams.fill()
     append(streams, numbered(0, 7))
-    limits: dict[str, Any] = {"maxOffsetsPerTrigger": "12", "minOffsetsPerTrigger": "8"}
+    limits: dict[str, Any] = {"maxBytesPerTrigger": "12", "minBytesPerTrigger": "8"}
     if not ADMISSION:
         with pytest.raises(Exception, match=r"minBytesPerTrigger .* AvailableNow it would stop"):
             query.run(**limits)
@@ -131,7 +131,7 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
     monkeypatch.setattr(queries, "LOOK_SECONDS", 0)
     streams.fill()
     append(streams, numbered(0, 5))
-    limits = {"minOffsetsPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}
+    limits = {"minBytesPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}
     reader: Any = TidemarkSource(streams.by_table(**limits, **MAY_LIMIT)).streamReader(SCHEMA)
     place = reader.initialOffset()
 
@@ -179,7 +179,7 @@ def follower(streams: Streams) -> Follower:
 def test_the_limit_is_shared_by_how_far_behind_each_stream_is(follower: Follower, streams: Streams) -> None:
     for suffix, count in (("-a", 9), ("-b", 3)):
         streams.fill(*[b"%s%03d" % (suffix[1:].encode(), number) for number in range(count)], suffix=suffix)
-    found = [follower.run(subscribePattern=f"{streams.name}-.", maxOffsetsPerTrigger="16") for _ in range(4)]
+    found = [follower.run(subscribePattern=f"{streams.name}-.", maxBytesPerTrigger="16") for _ in range(4)]
     assert [[value[:1] for value in batch] for batch in found] == [[b"a"] * 3 + [b"b"]] * 3 + [[]]
 
 

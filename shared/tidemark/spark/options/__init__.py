@@ -35,13 +35,18 @@ class InvalidOptions(ValueError):
 class GivenOptions:
     """The given options, whose names are case-insensitive, and the faults found in them."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(
+        self, given: Mapping[str, str], known: tuple[str, ...], instead: Mapping[str, str] | None = None
+    ) -> None:
+        """`instead` says what to use in place of options that another source has."""
         self._given = {name.lower(): str(value) for name, value in dict(given).items()}
         self.faults: list[str] = []
         by_lower = {name.lower(): name for name in known}
+        hints = {name.lower(): hint for name, hint in (instead or {}).items()}
         for name in sorted(self._given.keys() - by_lower.keys() - SPARKS_OWN):
             near = difflib.get_close_matches(name, by_lower, n=1)
-            hint = f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
+            guess = f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
+            hint = hints.get(name, guess)
             self.faults.append(f"unknown option {name} ({hint})")
 
     def has(self, name: str) -> bool:

@@ -142,10 +142,8 @@ NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=tr
 #: The options of a streaming query's batches alone.
 TRIGGER_OPTIONS: Final = (
     "maxBytesPerTrigger",
-    "maxOffsetsPerTrigger",
     "maxMessagesPerTrigger",
     "minBytesPerTrigger",
-    "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
 
@@ -162,6 +160,19 @@ READ_OPTIONS: Final = (
     "assumeProcessingTime",
     "forgetEndedSeconds",
 )
+
+
+#: Options of Spark's Kafka source that have another name here, because they mean something else.
+INSTEAD_OF_KAFKAS: Final = {
+    "maxOffsetsPerTrigger": "an offset is a byte position here: maxMessagesPerTrigger counts messages, and"
+    " maxBytesPerTrigger counts bytes",
+    "minOffsetsPerTrigger": "an offset is a byte position here: minBytesPerTrigger counts bytes",
+    "assign": "a stream has no partitions: name streams by subscribe",
+    "minPartitions": "bytesPerPartition says how much one task reads",
+    "maxRecordsPerPartition": "bytesPerPartition says how much one task reads",
+    "includeHeaders": "add headers to columns",
+    "kafka.bootstrap.servers": "url is the server's address",
+}
 
 
 @dataclass(frozen=True)
@@ -204,7 +215,7 @@ def parse_read_options(
     faults: Sequence[str] = (),
 ) -> ReadOptions:
     """`faults` are those that were found elsewhere. Raises InvalidOptions with these and all others."""
-    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
+    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS, INSTEAD_OF_KAFKAS)
     asked.faults += faults
     connection = parse_connection(asked, environment)
     names, pattern = _parse_subscription(asked, connection)
@@ -214,11 +225,9 @@ def parse_read_options(
         pattern=pattern,
         starting=parse_boundary(asked, "starting", Earliest()),
         ending=parse_boundary(asked, "ending", Latest()),
-        limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size)
-        or asked.parse("maxOffsetsPerTrigger", None, parse_size),
+        limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size),
         limit_messages=asked.parse("maxMessagesPerTrigger", None, parse_count),
-        least_bytes=asked.parse("minBytesPerTrigger", None, parse_size)
-        or asked.parse("minOffsetsPerTrigger", None, parse_size),
+        least_bytes=asked.parse("minBytesPerTrigger", None, parse_size),
         delay_seconds=asked.parse("maxTriggerDelay", ReadOptions.delay_seconds, parse_duration),
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
@@ -275,10 +284,6 @@ def _check_triggers(asked: GivenOptions, options: ReadOptions, *, streaming: boo
     given = [name for name in TRIGGER_OPTIONS if asked.has(name)]
     if given and not streaming:
         asked.faults.append(f"{given[0]} is for a streaming query: a batch read reads everything")
-    for bound in ("max", "min"):
-        same = (f"{bound}BytesPerTrigger", f"{bound}OffsetsPerTrigger")
-        if all(asked.has(name) for name in same):
-            asked.faults.append(f"{' and '.join(same)} are the same: give one of them")
     least, most = options.least_bytes, options.limit_bytes
     if least is not None and most is not None and least > most:
         asked.faults.append(f"a batch cannot have at least {least} bytes and at most {most}")

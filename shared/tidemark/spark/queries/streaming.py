@@ -48,9 +48,9 @@ class StreamReader(StreamReaderBase):
 
     def __init__(self, options: ReadOptions) -> None:
         limits = {
-            "maxBytesPerTrigger (or maxOffsetsPerTrigger)": options.limit_bytes,
+            "maxBytesPerTrigger": options.limit_bytes,
             "maxMessagesPerTrigger": options.limit_messages,
-            "minBytesPerTrigger (or minOffsetsPerTrigger)": options.least_bytes,
+            "minBytesPerTrigger": options.least_bytes,
         }
         given = [name for name, limit in limits.items() if limit is not None]
         if given and not options.assume_processing_time:
