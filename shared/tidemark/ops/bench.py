@@ -13,8 +13,7 @@ from typing import Final
 import click
 
 from tidemark.client import Retry, Stream, StreamError
-from tidemark.ops.client import RemoteServer
-from tidemark.ops.commands import asks_a_server
+from tidemark.ops.commands import RemoteServer, asks_a_server
 from tidemark.ops.terminal import columns, show, size
 
 #: A refusal is a finding, and a repeat would count as a slow answer.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sqlite3
 import sys
 import time
-import uuid
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
@@ -15,21 +16,45 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.client import NotFound, Stream
-from tidemark.client.chunks import is_json
+from tidemark.client import NotFound
+from tidemark.client.blocking import BlockingDriver
+from tidemark.client.exchange import Reply, Request, exchange
 from tidemark.ops.bench import bench
-from tidemark.ops.client import RemoteServer, stream_path
-from tidemark.ops.commands import EXIT_CODES, PRINTS_JSON, STREAM, Commands, asks_a_server, checked_url
-from tidemark.ops.completion import DEFAULT_URL, complete_stream
-from tidemark.ops.lines import APPEND_BYTES, APPEND_LINES, groups, pieces, printed, size_of
-from tidemark.ops.snapshots import fork, snapshot
+from tidemark.ops.commands import (
+    DEFAULT_URL,
+    EXIT_CODES,
+    PATIENCE,
+    PRINTS_JSON,
+    STREAM,
+    Commands,
+    RemoteServer,
+    asks_a_server,
+    checked_url,
+    complete_stream,
+    stream_path,
+)
+from tidemark.ops.messages import append, cat, tail
 from tidemark.ops.subscriptions import sub
-from tidemark.ops.terminal import ago, described, instant, show, show_rows, size, visible_bytes
-from tidemark.ops.top import top
+from tidemark.ops.terminal import (
+    ago,
+    as_json,
+    columns,
+    described,
+    instant,
+    show,
+    show_rows,
+    size,
+    visible_bytes,
+)
 from tidemark.ops.transfer import cp
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.offset import parse_read_from
 from tidemark.settings import MIN_SECRET_BYTES
+
+#: A larger snapshot is uploaded to the object store, and then published.
+_DIRECT_BYTES: Final = 4 * 1024 * 1024
+#: Go to the first line and erase the screen.
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_TRAFFIC_HEADER: Final = ("STREAM", "APPENDS/S", "APPENDED/S", "READS/S", "READ/S")
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -213,131 +238,104 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
     show({"deleted": stream_path(stream)}, f"{stream_path(stream)} is deleted")
 
 
-_FROM: Final = click.option(
-    "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
-)
-_LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
-
-
 @main.command()
-@STREAM
-@_FROM
-@_LAST
-@click.option(
-    "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
-)
-@click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
+@click.argument("source", shell_complete=complete_stream)
+@click.argument("target", shell_complete=complete_stream)
+@click.option("--at", help="The offset at which the two part (the source's tail).")
 @asks_a_server
-def tail(
-    server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool, wait: bool
-) -> None:
-    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
-    print_messages(server, stream, start, last, follow=follow, wait=wait)
+def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None:
+    """Create TARGET with the data of SOURCE, on the same server. From then on each goes its own way."""
+    server = server.serving(source)
+    if server.serving(target).url != server.url:
+        raise click.UsageError("SOURCE and TARGET are on two servers: use tidemark cp")
+    made = server.create(target, None, forked_from=stream_path(source), fork_offset=at)
+    show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
-@main.command()
+@main.group(epilog=EXIT_CODES)
+def snapshot() -> None:
+    """Publish and get the snapshot of a stream in a bucket (/notes/report)."""
+
+
+@snapshot.command()
 @STREAM
-@_FROM
-@_LAST
-@asks_a_server
-def cat(server: RemoteServer, stream: str, start: str, last: int | None) -> None:
-    """Print the messages that a stream has now: as `tail --no-follow`."""
-    print_messages(server, stream, start, last, follow=False)
-
-
-def print_messages(
-    server: RemoteServer,
-    stream: str,
-    start: str,
-    last: int | None,
-    *,
-    follow: bool,
-    wait: bool = False,
-) -> None:
-    if start and last:
-        raise click.UsageError("Give --from or --last, not both")
-    out = sys.stdout.buffer
-    is_terminal = out.isatty()
-    source = server.stream(stream)
-    # Of a stream that is still to come, everything is new.
-    offset = "" if wait and is_missing(source) else resolve_start(server, stream_path(stream), start, last)
-    # Long-polls are byte for byte what was written; an event stream splits text into lines.
-    for chunk in source.follow(
-        offset or "-1",
-        live="long-poll" if follow else False,
-        gone="error" if offset else "earliest",
-        missing="wait" if wait else "error",
-    ):
-        for number, data in enumerate(printed(chunk)):
-            out.write(visible_bytes(data) if is_terminal else data)
-            if number == 0:
-                out.flush()  # The rest of a long page takes a while.
-        out.flush()
-
-
-def is_missing(stream: Stream) -> bool:
-    try:
-        stream.head()
-    except NotFound:
-        return True
-    return False
-
-
-def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
-    """An offset; empty for the earliest that is retained."""
-    if last is None and parse_read_from(start or None) is not None:
-        return start
-    asked = {"last": str(last)} if last is not None else {"from": start}
-    return str(server.get("/v1/start", stream=path, **asked)["offset"])
-
-
-@main.command()
-@STREAM
-@click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
-@click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
+@click.option("--at", required=True, help="The offset before which everything is in the snapshot.")
+@click.option("--content-type", default="application/octet-stream", show_default=True)
 @asks_a_server
-def append(
-    server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
-) -> None:
-    """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
-    target = server.stream(stream)
-    if content_type is not None:
-        target = server.create(stream, content_type)
-    of_json = is_json(target.head().content_type)
-    sent_bytes = sent_messages = 0
-    file_bytes = size_of(file)
-    # A producer, so that what is sent again because no answer came lands once.
-    producer = target.producer(
-        f"tidemark-{uuid.uuid4().hex}",
-        closes=close,
-        max_batch_bytes=APPEND_BYTES,
-        max_batch_messages=APPEND_LINES,
-        max_held_bytes=4 * APPEND_BYTES,
-    )
-    is_hidden = not file_bytes or not sys.stderr.isatty()
-    shown = click.progressbar(
-        range(file_bytes), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden
-    )
-    with producer, shown as bar:
-        try:
-            for messages in groups(file) if of_json else pieces(file):
-                for message in messages:
-                    producer.append(message)
-                sent_messages += len(messages)
-                sent_bytes += sum(map(len, messages))
-                if file_bytes:
-                    bar.update(file.tell() - bar.pos)
-        except click.ClickException:
-            producer.flush()  # What the message says was appended has been.
-            raise
-    if of_json:
-        show({"messages": sent_messages, "bytes": sent_bytes}, f"{sent_messages} messages")
-    else:
-        show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
+def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, content_type: str) -> None:
+    """Publish a file or the standard input. Messages before the offset cannot be read any more."""
+    path, data = f"{stream_path(stream)}/snapshot/{at}", file.read()
+    headers = {"Content-Type": content_type}
+    if len(data) > _DIRECT_BYTES:
+        place = json.loads(server.ask("POST", f"{path}/upload").body)
+        request = Request(place["method"], place["url"], place["headers"], body=data)
+        # The URL is the permission: the token is not for the object store.
+        BlockingDriver(None, {}, {}).run(exchange(request, PATIENCE))
+        headers, data = {**headers, "Snapshot-Upload": place["upload"]}, b""
+    server.ask("PUT", path, data, headers)
+    show({"offset": at}, f"published at {at}")
 
 
-for _command in (bench, cp, fork, snapshot, sub, top):
+@snapshot.command()
+@STREAM
+@click.option("--at", help="The offset of a snapshot, instead of the latest.")
+@asks_a_server
+def get(server: RemoteServer, stream: str, at: str | None) -> None:
+    """Print the snapshot as it was published. With --json: its offset, content type and size."""
+    reply: Reply = server.ask("GET", f"{stream_path(stream)}/snapshot{f'/{at}' if at else ''}")
+    if as_json():
+        found = server.stream(stream).head().headers.get("stream-snapshot-offset")
+        told = {"offset": at or found, "content_type": reply.headers.get("content-type")}
+        show({**told, "bytes": len(reply.body)}, "")
+        return
+    out = sys.stdout.buffer
+    out.write(visible_bytes(reply.body) if out.isatty() else reply.body)
+
+
+@main.command()
+@click.option("--once", is_flag=True, help="Print once, as if the output were no terminal.")
+@click.option("--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds.")
+@asks_a_server
+def top(server: RemoteServer, every: float, *, once: bool) -> None:
+    """Show the streams with the most appends and reads in the last 30 to 60 seconds, until Ctrl-C. A
+    deployment does not count them."""
+    while True:
+        streams = traffic(server)
+        if once or as_json() or not sys.stdout.isatty():
+            show_rows(streams, _TRAFFIC_HEADER, traffic_cells, lambda each: "  ".join(traffic_cells(each)))
+            return
+        height = shutil.get_terminal_size().lines - 1
+        lines = [
+            f"{server.url}  {time.strftime('%H:%M:%S')}",
+            "",
+            *columns(_TRAFFIC_HEADER, map(traffic_cells, streams)),
+        ]
+        click.echo(_CLEAR + "\n".join(lines[:height]))
+        time.sleep(every)
+
+
+def traffic(server: RemoteServer) -> list[dict[str, Any]]:
+    try:
+        found = server.get("/v1/traffic")
+    except NotFound as missing:
+        raise click.ClickException(f"this server does not count its traffic: {missing}") from None
+    return [{**each, "seconds": found["seconds"]} for each in found["streams"]]
+
+
+def traffic_cells(stream: dict[str, Any]) -> list[str]:
+    bucket, seconds = stream["bucket_id"], max(stream["seconds"], 0.001)
+    name = stream["stream_id"] if bucket == "v1" else f"/{bucket}/{stream['stream_id']}"
+    return [
+        name,
+        f"{stream['appends'] / seconds:.1f}",
+        size(stream["append_bytes"] / seconds),
+        f"{stream['reads'] / seconds:.1f}",
+        size(stream["read_bytes"] / seconds),
+    ]
+
+
+for _command in (append, bench, cat, cp, sub, tail):
     main.add_command(_command)
 
 

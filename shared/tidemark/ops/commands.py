@@ -1,21 +1,103 @@
-"""What all commands share: their errors, and the options that say which server and how to print."""
+"""What all commands share: the server that they ask, their errors, the options that say which server and how
+to print, and the names that a shell completes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypeVar, Unpack
+from urllib.parse import quote, urlsplit
 
 import click
+from click.shell_completion import CompletionItem
 
-from tidemark.client import NotFound, StreamError, Unreachable
-from tidemark.ops.completion import complete_stream
+from tidemark.client import MalformedReply, NotFound, Retry, Stream, StreamError, Unreachable
+from tidemark.client.blocking import BlockingDriver
+from tidemark.client.core import CreateOptions
+from tidemark.client.exchange import Reply, Request, Steps, exchange
 from tidemark.ops.terminal import visible
 
+T = TypeVar("T")
+
+DEFAULT_URL: Final = "http://127.0.0.1:4437"
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
 )
+#: Six to eight seconds: a server that starts again is waited for, and who mistyped an address is told soon.
+PATIENCE: Final = Retry(max_retries=6)
+_COMPLETION_SECONDS: Final = 1.0
+_COMPLETED_NAMES: Final = "100"
+#: The shell puts a name into the command as it is: `$(…)` would be run.
+_NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteServer:
+    """`token` goes into the Authorization header; empty sends none. Everything raises StreamError."""
+
+    url: str
+    token: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def serving(self, stream: str) -> RemoteServer:
+        """The server of a stream: this one, unless the stream's URL names another."""
+        parts = urlsplit(stream)
+        if not parts.netloc or stream.startswith(f"{self.url.rstrip('/')}/"):
+            return self
+        return replace(self, url=f"{parts.scheme}://{parts.netloc}")
+
+    def stream_url(self, stream: str) -> str:
+        return self.url.rstrip("/") + stream_path(stream)
+
+    def stream(self, stream: str) -> Stream:
+        return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
+
+    def create(self, stream: str, content_type: str | None, **creation: Unpack[CreateOptions]) -> Stream:
+        url = self.stream_url(stream)
+        return Stream.create(url, content_type=content_type, headers=self.headers, retry=PATIENCE, **creation)
+
+    def run(self, steps: Steps[T]) -> T:
+        return BlockingDriver(None, self.headers, {}).run(steps)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Reply:
+        request = Request(method, self.url.rstrip("/") + path, headers or {}, params or {}, body)
+        return self.run(exchange(request, PATIENCE))
+
+    def get(self, path: str, **query: str) -> Any:
+        """The JSON of an answer."""
+        body = self.ask("GET", path, params=query).body
+        try:
+            return json.loads(body)
+        except ValueError as wrong:
+            raise MalformedReply(f"GET {path}: the answer is not JSON; is this a Tidemark?") from wrong
+
+    def pages(self, path: str, name: str, **query: str) -> Iterator[dict[str, Any]]:
+        """Everything that a listing lists."""
+        after: str | None = ""
+        while after is not None:
+            page = self.get(path, **query, **({"after": after} if after else {}))
+            yield from page[name]
+            after = page["next_cursor"] if page["has_more"] else None
+
+
+def stream_path(stream: str) -> str:
+    """The path of a stream, from its URL, its path, or the name of a plain stream."""
+    if "://" in stream:
+        return urlsplit(stream).path
+    return stream if stream.startswith("/") else f"/v1/stream/{quote(stream)}"
 
 
 class Commands(click.Group):
@@ -54,6 +136,26 @@ def _told(ctx: click.Context, missing: NotFound) -> str:
 def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
     ctx.meta["stream"] = stream
     return stream
+
+
+def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names on the server of `--url` before the command, or of TIDEMARK_URL. None if it does not answer."""
+    import httpx
+
+    given = ctx.find_root().params
+    bucket, slash, prefix = begun.removeprefix("/").partition("/")
+    before = f"/{bucket}/" if begun.startswith("/") and slash else ""
+    try:
+        reply = httpx.get(
+            (given.get("url") or DEFAULT_URL).rstrip("/") + (f"{before}streams" if before else "/v1/streams"),
+            params={"prefix": prefix if before else begun, "limit": _COMPLETED_NAMES},
+            headers={"Authorization": f"Bearer {given['token']}"} if given.get("token") else {},
+            timeout=_COMPLETION_SECONDS,
+        )
+        names = [before + each["stream_id"] for each in reply.json()["streams"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return []
+    return [CompletionItem(name) for name in names if _NEEDS_NO_QUOTES.fullmatch(name)]
 
 
 STREAM: Final = click.argument("stream", callback=_remember, shell_complete=complete_stream)

@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from tidemark.ops.client import RemoteServer
-from tidemark.ops.commands import EXIT_CODES, asks_a_server
+from tidemark.ops.commands import EXIT_CODES, RemoteServer, asks_a_server
 from tidemark.ops.terminal import described, show, show_rows
 
 _PATH: Final = "/v1/stream/__ds/subscriptions"

@@ -23,10 +23,8 @@ import click
 from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
-from tidemark.ops.client import PATIENCE, RemoteServer
-from tidemark.ops.commands import asks_a_server
-from tidemark.ops.completion import complete_stream
-from tidemark.ops.lines import groups, pieces
+from tidemark.ops.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
+from tidemark.ops.messages import groups, pieces
 from tidemark.ops.terminal import show, size
 from tidemark.protocol.json_text import split_array
 

@@ -1,0 +1,208 @@
+"""`tidemark tail`, `cat` and `append`: messages out and in, as bytes, or each JSON message on a line of its
+own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import uuid
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Final
+
+import click
+
+from tidemark.client import Chunk, NotFound, Stream
+from tidemark.client.chunks import is_json
+from tidemark.ops.commands import STREAM, RemoteServer, asks_a_server, stream_path
+from tidemark.ops.terminal import show, visible_bytes
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.json_text import check_value, split_array
+from tidemark.protocol.offset import parse_read_from
+
+#: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
+APPEND_BYTES: Final = 256 * 1024
+APPEND_LINES: Final = 1000
+#: What an append takes.
+_LARGEST_MESSAGE: Final = 4 * 1024 * 1024
+_FROM: Final = click.option(
+    "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
+)
+_LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
+
+
+@click.command()
+@STREAM
+@_FROM
+@_LAST
+@click.option(
+    "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
+)
+@click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
+@asks_a_server
+def tail(
+    server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool, wait: bool
+) -> None:
+    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
+    print_messages(server, stream, start, last, follow=follow, wait=wait)
+
+
+@click.command()
+@STREAM
+@_FROM
+@_LAST
+@asks_a_server
+def cat(server: RemoteServer, stream: str, start: str, last: int | None) -> None:
+    """Print the messages that a stream has now: as `tail --no-follow`."""
+    print_messages(server, stream, start, last, follow=False)
+
+
+def print_messages(
+    server: RemoteServer,
+    stream: str,
+    start: str,
+    last: int | None,
+    *,
+    follow: bool,
+    wait: bool = False,
+) -> None:
+    if start and last:
+        raise click.UsageError("Give --from or --last, not both")
+    out = sys.stdout.buffer
+    is_terminal = out.isatty()
+    source = server.stream(stream)
+    # Of a stream that is still to come, everything is new.
+    offset = "" if wait and is_missing(source) else resolve_start(server, stream_path(stream), start, last)
+    # Long-polls are byte for byte what was written; an event stream splits text into lines.
+    for chunk in source.follow(
+        offset or "-1",
+        live="long-poll" if follow else False,
+        gone="error" if offset else "earliest",
+        missing="wait" if wait else "error",
+    ):
+        for number, data in enumerate(printed(chunk)):
+            out.write(visible_bytes(data) if is_terminal else data)
+            if number == 0:
+                out.flush()  # The rest of a long page takes a while.
+        out.flush()
+
+
+def is_missing(stream: Stream) -> bool:
+    try:
+        stream.head()
+    except NotFound:
+        return True
+    return False
+
+
+def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
+    """An offset; empty for the earliest that is retained."""
+    if last is None and parse_read_from(start or None) is not None:
+        return start
+    asked = {"last": str(last)} if last is not None else {"from": start}
+    return str(server.get("/v1/start", stream=path, **asked)["offset"])
+
+
+@click.command()
+@STREAM
+@click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
+@click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
+@click.argument("file", type=click.File("rb"), default="-")
+@asks_a_server
+def append(
+    server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
+) -> None:
+    """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
+    target = server.stream(stream)
+    if content_type is not None:
+        target = server.create(stream, content_type)
+    of_json = is_json(target.head().content_type)
+    sent_bytes = sent_messages = 0
+    file_bytes = size_of(file)
+    # A producer, so that what is sent again because no answer came lands once.
+    producer = target.producer(
+        f"tidemark-{uuid.uuid4().hex}",
+        closes=close,
+        max_batch_bytes=APPEND_BYTES,
+        max_batch_messages=APPEND_LINES,
+        max_held_bytes=4 * APPEND_BYTES,
+    )
+    is_hidden = not file_bytes or not sys.stderr.isatty()
+    shown = click.progressbar(
+        range(file_bytes), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden
+    )
+    with producer, shown as bar:
+        try:
+            for messages in groups(file) if of_json else pieces(file):
+                for message in messages:
+                    producer.append(message)
+                sent_messages += len(messages)
+                sent_bytes += sum(map(len, messages))
+                if file_bytes:
+                    bar.update(file.tell() - bar.pos)
+        except click.ClickException:
+            producer.flush()  # What the message says was appended has been.
+            raise
+    if of_json:
+        show({"messages": sent_messages, "bytes": sent_bytes}, f"{sent_messages} messages")
+    else:
+        show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
+
+
+def printed(chunk: Chunk) -> Iterator[bytes]:
+    """Messages of JSON as they were sent, one a line; or the bytes."""
+    if not is_json(chunk.content_type):
+        yield chunk.data
+    elif chunk.data:
+        yield from (message + b"\n" for message in split_array(chunk.data))
+
+
+def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
+    """The bytes of each read, so that a slow pipe is not waited for."""
+    while data := file.read1(APPEND_BYTES):
+        yield [data]
+
+
+def groups(file: BufferedReader) -> Iterator[list[bytes]]:
+    """Messages that go out together: the lines of one read that are not blank. Raises ClickException for a
+    line that is no JSON, once the lines before it are on their way."""
+    begun, line_number = list[bytes](), 0
+    for [data] in pieces(file):
+        begun.append(data if begun else data.removeprefix(BOM_UTF8))
+        if b"\n" in data:
+            *whole, rest = b"".join(begun).split(b"\n")
+            begun = [rest]
+            for start in range(0, len(whole), APPEND_LINES):
+                yield from _checked(whole[start : start + APPEND_LINES], line_number + start)
+            line_number += len(whole)
+        elif sum(map(len, begun)) > _LARGEST_MESSAGE:
+            break
+    yield from _checked([b"".join(begun)], line_number)
+
+
+def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
+    """`before` is how many lines of the input precede these."""
+    messages = []
+    for number, line in enumerate(lines, before + 1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > _LARGEST_MESSAGE:
+                raise Malformed(f"It is larger than {_LARGEST_MESSAGE:,} bytes, which an append takes")
+            messages.append(check_value(line))
+        except Malformed as wrong:
+            if messages:
+                yield messages
+            raise click.ClickException(
+                f"Line {number} of the input: {wrong.message}. The lines before it were appended"
+            ) from None
+    if messages:
+        yield messages
+
+
+def size_of(file: BufferedReader) -> int:
+    """The size of a regular file in bytes; 0 of anything else."""
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
