@@ -15,7 +15,6 @@ from tidemark.client import errors
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
 from tidemark.client.core import Protocol
 from tidemark.client.exchange import Lost, Reply, Request, Retry
-from tidemark.protocol.errors import OutcomeUnknown
 
 LOST = Lost("ReadError")
 RETRY = Retry(max_retries=3)
@@ -198,7 +197,7 @@ def with_two_batches_on_their_way() -> tuple[Server, Batches, ProducerBatch, Pro
     return server, made, taken(made), taken(made)
 
 
-@pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, OutcomeUnknown.message.encode())])
+@pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, b'{"outcome": "unknown"}')])
 @pytest.mark.parametrize("answer_first", [False, True])
 def test_a_batch_whose_answer_was_lost_may_find_the_stream_closed_by_the_batch_behind_it(
     unknown: Reply | Lost, *, answer_first: bool

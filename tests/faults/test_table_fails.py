@@ -64,8 +64,8 @@ def refuses(code: str) -> Callable[[str], Reply]:
     return lambda _: refusal(code, message="arn:aws:secret")
 
 
-#: What the table replies to every call, and what the client is told: status, Retry-After, and in the text.
-UNKNOWN = (503, "1", "outcome is unknown")
+#: What the table replies to every call, and what the client is told: status, Retry-After, and in the body.
+UNKNOWN = (503, "1", '"outcome":"unknown"')
 BUSY = (429, "1", "")
 NOTHING = (503, "5", "nothing has changed")
 FAILURES: dict[str, tuple[Callable[[str], Reply], tuple[int, str, str]]] = {
@@ -105,7 +105,7 @@ def test_every_request_is_told_what_is_known_of_its_outcome(
             assert (answer.status, answer.headers["retry-after"]) == (status, retry_after), answer
             assert answer.headers["cache-control"] == "no-store"
             if method != "HEAD":
-                assert text in answer.error
+                assert text in answer.body.decode()
                 assert not any(word in answer.error for word in ("arn", "injected"))
     assert way("GET", path).body == b"first"
     assert way("HEAD", f"{path}/new").status == 404
@@ -134,7 +134,7 @@ def test_a_write_whose_reply_is_missing_is_unknown_and_lands_once(
         patch.setattr(BlockingHttp, "__call__", lose)
         answer = way("POST", path, PRODUCER, b" second")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert "outcome is unknown" in answer.error
+        assert UNKNOWN[2] in answer.body.decode()
     assert way("GET", path).body == b"first second", "it did land"
     repeated = way("POST", path, PRODUCER, b" second")
     assert (repeated.status, repeated.headers["stream-next-offset"]) == (204, f"{12:016d}")

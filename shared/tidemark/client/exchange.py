@@ -6,6 +6,7 @@ stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Callable, Generator, Mapping
@@ -18,8 +19,6 @@ from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, r
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
-#: In the answer of a server that does not know whether a write landed.
-_UNKNOWN: Final = b"outcome is unknown"
 _log: Final = logging.getLogger("tidemark.client")
 
 
@@ -63,6 +62,15 @@ class Reply:
     headers: Mapping[str, str]
     body: bytes = b""
     seconds: float = 0.0
+
+    @property
+    def outcome_is_unknown(self) -> bool:
+        """The server does not know whether the write landed: Tidemark's body has `"outcome": "unknown"`."""
+        try:
+            said = json.loads(self.body)
+        except ValueError:
+            return False
+        return isinstance(said, dict) and said.get("outcome") == "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +138,14 @@ def not_carried_out(reply: Reply | Lost) -> bool:
     know, and Tidemark says so of a 503 where its storage did not answer."""
     if isinstance(reply, Lost):
         return not reply.sent
-    return reply.status in {429, 500, 503} and _UNKNOWN not in reply.body
+    return reply.status in {429, 500, 503} and not reply.outcome_is_unknown
 
 
 def failure(request: Request, reply: Reply | Lost) -> StreamError:
     writes = request.method not in {"GET", "HEAD"}
     if isinstance(reply, Reply):
         refused = refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
-        return UnconfirmedWrite(str(refused)) if writes and _UNKNOWN in reply.body else refused
+        return UnconfirmedWrite(str(refused)) if writes and reply.outcome_is_unknown else refused
     if writes and reply.sent:
         return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
     return Unreachable(f"{request.what}: {reply.reason}")

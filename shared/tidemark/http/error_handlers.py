@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -42,10 +43,16 @@ def install(app: Starlette) -> None:
     app.add_exception_handler(Exception, on_unexpected)
 
 
-def response(status: int, error: str | dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+def response(
+    status: int,
+    error: str | dict[str, Any],
+    headers: dict[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> Response:
     """An error response as of every path: the message, and for subscriptions a code. It describes this
     moment, so no cache may keep it."""
-    return JSONResponse({"error": error}, status, {"Cache-Control": NO_STORE} | (headers or {}))
+    body = {"error": error, **(beside or {})}
+    return JSONResponse(body, status, {"Cache-Control": NO_STORE} | (headers or {}))
 
 
 def preflight() -> Response:
@@ -68,7 +75,7 @@ def error_response(request: Request, error: ProtocolError) -> Response:
         message = _WITH_TOKEN.get(message, message)
     if isinstance(error, SubscriptionError):
         return response(error.status, {"code": error.code, "message": message, **error.details}, headers)
-    return response(error.status, message, headers)
+    return response(error.status, message, headers, error.beside)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -127,7 +127,10 @@ ERROR: Final = {
     "type": "object",
     "required": ["error"],
     "additionalProperties": False,
-    "properties": {"error": {"type": "string", "minLength": 1}},
+    "properties": {
+        "error": {"type": "string", "minLength": 1},
+        "outcome": {"const": "unknown", "description": "A write may have been carried out (503)."},
+    },
 }
 
 #: The responses that every operation may send.

@@ -153,6 +153,7 @@ class SubscriptionRefusal(BaseModel):
     """What is wrong with a token, or with storage, is said in words alone, as everywhere."""
 
     error: SubscriptionFault | str
+    outcome: Literal["unknown"] | None = Field(None, description="A write may have been carried out (503).")
 
 
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]

@@ -73,6 +73,8 @@ class ProtocolError(Exception):
     status = 400
     message = ""
     headers: Mapping[str, str] = {}
+    #: What the body has beside `error`, for programs.
+    beside: Mapping[str, str] = {}
 
     def __init__(self, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         if message is not None:
@@ -441,7 +443,8 @@ class RateLimitExceeded(ProtocolError):
 
 
 class OutcomeUnknown(ProtocolError):
-    """Storage did not answer, even when asked again: a write may or may not have landed.
+    """Storage did not answer, even when asked again: a write may or may not have landed. A client knows it by
+    `"outcome": "unknown"` in the body.
 
     Repeated with the same producer headers it lands once (§5.2.1).
     """
@@ -452,6 +455,7 @@ class OutcomeUnknown(ProtocolError):
         "with producer headers if it must land exactly once"
     )
     headers: Mapping[str, str] = {"Retry-After": "1"}
+    beside: Mapping[str, str] = {"outcome": "unknown"}
 
 
 class StorageUnavailable(ProtocolError):
