@@ -57,11 +57,6 @@ class AuthorizationSettings:
         return bool(self.secret or self.secret_name or self.jwks_url)
 
     @property
-    def is_edge_only(self) -> bool:
-        """Whether requests must come through the distribution in front."""
-        return self.has_edge and self.edge_only
-
-    @property
     def has_edge(self) -> bool:
         """Whether there is a distribution in front: then it sends the origin secret, required or not."""
         return bool(self.edge_secret or self.edge_secret_name)

@@ -282,7 +282,7 @@ def test_an_origin_secret_of_the_older_form_is_accepted(
 
 def test_the_origin_secret_is_not_shown_and_is_set_by_one_variable() -> None:
     settings = Settings.from_environment({"EDGE_SECRET": WORD})
-    assert settings.authorization.is_edge_only
+    assert (settings.authorization.has_edge, settings.authorization.edge_only) == (True, True)
     assert WORD not in repr(settings)
     with pytest.raises(InvalidSetting, match="EDGE_SECRET_NAME") as refused:
         Settings.from_environment({"EDGE_SECRET": WORD, "EDGE_SECRET_NAME": "/tidemark/edge"})
