@@ -12,7 +12,7 @@ with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
-    from tidemark.observability.tracing import traced
+    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
     from tidemark.subscriptions.pending import remind

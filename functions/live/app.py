@@ -12,7 +12,7 @@ with garbage_collection_paused():
     from tidemark.http.app import create_data_path
     from tidemark.http.backend import many_at_once
     from tidemark.observability.report import Reporter, Reporting
-    from tidemark.observability.tracing import traced_app
+    from tidemark.observability.traces import traced_app
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 

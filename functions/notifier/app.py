@@ -15,7 +15,7 @@ with garbage_collection_paused():
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-    from tidemark.observability.tracing import traced
+    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings

@@ -11,7 +11,7 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
-    from tidemark.observability.tracing import traced
+    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 

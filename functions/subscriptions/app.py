@@ -13,7 +13,7 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.aws.sqs import WorkQueue, sqs_client
     from tidemark.observability.report import Reporter
-    from tidemark.observability.tracing import traced
+    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
     from tidemark.subscriptions.deliveries import Deliverer

@@ -24,8 +24,7 @@ from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import answers, own_environment
 from tests.ports import free_port
-from tidemark.local.emulators import VARIABLES, Ministack
-from tidemark.local.process import Child, EngineFailed
+from tidemark.local.emulators import VARIABLES, Child, EngineFailed, Ministack
 from tidemark.log.schema import PACK_INDEX
 
 PARTS: Final = (EMULATOR, SERVER)
@@ -43,7 +42,7 @@ class SystemFailed(RuntimeError):
 
 
 class System:
-    """Started, harmed and repaired from one event loop, in the main thread (see `tidemark.local.process`)."""
+    """Started, harmed and repaired from one event loop, in the main thread (see `emulators.Child`)."""
 
     def __init__(self, via: str, folder: Path, disk: Disk, seed: int) -> None:
         self.folder = folder

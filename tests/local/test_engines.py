@@ -11,8 +11,8 @@ import pytest
 
 from tests.available import require_engine
 from tests.local.polling import children_of, is_running
+from tidemark.local.emulators import EngineFailed
 from tidemark.local.engines import LocalServices
-from tidemark.local.process import EngineFailed
 
 #: Starts the engines on a directory, says so, and waits to be killed.
 PARENT = """

@@ -640,7 +640,7 @@ MUTATIONS = (
     ),
     mutation(
         "a page of the console may run scripts from anywhere",
-        "http/console.py",
+        "http/pages.py",
         "script-src 'self'",
         "script-src *",
         "http/test_catalog.py",

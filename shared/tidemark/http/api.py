@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark import __version__
-from tidemark.http import buckets, catalog, console, error_handlers, openapi, pages, streams, subscriptions
+from tidemark.http import buckets, catalog, error_handlers, openapi, pages, streams, subscriptions
 from tidemark.http.backend import Backend
 from tidemark.http.metrics import CountedTraffic, Traffic
 from tidemark.http.paths import Operation
@@ -45,7 +45,7 @@ _ROUTERS: Final = (
     stream_router(),
     subscriptions.router,
     catalog.router,
-    console.router,
+    pages.console_router,
     pages.router,
     buckets.router,
 )

@@ -1,28 +1,37 @@
-"""What this server is, and whether it is up: pages that need no token, and the numbers of the process."""
+"""Pages that need no token: what this server is, whether it is up, the console, the page of the API; and the
+numbers of the process.
+
+The console is files of the package, the same for everybody. It gets what it shows by the calls that any
+client makes, with the token that its user gives it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 import orjson
 from fastapi import APIRouter, Security
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from tidemark import __version__
 from tidemark.aws.clock import CLOCK
-from tidemark.http import console, metrics
+from tidemark.http import metrics
 from tidemark.http.backend import Backend, backend_of
+from tidemark.http.openapi import AS_STORED
 from tidemark.http.requests import header
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import SERVER
-from tidemark.protocol.caching import DOCUMENT, NO_STORE
-from tidemark.protocol.errors import ProtocolError, StorageSilent
+from tidemark.protocol.caching import DOCUMENT, NO_STORE, REVALIDATED
+from tidemark.protocol.errors import ProtocolError, RouteNotFound, StorageSilent
 
 router: Final = APIRouter(route_class=DirectRoute, tags=["server"])
+console_router: Final = APIRouter(route_class=DirectRoute, tags=["console"])
 
 FACTS: Final = {
     "service": "Tidemark",
@@ -39,6 +48,27 @@ FACTS: Final = {
 PROBE_SECONDS: Final = 3.0
 #: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
 COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
+#: Scripts and requests of this server alone are allowed, and no page may frame it. No page that it opens, or
+#: that opens it, has a handle on its window (Cross-Origin-Opener-Policy).
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_CONSOLE_HEADERS: Final = {
+    "Cache-Control": REVALIDATED,
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_STATIC: Final = files("tidemark") / "console"
 
 
 @cache
@@ -57,7 +87,7 @@ async def front_page(request: Request) -> Response:
     # CloudFront's cache does not tell requests apart by Accept.
     headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
     is_browser = "text/html" in (header(request, "Accept") or "")
-    response = console.respond(request, "front.html") if is_browser else JSONResponse(FACTS)
+    response = _file_response(request, "front.html") if is_browser else JSONResponse(FACTS)
     response.headers.update(headers)
     return response
 
@@ -103,3 +133,44 @@ for _path, _handler in {"/v1/metrics": metrics.metrics, "/v1/traffic": metrics.t
     router.add_api_route(
         _path, _handler, dependencies=[Security(SERVER, scopes=["read"])], include_in_schema=False
     )
+
+
+@console_router.get("/v1/console", response_class=HTMLResponse)
+async def console(request: Request) -> Response:
+    """The console: a page for people."""
+    return _file_response(request, "console.html")
+
+
+@console_router.get("/v1/docs", response_class=HTMLResponse)
+async def docs(request: Request) -> Response:
+    """The OpenAPI document as a page."""
+    return _file_response(request, "docs.html")
+
+
+@console_router.get(
+    "/v1/console/{file:segment}", response_class=Response, responses={200: {"content": AS_STORED}}
+)
+async def console_file(request: Request) -> Response:
+    """A part of the console."""
+    return _file_response(request, request.path_params["file"])
+
+
+@cache
+def _file(name: str) -> tuple[bytes, str, str]:
+    """The file's bytes, type and entity tag. Raises RouteNotFound: a name is one in the folder, not a
+    path."""
+    found = next((each for each in _STATIC.iterdir() if each.is_file() and each.name == name), None)
+    kind = _TYPES.get("." + name.rpartition(".")[2])
+    if found is None or kind is None:
+        raise RouteNotFound
+    body = found.read_bytes()
+    return body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def _file_response(request: Request, name: str) -> Response:
+    body, kind, tag = _file(name)
+    headers = _CONSOLE_HEADERS | {"ETag": tag}
+    # A distribution that compresses makes the tag a weak one.
+    if tag in (request.headers.get("If-None-Match") or ""):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers | {"Content-Type": kind})

@@ -22,10 +22,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.security.open_server import own_pages_only
+from tidemark.local.emulators import EngineFailed
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Edge, Gateway, load_application
-from tidemark.local.process import EngineFailed
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.server import Application, serve

@@ -41,7 +41,7 @@ _CONFIG: Final = Config(
 
 @dataclass
 class LocalServices:
-    """The running engines. Enter it, or call `start` and `stop`, from the main thread (see `process.Child`).
+    """The running engines. Enter it, or call `start` and `stop`, from the main thread (see `Child`).
 
     `in_memory` keeps nothing and is fast: for tests. `only` is a part of `ALL`. `on_failure` is called, from
     another thread, when ministack ends by itself.

@@ -22,7 +22,7 @@ from hypercorn.config import Config
 from ministack import app
 from ministack.services import s3, sqs
 
-from tidemark.local.process import end_with_parent
+from tidemark.local.emulators import end_with_parent
 
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS = 0.2

@@ -31,7 +31,7 @@ from tidemark.observability.metrics import (
     Meter,
     MetricsSnapshot,
 )
-from tidemark.observability.tracing import traced
+from tidemark.observability.traces import traced
 from tidemark.settings import Settings
 
 INTERVAL_SECONDS: Final = 10.0

@@ -1,8 +1,8 @@
 """Traces in X-Ray: each request with its storage calls. Made by Powertools' Tracer.
 
-Imported only with TRACING=Active: the library adds a twentieth of a second to a cold start and a
-datagram to every call. An annotation names the operation or the stream; a trace holds no query,
-header or body.
+Only with TRACING=Active: the library, which is imported then, adds a twentieth of a second to a cold start
+and a datagram to every call. An annotation names the operation or the stream; a trace holds no query, header
+or body.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
-
-from aws_lambda_powertools import Tracer
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.observability.invocation import Handler, event_path, lambda_context
 from tidemark.observability.metrics import PROCESS, Meter
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: The variable in which Lambda's runtime names an invocation's trace; X-Ray's library reads it.
 TRACE_ID: Final = "_X_AMZN_TRACE_ID"
@@ -26,10 +27,21 @@ _MAX_CHARACTERS: Final = 1000
 _WAITS: Final = frozenset({"long-poll", "sse"})
 
 
+def traced(service: str, settings: Settings, handler: Handler) -> Handler:
+    return Traces(service).of_handler(handler) if settings.tracing else handler
+
+
+def traced_app(service: str, settings: Settings, app: ASGIApp) -> ASGIApp:
+    """The same for an application behind an adapter."""
+    return Traces(service).of_app(app) if settings.tracing else app
+
+
 class Traces:
     """Traces of one function. Nothing is patched: the meter calls `_called` for every storage call."""
 
     def __init__(self, service: str, meter: Meter = PROCESS) -> None:
+        from aws_lambda_powertools import Tracer
+
         self._service = service
         self._tracer = Tracer(service=service, auto_patch=False)
         meter.watch = self._called
