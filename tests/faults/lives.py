@@ -16,7 +16,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
-from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, StreamGone, StreamNotFound
+from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.retention import Retention
@@ -93,7 +93,7 @@ class Life:
                 if data and known.record.content_type == BYTES:
                     parts.append(read(stores, key, (known.record.retained + known.tail.offset) // 2).data)
                 seen.append((known.record.incarnation, known.tail, data, folded, parts))
-            except (StreamNotFound, StreamGone) as refusal:
+            except (StreamNotFound, SoftDeleted) as refusal:
                 seen.append(refusal.status)
         if "bucket" in self.notes:
             try:

@@ -92,7 +92,7 @@ def test_a_refused_append_does_not_fail_the_others_of_its_group(world: World) ->
         append_request(b"c", seq="2"): "Outcome",
         append_request(b"d", seq="1"): "SequenceRegression",
         append_request(b"e", close=True): "Outcome",
-        append_request(b"f"): "StreamClosed",
+        append_request(b"f"): "AppendAfterClose",
     }
 
     async def append_all() -> list[object]:

@@ -15,12 +15,12 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
+    AppendAfterClose,
     OutcomeUnknown,
     ProtocolError,
     SequenceGap,
     StorageSilent,
     StorageUnavailable,
-    StreamClosed,
 )
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
@@ -276,7 +276,7 @@ def test_a_close_waits_for_the_large_append_before_it(scene: Scene, closing: byt
         await asyncio.sleep(0.1)
         late = asyncio.create_task(scene.append(key, b"late"))
         answers = await asyncio.gather(large, closed, late)
-        assert [type(answer) for answer in answers] == [Outcome, Outcome, StreamClosed]
+        assert [type(answer) for answer in answers] == [Outcome, Outcome, AppendAfterClose]
 
     scene.run(play())
     assert scene.read(key) == b"x" * LARGE + closing

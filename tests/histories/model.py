@@ -148,7 +148,7 @@ def _gone(stream: Stream | None, now_ms: int) -> Answer | None:
     """Why a stream is not there; None where it is."""
     if stream is not None and not stream.deleted and not stream.is_expired(now_ms):
         return None
-    return Answer("StreamGone" if stream is not None and stream.references else "StreamNotFound")
+    return Answer("SoftDeleted" if stream is not None and stream.references else "StreamNotFound")
 
 
 @singledispatch
@@ -198,7 +198,7 @@ def _fork_refusals(request: Create, state: State, now_ms: int) -> Iterator[Outco
     source = state.get(request.source)
     gone = _gone(source, now_ms)
     if gone is not None:
-        yield Answer("Conflict" if gone.outcome == "StreamGone" else "StreamNotFound"), state
+        yield Answer("Conflict" if gone.outcome == "SoftDeleted" else "StreamNotFound"), state
     elif source is not None and request.offset < source.retained:
         yield Answer("RetentionGone", source.retained), state
     elif source is not None and request.offset > source.tail:
@@ -281,13 +281,13 @@ def _answer_of_closed(stream: Stream, request: Append) -> Answer:
     if request.claim is None:
         if request.close and not request.body:
             return Answer("already closed", stream.tail, closed=True)
-        return Answer("StreamClosed", stream.tail)
+        return Answer("AppendAfterClose", stream.tail)
     producer = stream.producer(request.claim[0])
     if request.claim == stream.closed_by:
         return _duplicate(stream, request.claim)
     if producer is not None and request.claim[1] < producer.epoch:
-        return Answer("ProducerFenced", producer.epoch)
-    return Answer("StreamClosed", stream.tail)
+        return Answer("StaleEpoch", producer.epoch)
+    return Answer("AppendAfterClose", stream.tail)
 
 
 def _append_refusal(stream: Stream, request: Append) -> Answer | None:
@@ -311,7 +311,7 @@ def _producer_refusal(stream: Stream, claim: Claim) -> Answer | None:
     if producer is None:
         return Answer("SequenceGap", 0) if seq else None
     if epoch < producer.epoch:
-        return Answer("ProducerFenced", producer.epoch)
+        return Answer("StaleEpoch", producer.epoch)
     if epoch > producer.epoch:
         return Answer("Malformed") if seq else None
     if seq > producer.seq + 1:

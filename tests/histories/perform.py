@@ -52,10 +52,10 @@ _APPENDED: Final = {
 _NUMBERS: Final = {
     "RetentionGone": "Stream-Next-Offset",
     "HistoryGone": "Stream-Next-Offset",
-    "StreamClosed": "Stream-Next-Offset",
+    "AppendAfterClose": "Stream-Next-Offset",
     "OffsetBeyondTail": "Stream-Next-Offset",
     "SequenceGap": "Producer-Expected-Seq",
-    "ProducerFenced": "Producer-Epoch",
+    "StaleEpoch": "Producer-Epoch",
 }
 
 

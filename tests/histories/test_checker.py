@@ -89,7 +89,7 @@ LIVES: dict[str, Steps] = {
         (Read(A, None), data(b"", start=4)),
         (CLOSE, Answer("appended", 4, closed=True)),
         (CLOSE, Answer("already closed", 4, closed=True)),
-        (Y, Answer("StreamClosed", 4)),
+        (Y, Answer("AppendAfterClose", 4)),
         (Head(A), Answer("head", 4, closed=True)),
         (Read(A), data(b"x;y;", closed=True)),
         (Delete(A), DELETED),
@@ -105,7 +105,7 @@ LIVES: dict[str, Steps] = {
         (Append(A, b"0;", claim=("p", 0, 0)), Answer("duplicate", 2)),
         (Append(A, b"2;", claim=("p", 0, 2)), Answer("SequenceGap", 1)),
         (Append(A, b"1;", claim=("p", 1, 0)), appended(4)),
-        (Append(A, b"1;", claim=("p", 0, 1)), Answer("ProducerFenced", 1)),
+        (Append(A, b"1;", claim=("p", 0, 1)), Answer("StaleEpoch", 1)),
         (Append(A, b"2", seq="b"), appended(5)),
         (Append(A, b"3", seq="a"), Answer("SequenceRegression")),
         (Append(A, b"4"), appended(6)),
@@ -120,7 +120,7 @@ LIVES: dict[str, Steps] = {
         (Append(B, b"b;"), appended(4)),
         (Read(A), data(b"xyzx;")),
         (Delete(A), DELETED),
-        (Head(A), Answer("StreamGone")),
+        (Head(A), Answer("SoftDeleted")),
         (Create(A), Answer("Conflict")),
         (Read(B), data(b"xyb;")),
         (Delete(B), DELETED),
@@ -193,7 +193,7 @@ WRONG = {
         (Create(A), None), (Delete(A), DELETED), (Delete(A), DELETED)
     ),
     "a deleted stream that is gone again after it was not found": in_turn(
-        *CHAIN, (Delete(C), DELETED), (Head(A), NOT_FOUND), (Head(A), Answer("StreamGone"))
+        *CHAIN, (Delete(C), DELETED), (Head(A), NOT_FOUND), (Head(A), Answer("SoftDeleted"))
     ),
     "a stream that lets go of what nobody told it to": in_turn(
         LIVE, (X, appended(2)), (Y, appended(4)), LETS_GO
@@ -231,8 +231,8 @@ INSTEAD = {
     "appended": "duplicate",
     "duplicate": "appended",
     "deleted": "StreamNotFound",
-    "StreamNotFound": "StreamGone",
-    "StreamGone": "StreamNotFound",
+    "StreamNotFound": "SoftDeleted",
+    "SoftDeleted": "StreamNotFound",
     "SnapshotNotFound": "snapshot",
     "BucketNotEmpty": "deleted",
 }

@@ -165,7 +165,7 @@ class Workload:
             writer.epoch, writer.next_seq = epoch, seq + 1
         elif answer.outcome == "SequenceGap" and answer.offset is not None:
             writer.next_seq = answer.offset
-        elif answer.outcome == "ProducerFenced" and answer.offset is not None:
+        elif answer.outcome == "StaleEpoch" and answer.offset is not None:
             writer.epoch, writer.next_seq = answer.offset + 1, 0
 
     def _create(self, name: str) -> Create:

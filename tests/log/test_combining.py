@@ -10,7 +10,7 @@ import pytest
 from tidemark.log import combining as rules
 from tidemark.log.combining import MAIL_LIVES_MS, ChainEnd, Mail, Mailed, fits_mail, fitting, open_mail
 from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
-from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceRegression, StreamClosed
+from tidemark.protocol.errors import AppendAfterClose, Malformed, SequenceRegression, StaleEpoch
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import Tail
@@ -84,7 +84,7 @@ def is_refused(tail: Tail, append: Append) -> bool:
     answer = plan_appends(tail, [append], {}).results[0]
     if isinstance(answer, Outcome):
         return answer.kind is not Kind.APPENDED
-    assert isinstance(answer, ProducerFenced | SequenceRegression | StreamClosed), repr(answer)
+    assert isinstance(answer, StaleEpoch | SequenceRegression | AppendAfterClose), repr(answer)
     return True
 
 

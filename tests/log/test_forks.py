@@ -30,7 +30,7 @@ from tidemark.protocol.errors import (
     ProtocolError,
     RetentionGone,
     SequenceGap,
-    StreamGone,
+    SoftDeleted,
     StreamNotFound,
 )
 from tidemark.protocol.expiry import NEVER, Expiry
@@ -267,7 +267,7 @@ def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:
     process.create(source, expiry=Expiry(ttl_seconds=10), body=b"abc")
     process.fork(fork := a_key(), source, expiry=Expiry(ttl_seconds=1_000_000))
     world.clock.advance(60_000)
-    with pytest.raises(StreamGone):
+    with pytest.raises(SoftDeleted):
         read(process.stores, source, 0)
     with pytest.raises(Conflict):
         process.create(source)

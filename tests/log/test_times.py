@@ -10,7 +10,7 @@ from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.http.catalog import render_stats
 from tidemark.log.pack_format import Packing
 from tidemark.protocol.authorization import EVERYTHING
-from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, StreamGone, StreamNotFound
+from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import StreamKey
@@ -66,7 +66,7 @@ def test_a_stream_that_is_gone_has_no_times_and_one_that_was_created_again_has_i
     scene.fork(scene.ends[2])
     delete(scene.stores, KEY)
     for stores in (knowing, scene.process()):
-        with pytest.raises(StreamGone):
+        with pytest.raises(SoftDeleted):
             load_times(stores, KEY, 0)
     assert load_times(knowing, FORK, 0).end == scene.ends[2]
     delete(scene.stores, FORK)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tidemark.protocol import tail
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.errors import (
+    AppendAfterClose,
     ContentTypeMismatch,
     Malformed,
-    ProducerFenced,
     ProtocolError,
     SequenceGap,
     SequenceRegression,
-    StreamClosed,
+    StaleEpoch,
 )
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import MAX_ID_LENGTH, Claim, ProducerState
@@ -74,8 +74,8 @@ class Model:
             return (Kind.DUPLICATE, self.offset, True, claim.epoch, claim.seq)
         state = self.producers.get(claim.producer_id) if claim else None
         if claim is not None and state is not None and claim.epoch < state.epoch:
-            return (ProducerFenced, state.epoch)
-        return (StreamClosed, self.offset)
+            return (StaleEpoch, state.epoch)
+        return (AppendAfterClose, self.offset)
 
     def _validate(self, claim: Claim) -> Answer | None:
         """The pseudo code of §5.2.1, line by line."""
@@ -83,7 +83,7 @@ class Model:
         if state is None:
             return (SequenceGap, 0, claim.seq) if claim.seq else None
         if claim.epoch < state.epoch:
-            return (ProducerFenced, state.epoch)
+            return (StaleEpoch, state.epoch)
         if claim.epoch > state.epoch:
             return (Malformed,) if claim.seq else None
         if claim.seq <= state.seq:
@@ -262,18 +262,18 @@ BUSY = Tail(50, stream_seq="7", producers=(ProducerState("p", 2, 8, 40),))
     ("tail", "append", "answer"),
     [
         # §5.2: a closed stream refuses an append before any other error.
-        (CLOSED, Append(BODY, stream_seq="0"), (StreamClosed, 5)),
-        (CLOSED, Append(BODY, close=True), (StreamClosed, 5)),
-        (CLOSED, Append(fault=MALFORMED), (StreamClosed, 5)),
-        (CLOSED, Append(close=True, fault=MISMATCH), (StreamClosed, 5)),
-        (CLOSED, Append(BODY, claim=Claim("new", 0, 7)), (StreamClosed, 5)),
-        (CLOSED, Append(close=True, claim=Claim("new", 0, 0)), (StreamClosed, 5)),
+        (CLOSED, Append(BODY, stream_seq="0"), (AppendAfterClose, 5)),
+        (CLOSED, Append(BODY, close=True), (AppendAfterClose, 5)),
+        (CLOSED, Append(fault=MALFORMED), (AppendAfterClose, 5)),
+        (CLOSED, Append(close=True, fault=MISMATCH), (AppendAfterClose, 5)),
+        (CLOSED, Append(BODY, claim=Claim("new", 0, 7)), (AppendAfterClose, 5)),
+        (CLOSED, Append(close=True, claim=Claim("new", 0, 0)), (AppendAfterClose, 5)),
         # Only the very request that closed it is a duplicate, whatever its body.
         (CLOSED_BY_P, Append(close=True, claim=Claim("p", 0, 3)), (Kind.DUPLICATE, 9, True, 0, 3)),
         (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 3)), (Kind.DUPLICATE, 9, True, 0, 3)),
-        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 4)), (StreamClosed, 9)),
-        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("q", 0, 3)), (StreamClosed, 9)),
-        (CLOSED_BY_P, Append(BODY, claim=Claim("p", 0, 2)), (StreamClosed, 9)),
+        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 4)), (AppendAfterClose, 9)),
+        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("q", 0, 3)), (AppendAfterClose, 9)),
+        (CLOSED_BY_P, Append(BODY, claim=Claim("p", 0, 2)), (AppendAfterClose, 9)),
         # The content type is wrong before the sequence is.
         (BUSY, Append(stream_seq="0", claim=Claim("p", 0, 9), fault=MISMATCH), (ContentTypeMismatch,)),
         # A retry is recognised before its Stream-Seq is refused: a producer that sends both repeats both.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.errors import Malformed, ProducerFenced, ProtocolError, SequenceGap, SequenceRegression
+from tidemark.protocol.errors import Malformed, ProtocolError, SequenceGap, SequenceRegression, StaleEpoch
 from tidemark.protocol.producer import (
     MAX_LENGTH,
     Claim,
@@ -136,9 +136,9 @@ def test_the_next_sequence_is_new_and_an_earlier_one_is_a_duplicate(
         (None, 0, 1, SequenceGap, {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "1"}),
         (None, 3, 7, SequenceGap, {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "7"}),
         (STATE, 5, 12, SequenceGap, {"Producer-Expected-Seq": "11", "Producer-Received-Seq": "12"}),
-        (STATE, 4, 11, ProducerFenced, {"Producer-Epoch": "5"}),
-        (STATE, 4, 0, ProducerFenced, {"Producer-Epoch": "5"}),
-        (STATE, 0, 10, ProducerFenced, {"Producer-Epoch": "5"}),
+        (STATE, 4, 11, StaleEpoch, {"Producer-Epoch": "5"}),
+        (STATE, 4, 0, StaleEpoch, {"Producer-Epoch": "5"}),
+        (STATE, 0, 10, StaleEpoch, {"Producer-Epoch": "5"}),
         (STATE, 6, 1, Malformed, {}),
         (STATE, 6, 11, Malformed, {}),
     ],

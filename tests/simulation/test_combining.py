@@ -33,12 +33,12 @@ from tidemark.log.pack_format import Packing
 from tidemark.log.schema import decode_mail
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
+    AppendAfterClose,
     Busy,
     OutcomeUnknown,
-    ProducerFenced,
     ProtocolError,
     SequenceRegression,
-    StreamClosed,
+    StaleEpoch,
     StreamNotFound,
 )
 from tidemark.protocol.messages import Messages
@@ -424,8 +424,8 @@ def run_while_waiting(act: Act, before: Act | None = None, **asked: Any) -> tupl
     ("others", "own", "refusal"),
     [
         (lambda contest, other: delete(other, contest.key), {}, StreamNotFound),
-        (other_append(body=b"", close=True), {}, StreamClosed),
-        (other_append(body=b"x", claim=("p", 1, 0)), {"claim": ("p", 0, 0)}, ProducerFenced),
+        (other_append(body=b"", close=True), {}, AppendAfterClose),
+        (other_append(body=b"x", claim=("p", 1, 0)), {"claim": ("p", 0, 0)}, StaleEpoch),
         (other_append(body=b"x", seq="9"), {"seq": "8"}, SequenceRegression),
     ],
 )

@@ -13,7 +13,7 @@ from tests.simulation.memory import MemoryWorld
 from tests.support import BYTES, HOUR_MS, Process, World, a_key, before
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import BucketNotEmpty, OutcomeUnknown, StreamGone, StreamNotFound
+from tidemark.protocol.errors import BucketNotEmpty, OutcomeUnknown, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
@@ -91,7 +91,7 @@ def test_a_stream_that_was_forked_and_deleted_meanwhile_is_gone_and_not_unknown(
         delete(rival.stores, key)
 
     before_call(reader, "Query", 1, fork_and_delete)
-    with pytest.raises(StreamGone):
+    with pytest.raises(SoftDeleted):
         load_head(reader.stores, key)
 
 

@@ -161,7 +161,7 @@ def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = Fals
 
     First subscribes this process to wakes for later appends, unless the reader is still behind
     (`wake` is None). The end of a window wakes nobody, so the seconds returned do not pass it.
-    Raises StreamNotFound or StreamGone.
+    Raises StreamNotFound or SoftDeleted.
     """
     poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
     reading = read_on(stores, seen, small=small)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemark.protocol.caching import IfMatch
-from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
+from tidemark.protocol.errors import AppendAfterClose, ProtocolError, StaleEpoch
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import Claim, ProducerState, check_producer, check_stream_seq, is_duplicate
 from tidemark.protocol.tail import Tail, most_pushed_out, remember, room_for
@@ -140,12 +140,12 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
     if claim is None:
         if append.close and not append.messages.lengths and append.fault is None:
             return Outcome(Kind.ALREADY_CLOSED, tail.offset, closed=True, incarnation=append.incarnation)
-        raise StreamClosed(tail.offset)
+        raise AppendAfterClose(tail.offset)
     if claim == tail.closed_by:
         return _duplicate(tail, append, state)
     if state is not None and claim.epoch < state.epoch:
-        raise ProducerFenced(state.epoch)
-    raise StreamClosed(tail.offset)
+        raise StaleEpoch(state.epoch)
+    raise AppendAfterClose(tail.offset)
 
 
 def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:

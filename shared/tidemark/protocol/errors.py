@@ -10,7 +10,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── OriginAccessDenied    403  the request did not come through the distribution in front
     ├── ForeignOrigin         403  a page of another origin writes to a server without keys
     ├── UnknownHost           421  a server without keys is asked by a name that is not its own
-    ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
+    ├── StaleEpoch            403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
     │   └── SourceNotFound         Stream-Forked-From names no stream (§4.2)
     ├── BucketNotFound        404
@@ -27,7 +27,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   ├── NoPendingWork           409  a claim finds nothing to do
     │   └── InvalidAck              409  INVALID_OFFSET
     ├── Conflict              409
-    │   ├── StreamClosed           no append after closing (§4.1)
+    │   ├── AppendAfterClose       (§4.1)
     │   ├── ContentTypeMismatch    (§5.2)
     │   ├── SequenceRegression     Stream-Seq did not increase (§5.2)
     │   ├── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
@@ -36,10 +36,10 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
     │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
     │   └── UploadNotFound         a publish names an upload that does not exist
-    ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
+    ├── SoftDeleted           410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── HistoryGone           410  the offset lies beyond the tail
-    ├── StreamReplaced        410  the cursor is of an earlier stream of this name
+    ├── StaleCursor           410  the cursor is of an earlier stream of this name
     ├── PreconditionFailed    412  If-Match names another tail
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
@@ -246,7 +246,7 @@ class InvalidAck(SubscriptionError):
     code = "INVALID_OFFSET"
 
 
-class StreamGone(ProtocolError):
+class SoftDeleted(ProtocolError):
     """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
 
     status = 410
@@ -259,7 +259,7 @@ class Conflict(ProtocolError):
     status = 409
 
 
-class StreamClosed(Conflict):
+class AppendAfterClose(Conflict):
     """The header with the final offset tells a client where the end is (§5.2)."""
 
     def __init__(self, tail: int) -> None:
@@ -350,7 +350,7 @@ class HistoryGone(ProtocolError):
         )
 
 
-class StreamReplaced(ProtocolError):
+class StaleCursor(ProtocolError):
     """The reader's cursor is of an earlier stream of this name. Its offset means other bytes in this one. The
     header says where to start over."""
 
@@ -365,7 +365,7 @@ class StreamReplaced(ProtocolError):
         )
 
 
-class ProducerFenced(ProtocolError):
+class StaleEpoch(ProtocolError):
     """Zombie fencing: the header with the current epoch lets the client claim the next one (§5.2.1)."""
 
     status = 403

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceGap, SequenceRegression
+from tidemark.protocol.errors import Malformed, SequenceGap, SequenceRegression, StaleEpoch
 from tidemark.protocol.header_values import check_sent_once, parse_integer
 
 MAX_LENGTH: Final = 256
@@ -72,7 +72,7 @@ def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> 
 def check_producer(state: ProducerState | None, claim: Claim) -> None:
     """Check that the producer may make this append, or has made it before (`is_duplicate`).
 
-    Raises ProducerFenced (403), SequenceGap (409) or Malformed (400), in the order of the
+    Raises StaleEpoch (403), SequenceGap (409) or Malformed (400), in the order of the
     validation logic of §5.2.1. A producer never seen before starts at any epoch, with
     sequence 0.
     """
@@ -80,7 +80,7 @@ def check_producer(state: ProducerState | None, claim: Claim) -> None:
         if claim.seq != 0:
             raise SequenceGap(expected=0, received=claim.seq)
     elif claim.epoch < state.epoch:
-        raise ProducerFenced(state.epoch)
+        raise StaleEpoch(state.epoch)
     elif claim.epoch > state.epoch:
         if claim.seq != 0:
             raise Malformed(f"A new Producer-Epoch starts with Producer-Seq 0, got {claim.seq}")

@@ -8,30 +8,30 @@ storage, and Damaged for bytes:
 
     create                create: Malformed, TooManyMessages, Conflict, StreamNotFound, RetentionGone,
                           BucketNotFound
-    append                append: StreamNotFound, StreamGone, Malformed, TooManyMessages, StreamClosed,
-                          ContentTypeMismatch, SequenceRegression, SequenceGap, ProducerFenced,
+    append                append: StreamNotFound, SoftDeleted, Malformed, TooManyMessages, AppendAfterClose,
+                          ContentTypeMismatch, SequenceRegression, SequenceGap, StaleEpoch,
                           PreconditionFailed
     GroupCommit           group_commit: as append
-    load_head             load: StreamNotFound, StreamGone
-    read                  read: StreamNotFound, StreamGone, StreamReplaced, RetentionGone, HistoryGone,
+    load_head             load: StreamNotFound, SoftDeleted
+    read                  read: StreamNotFound, SoftDeleted, StaleCursor, RetentionGone, HistoryGone,
                           Malformed
-    read_on               read: StreamNotFound, StreamGone
-    renew_while_waiting   read: StreamNotFound, StreamGone
-    delete                delete: StreamNotFound, StreamGone
-    bootstrap             bootstrap: StreamNotFound, StreamGone
-    publish_snapshot      snapshots: StreamNotFound, StreamGone, RetentionGone, OffsetBeyondTail, Malformed,
+    read_on               read: StreamNotFound, SoftDeleted
+    renew_while_waiting   read: StreamNotFound, SoftDeleted
+    delete                delete: StreamNotFound, SoftDeleted
+    bootstrap             bootstrap: StreamNotFound, SoftDeleted
+    publish_snapshot      snapshots: StreamNotFound, SoftDeleted, RetentionGone, OffsetBeyondTail, Malformed,
                           UploadNotFound, PayloadTooLarge
     begin_upload          snapshots: as publish_snapshot
-    latest_snapshot       snapshots: StreamNotFound, StreamGone, SnapshotNotFound
-    read_snapshot         snapshots: StreamNotFound, StreamGone, SnapshotNotFound
-    delete_snapshot       snapshots: StreamNotFound, StreamGone, SnapshotNotFound, SnapshotNeeded
+    latest_snapshot       snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
+    read_snapshot         snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
+    delete_snapshot       snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound, SnapshotNeeded
     create_bucket         buckets: BucketExists
     describe_bucket       buckets: BucketNotFound
     delete_bucket         buckets: BucketNotFound, BucketNotEmpty
     list_buckets          buckets: nothing
     list_streams          catalog: BucketNotFound
-    load_stats            catalog: StreamNotFound, StreamGone
+    load_stats            catalog: StreamNotFound, SoftDeleted
     load_times            catalog: as read
     parse_start_point     start_point: Malformed
-    find_start            start_point: StreamNotFound, StreamGone
+    find_start            start_point: StreamNotFound, SoftDeleted
 """

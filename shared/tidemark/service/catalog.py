@@ -117,7 +117,7 @@ class StreamStats:
 
 def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
     """The stream's item, its last batch, a query or a few for the latest batches, and one for the producers
-    that the last batch does not carry any more. Raises StreamNotFound, StreamGone."""
+    that the last batch does not carry any more. Raises StreamNotFound, SoftDeleted."""
     head = load_head(stores, key)
     messages, messages_exact = _count_messages(stores, head)
     producers, producers_complete = _load_producers(stores, head)

@@ -64,9 +64,9 @@ from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
 from tidemark.protocol.errors import (
     Busy,
     OutcomeUnknown,
+    SoftDeleted,
     StorageSilent,
     StorageUnavailable,
-    StreamGone,
     StreamNotFound,
 )
 from tidemark.protocol.messages import Messages, StoredBody
@@ -95,7 +95,7 @@ def combine(stores: Stores, head: StreamHead, own: Append, append_id: str) -> Ou
     """Post the append, and see that it is committed. `own` must fit (`fits_mail`).
 
     Returns the outcome. If the append was not committed and will not be, it must be decided again: then
-    returns what is known for that. Raises StreamNotFound, StreamGone, Busy and
+    returns what is known for that. Raises StreamNotFound, SoftDeleted, Busy and
     storage's errors if nothing has changed; else OutcomeUnknown.
     """
     return _Combining(stores, head, own, append_id).run()
@@ -381,7 +381,7 @@ class _Combining:
         clocks are behind, may commit its mail."""
         try:
             record = load_head(self._stores, self._record.key).record
-        except (StreamNotFound, StreamGone) as ended:
+        except (StreamNotFound, SoftDeleted) as ended:
             raise OutcomeUnknown from ended
         if record.incarnation == self._record.incarnation:
             self._record = record

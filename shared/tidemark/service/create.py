@@ -34,7 +34,7 @@ from tidemark.protocol.create import (
     decide_expiry,
     decide_sub_offset,
 )
-from tidemark.protocol.errors import Busy, Conflict, Malformed, StreamGone, StreamNotFound
+from tidemark.protocol.errors import Busy, Conflict, Malformed, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import ContentType, Messages
 from tidemark.protocol.offset import render_offset
@@ -75,7 +75,7 @@ def fork_origin(
         raise Malformed("A stream cannot be forked from itself")
     try:
         source = load_head(stores, point.source)
-    except StreamGone:
+    except SoftDeleted:
         raise Conflict("The source stream was deleted; it is kept for its present forks only") from None
     except StreamNotFound:
         raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None

@@ -79,7 +79,7 @@ _MAX_TRIES = 40
 
 
 def delete(stores: Stores, key: StreamKey) -> None:
-    """Raises StreamNotFound or StreamGone. From then on no append to the old stream can succeed."""
+    """Raises StreamNotFound or SoftDeleted. From then on no append to the old stream can succeed."""
     append_id = stores.new_id()
     head = load_head(stores, key)
     for tries in range(_MAX_TRIES):

@@ -10,7 +10,7 @@ from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import ProtocolError, StreamGone, StreamNotFound
+from tidemark.protocol.errors import ProtocolError, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -37,19 +37,19 @@ def head_from(record: StreamRecord, last: Batch | Tombstone | None, learned_ms: 
 
 
 def absence_error(record: StreamRecord | None) -> ProtocolError:
-    """StreamGone for a deleted stream that is kept for its forks, else StreamNotFound."""
-    return StreamGone() if record is not None and record.references else StreamNotFound()
+    """SoftDeleted for a deleted stream that is kept for its forks, else StreamNotFound."""
+    return SoftDeleted() if record is not None and record.references else StreamNotFound()
 
 
 def ended_error(stores: Stores, record: StreamRecord) -> ProtocolError:
-    """StreamNotFound or StreamGone for a stream whose log has ended since its item was read. Another stream
+    """StreamNotFound or SoftDeleted for a stream whose log has ended since its item was read. Another stream
     may have the name by now, and forks of that one say nothing about this one."""
     found = load_stream(stores.table, record.key)
     return absence_error(found if found is not None and found.incarnation == record.incarnation else None)
 
 
 def require_live(record: StreamRecord | None) -> StreamRecord:
-    """The record, unless there is none or it was deleted. Raises StreamNotFound or StreamGone."""
+    """The record, unless there is none or it was deleted. Raises StreamNotFound or SoftDeleted."""
     if record is None or record.deleted:
         raise absence_error(record)
     return record
@@ -58,7 +58,7 @@ def require_live(record: StreamRecord | None) -> StreamRecord:
 def load_head(stores: Stores, key: StreamKey) -> StreamHead:
     """The stream and its tail as they are now: two small reads, at once where possible.
 
-    Raises StreamNotFound or StreamGone; an expired stream is not there any more (§5.1).
+    Raises StreamNotFound or SoftDeleted; an expired stream is not there any more (§5.1).
     """
     now_ms = stores.clock_ms()
     remembered = stores.tails.get(key, now_ms)
@@ -83,7 +83,7 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
 
 
 def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> StreamHead:
-    """The stream that has taken the name in the meantime; else raises StreamNotFound or StreamGone. An
+    """The stream that has taken the name in the meantime; else raises StreamNotFound or SoftDeleted. An
     item that says nothing of the end was read before the log ended, so it is read again."""
     if ended is None or ended.deleted:
         raise absence_error(ended)
@@ -95,7 +95,7 @@ def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> S
 
 def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int) -> int:
     """When the stream was last used, as far as its expiry depends on it. Raises StreamNotFound or
-    StreamGone.
+    SoftDeleted.
 
     `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a stream without
     readers looks idle in its item; its tail is read only then. The clock is asked after the reply that

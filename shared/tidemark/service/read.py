@@ -20,8 +20,8 @@ from tidemark.protocol.errors import (
     Malformed,
     ProtocolError,
     RetentionGone,
+    StaleCursor,
     StreamNotFound,
-    StreamReplaced,
 )
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
@@ -53,7 +53,7 @@ class Reading:
 def read(
     stores: Stores, key: StreamKey, read_from: ReadFrom, cursor: int | None = None, *, small: bool = False
 ) -> Reading:
-    """One page, or a small one. Raises StreamNotFound, StreamReplaced for the cursor of an earlier stream of
+    """One page, or a small one. Raises StreamNotFound, StaleCursor for the cursor of an earlier stream of
     this name, RetentionGone for an offset below what is retained, HistoryGone for one beyond the tail, or
     Malformed for one inside a message.
 
@@ -124,7 +124,7 @@ def load_page(
     # From where the data begins on, a reader begins anew, whatever cursor it still has.
     if asked_from not in {EARLIEST, record.retained} and is_of_another(cursor, record.incarnation, now_ms):
         last_used_ms(stores, record, 0)
-        raise StreamReplaced(record.retained)
+        raise StaleCursor(record.retained)
     if start < record.retained:
         last_used_ms(stores, record, 0)  # If the stream has expired: StreamNotFound.
         raise RetentionGone(record.retained)
@@ -179,14 +179,14 @@ def _query_page(
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page) -> StreamRecord:
-    """Check the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
+    """Check the expiry, and renew a sliding one. Raises StreamNotFound or SoftDeleted."""
     touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0)
     return renew(stores, record, touched_ms, stores.clock_ms())
 
 
 def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:
     """For a reader that waits: when its window is nearly over, read what others have done for the stream
-    meanwhile, and renew it only if they have not. Raises StreamNotFound or StreamGone."""
+    meanwhile, and renew it only if they have not. Raises StreamNotFound or SoftDeleted."""
     now_ms = stores.clock_ms()
     due_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
     if due_ms is None or now_ms < due_ms:
@@ -223,7 +223,7 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
 
 
 def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
-    """Raises StreamNotFound or StreamGone for a page that shows the end of the stream."""
+    """Raises StreamNotFound or SoftDeleted for a page that shows the end of the stream."""
     if page.ended:
         stores.tails.forget(record.key)
         raise ended_error(stores, record)

@@ -84,7 +84,7 @@ class StartPoint:
 
 
 def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom) -> StartPoint:
-    """Raises StreamNotFound, StreamGone."""
+    """Raises StreamNotFound, SoftDeleted."""
     head = load_head(stores, key)
     if isinstance(asked, LastMessages):
         return count_back(stores, head, asked.count)

@@ -37,7 +37,7 @@ from tidemark.log.schema import (
 )
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import ProducerFenced, StreamGone, StreamNotFound
+from tidemark.protocol.errors import SoftDeleted, StaleEpoch, StreamNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
@@ -123,7 +123,7 @@ class StreamRegistry:
                 self._append(seen, load_head(self._stores, REGISTRY))
             if written.makes_registry:
                 self._list_existing()
-        except (StreamNotFound, StreamGone):
+        except (StreamNotFound, SoftDeleted):
             self._exists = False
 
     def _is_kept(self, *, is_remembered_enough: bool) -> bool:
@@ -194,7 +194,7 @@ class StreamRegistry:
         for group in _groups(events):
             requests = [AppendRequest(_JSON, event.body, claim=event.claim) for event in group]
             results = append(self._stores, REGISTRY, requests)
-            refused = [each for each in results if not isinstance(each, Outcome | ProducerFenced)]
+            refused = [each for each in results if not isinstance(each, Outcome | StaleEpoch)]
             if refused:
                 _log.warning("the registry does not take %d events: %s", len(refused), refused[0])
 

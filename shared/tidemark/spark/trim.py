@@ -17,7 +17,7 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamGone, StreamNotFound
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SoftDeleted, StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
 from tidemark.protocol.stream_key import StreamKey
@@ -120,7 +120,7 @@ class Trimmer:
                 return TrimResult(stream, WOULD_TRIM, size, f"to {render_offset(end)}")
             seconds = self._plan.connection.retry_seconds
             retry(lambda: trim_below(self._stores, key, end, incarnation), seconds, Busy, OutcomeUnknown)
-        except (StreamNotFound, StreamGone):
+        except (StreamNotFound, SoftDeleted):
             return TrimResult(stream, GONE)
         except ProtocolError as refusal:
             return TrimResult(stream, KEPT, detail=refusal.message)

@@ -26,7 +26,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from tidemark.aws.sqs import MAX_DELAY_SECONDS
 from tidemark.observability.metrics import PROCESS, WAKES, WEBHOOK_FAILURES
-from tidemark.protocol.errors import ProducerFenced, ProtocolError, SubscriptionNotFound, WebhookUrlRejected
+from tidemark.protocol.errors import ProtocolError, StaleEpoch, SubscriptionNotFound, WebhookUrlRejected
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim
 from tidemark.service.append import AppendRequest, append
@@ -284,7 +284,7 @@ class Deliverer:
             [outcome] = append(self.stores, key, [request])
             if isinstance(outcome, ProtocolError):
                 raise outcome
-        except ProducerFenced:
+        except StaleEpoch:
             return  # A later generation is announced already.
         except ProtocolError as failure:
             if failure.status >= 500 or failure.status == 429:

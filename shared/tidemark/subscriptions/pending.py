@@ -16,7 +16,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.log.schema import PK, batch_key, log_pk
 from tidemark.log.table import MAX_GETS
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import StreamGone, StreamNotFound
+from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
@@ -66,7 +66,7 @@ def find_head(stores: Stores, path: str) -> StreamHead | None:
     """The stream as it is now; None if there is none."""
     try:
         return load_head(stores, stream_key_of(path))
-    except (StreamNotFound, StreamGone):
+    except (StreamNotFound, SoftDeleted):
         return None
 
 

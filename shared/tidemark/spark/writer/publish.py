@@ -16,8 +16,8 @@ from tidemark.protocol.errors import (
     Busy,
     Conflict,
     OutcomeUnknown,
-    ProducerFenced,
     ProtocolError,
+    StaleEpoch,
     StreamNotFound,
 )
 from tidemark.protocol.expiry import NEVER
@@ -255,7 +255,7 @@ def _describe_use(publication: Publication, refusal: Mapping[str, str]) -> str |
 
 def _explain(publication: Publication, seq: int, status: int | None, text: str) -> str:
     meanings: dict[int | None, str] = {
-        ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
+        StaleEpoch.status: "a newer batch of this producer id is there already: does another driver run?",
         StreamNotFound.status: "the stream is gone",
         Conflict.status: "the stream is closed, of another content type, or was created again in between",
         0: "the server does not answer; the batch goes on where it stopped when it is repeated",
