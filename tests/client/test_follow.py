@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemark.client import Retry, Stream
-from tidemark.client.core import Live
+from tidemark.client.reading import Live
 
 MESSAGES = [f"message {number} of the tide 🌊 ".encode() for number in range(12)]
 FAST = Retry(max_retries=100, initial_delay_seconds=0.001, max_delay_seconds=0.002)

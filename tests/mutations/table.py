@@ -542,7 +542,7 @@ MUTATIONS = (
     ),
     mutation(
         "a follower reads on in a stream that was replaced",
-        "client/core.py",
+        "client/reading.py",
         "if told and incarnation not in {None, told[1]}:",
         "if False:",
         "client/test_core.py",

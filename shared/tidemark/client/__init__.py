@@ -7,8 +7,8 @@
     for chunk in Stream(url).follow():
         print(chunk.text)
 
-The rules are in `core` and `batches`, which do no I/O: generators that yield requests and receive replies.
-`blocking` and `asynchronous` run them on httpx."""
+The rules are in `core`, `reading` and `batches`, which do no I/O: generators that yield requests and receive
+replies. `blocking` and `asynchronous` run them on httpx."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
 from tidemark.client.chunks import Chunk as Chunk
 from tidemark.client.core import Receipt as Receipt
-from tidemark.client.core import StreamInfo as StreamInfo
 from tidemark.client.errors import ETagMismatch as ETagMismatch
 from tidemark.client.errors import InvalidRequest as InvalidRequest
 from tidemark.client.errors import MalformedReply as MalformedReply
@@ -38,3 +37,4 @@ from tidemark.client.errors import Unavailable as Unavailable
 from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite
 from tidemark.client.errors import Unreachable as Unreachable
 from tidemark.client.exchange import Retry as Retry
+from tidemark.client.reading import StreamInfo as StreamInfo

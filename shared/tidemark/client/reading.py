@@ -1,0 +1,365 @@
+"""Reading a stream, without I/O, clock or threads: one page, or everything from an offset on.
+
+An operation is a generator of effects (`exchange.py`). `follow` also yields the chunks that its caller gets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from tidemark.client.chunks import (
+    Chunk,
+    EventParser,
+    check_goes_on,
+    decode_base64,
+    ends_whole,
+    is_json,
+    joined,
+    tells,
+    whole_characters,
+)
+from tidemark.client.errors import (
+    MalformedReply,
+    NotFound,
+    StatusError,
+    StreamError,
+    StreamGone,
+    StreamReplaced,
+    is_true,
+)
+from tidemark.client.exchange import (
+    SECONDS,
+    Effect,
+    Lost,
+    Receive,
+    Reply,
+    Request,
+    Retry,
+    Sleep,
+    Steps,
+    exchange,
+)
+
+Live: TypeAlias = Literal["auto", "sse", "long-poll", False]
+
+#: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
+_LIVE_SECONDS: Final = 75.0
+#: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
+_SILENT_EVENT_STREAMS: Final = 3
+#: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
+_ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
+#: A long-poll that is answered sooner, and without news, is not asked again at once.
+_WAITED_SECONDS: Final = 1.0
+#: Whoever waits for a stream that is not there yet asks at least so often.
+_MOST_WAITED_SECONDS: Final = 1.0
+_LIVE: Final = ("auto", "sse", "long-poll", False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """`offset` is the tail: where the next append will be."""
+
+    offset: str
+    content_type: str
+    closed: bool
+    ttl_seconds: int | None
+    expires_at: str | None
+    etag: str | None
+    headers: Mapping[str, str]
+
+
+class Reader:
+    """The operations that read one stream. `content_type` is learned from the first answer that names it."""
+
+    def __init__(self, url: str, content_type: str | None, retry: Retry) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ValueError(f"{url!r} is not the URL of a stream; one begins with http:// or https://")
+        self.url: Final = url
+        self.content_type = content_type
+        self.retry: Final = retry
+
+    def head(self) -> Steps[StreamInfo]:
+        request = Request("HEAD", self.url)
+        reply = yield from exchange(request, self.retry)
+        headers = reply.headers
+        ttl = headers.get("stream-ttl", "")
+        self._learn(headers)
+        return StreamInfo(
+            offset=next_offset(request, reply),
+            content_type=headers.get("content-type", ""),
+            closed=is_true(headers, "stream-closed"),
+            ttl_seconds=int(ttl) if ttl.isdigit() else None,
+            expires_at=headers.get("stream-expires-at"),
+            etag=headers.get("etag"),
+            headers=headers,
+        )
+
+    def known_content_type(self) -> Steps[str]:
+        if self.content_type is None:
+            yield from self.head()
+        return self.content_type or ""
+
+    def read(
+        self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
+    ) -> Steps[Chunk]:
+        """One page. With `live="long-poll"` the server waits for data for as long as it likes, and the page
+        may be empty."""
+        _check_choice("live", live, ("long-poll", False))
+        chunk = yield from self._page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
+        while not (chunk.up_to_date or ends_whole(chunk)):
+            more = yield from self._page(chunk, live=False)
+            chunk = replace(more, data=chunk.data + more.data)
+        return chunk
+
+    def follow(
+        self,
+        offset: str = "-1",
+        *,
+        live: Live = "auto",
+        gone: Literal["error", "earliest"] = "error",
+        missing: Literal["error", "wait"] = "error",
+        on_recreated: Literal["error", "restart"] = "error",
+        cursor: str | None = None,
+        incarnation: str | None = None,
+    ) -> Generator[Effect | Chunk, Any, None]:
+        """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
+        catches up, waits for more by an event stream or long-polls, and reconnects for as long as it takes
+        once it has had an answer. An empty chunk says that the reader has caught up or that the stream is
+        closed.
+
+        `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
+        raising StreamGone, if `offset` is older. `missing="wait"` waits for a stream that is not there yet,
+        instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
+        by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
+        stream instead, from its beginning: its chunks have its `incarnation`."""
+        _check_choice("live", live, _LIVE)
+        _check_choice("gone", gone, ("error", "earliest"))
+        _check_choice("missing", missing, ("error", "wait"))
+        _check_choice("on_recreated", on_recreated, ("error", "restart"))
+        place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
+        return whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
+
+    def _follow_name(
+        self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
+    ) -> Generator[Effect | Chunk, Any, None]:
+        """One stream after the other that has the name, as far as the caller wants that."""
+        while True:
+            if missing == "wait":
+                yield from self._wait_for_stream()
+            try:
+                return (yield from self._follow(place, live, gone))
+            except StreamReplaced:
+                if on_recreated == "error":
+                    raise
+            except NotFound:
+                if (missing, on_recreated) != ("wait", "restart"):
+                    raise
+            place = Chunk(b"", "-1")
+
+    def _wait_for_stream(self) -> Steps[None]:
+        asked = 0
+        while True:
+            try:
+                yield from self.head()
+            except NotFound:
+                yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
+                asked += 1
+            else:
+                return
+
+    def _follow(self, place: Chunk, live: Live, gone: str) -> Generator[Effect | Chunk, Any, None]:
+        chunk, silent, ever = place, 0, False
+        if place.offset == "now" and live is not False:
+            # There is nothing to catch up with, and no page that tells the incarnation.
+            incarnation = self._same(place.incarnation, (yield from self.head()).etag)
+            chunk = replace(place, up_to_date=True, incarnation=incarnation)
+        while not chunk.closed:
+            try:
+                before = chunk
+                if not chunk.up_to_date or live == "long-poll":
+                    chunk = yield from self._next_page(chunk, silent, forever=ever)
+                    silent = 0 if tells(chunk, before) else silent + 1
+                elif live is False:
+                    return
+                else:
+                    chunk, has_events = yield from self._try_events(chunk, live, silent, forever=ever)
+                    silent = 0 if chunk is not before else silent + 1
+                    if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
+                        live, silent = "long-poll", 0
+                ever = True
+            except StreamGone as why:
+                if gone == "error" and chunk.incarnation is None:
+                    raise
+                head = yield from self.head()
+                self._same(chunk.incarnation, head.etag)
+                earliest = head.headers.get("stream-retained-offset")
+                if gone == "error" or earliest is None or earliest == chunk.offset:
+                    raise why from None
+                chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
+
+    def _next_page(
+        self, place: Chunk, silent: int, *, forever: bool
+    ) -> Generator[Effect | Chunk, Any, Chunk]:
+        chunk = yield from self._page(place, silent, live=place.up_to_date, forever=forever)
+        if place.up_to_date:
+            chunk = yield from self._last_data(chunk)
+        if tells(chunk, place):
+            yield chunk
+        return chunk
+
+    def _try_events(
+        self, place: Chunk, live: Live, silent: int, *, forever: bool
+    ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
+        """The last chunk, and whether the server has event streams for this stream."""
+        try:
+            chunk = yield from self._events(place, forever=forever)
+        except _NoEventStream as refused:
+            if live == "sse":
+                raise refused.reason from None
+            return place, False
+        if not chunk.closed and (chunk is place or not chunk.data):
+            # A server that ends every event stream at once is not asked in a circle.
+            yield Sleep(self.retry.delay(silent, Lost("")))
+        return chunk, True
+
+    def _page(self, place: Chunk, silent: int = 0, *, live: bool, forever: bool = False) -> Steps[Chunk]:
+        """The page behind `place`. `silent` answers before this one had no news. A server that does not wait
+        is asked less and less often."""
+        params = {"offset": place.offset} | ({"live": "long-poll", "cursor": place.cursor} if live else {})
+        request = Request(
+            "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
+        )
+        reply = yield from exchange(request, self.retry, forever=forever)
+        headers = reply.headers
+        incarnation = self._same(place.incarnation, headers.get("etag"))
+        if reply.status == 200:
+            self._learn(headers)
+        following = next_offset(request, reply)
+        # An empty page of a JSON stream is an empty array.
+        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
+        check_goes_on(request, data, place.offset, following)
+        closed = is_true(headers, "stream-closed")
+        if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
+            yield Sleep(self.retry.delay(silent, reply))
+        return Chunk(
+            data=data,
+            offset=following,
+            content_type=self.content_type or "",
+            up_to_date=closed
+            or is_true(headers, "stream-up-to-date")
+            or (following == place.offset and not data),
+            closed=closed,
+            cursor=headers.get("stream-cursor", place.cursor),
+            incarnation=incarnation,
+        )
+
+    def _events(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
+        """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
+        none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
+        request = self._event_stream(place)
+        yield from self.known_content_type()
+        try:
+            reply = yield from exchange(request, self.retry, forever=forever)
+        except StatusError as refused:
+            if refused.status in {400, 405, 406, 415, 501}:
+                raise _NoEventStream(refused) from refused
+            raise
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+        base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+        events, pieces, last = EventParser(), list[bytes](), place
+        while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
+            for name, text in events.feed(received):
+                if name == "data":
+                    pieces.append(decode_base64(text) if base64 else text.encode())
+                elif name == "control":
+                    before, last, pieces = last, self._chunk(request, pieces, text, last), []
+                    last = yield from self._last_data(last)
+                    if tells(last, before):
+                        yield last
+        return last
+
+    def _last_data(self, chunk: Chunk) -> Steps[Chunk]:
+        """If data and the close come in one append, the reference server (0.3.7) tells waiting readers of the
+        close alone: a read of what is there finds the data. Tidemark, whose chunks have an incarnation, is
+        not asked."""
+        if not chunk.closed or chunk.data or chunk.incarnation is not None:
+            return chunk
+        try:
+            there = yield from self._page(chunk, live=False)
+        except (NotFound, StreamGone):
+            return chunk
+        return there if there.data else chunk
+
+    def _event_stream(self, place: Chunk) -> Request:
+        params = {"offset": place.offset, "live": "sse", "cursor": place.cursor}
+        headers = {"Accept": "text/event-stream"}
+        return Request(
+            "GET", self.url, headers, given_values(params), streams=True, timeout_seconds=_LIVE_SECONDS
+        )
+
+    def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
+        try:
+            told = json.loads(control)
+            offset = told["streamNextOffset"]
+        except (ValueError, TypeError, KeyError) as wrong:
+            raise MalformedReply(
+                f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
+            ) from wrong
+        closed = told.get("streamClosed") is True
+        data = joined(pieces, json_array=is_json(self.content_type or ""))
+        check_goes_on(request, data, before.offset, str(offset))
+        return Chunk(
+            data=data,
+            offset=str(offset),
+            content_type=self.content_type or "",
+            up_to_date=closed or told.get("upToDate") is True,
+            closed=closed,
+            cursor=told.get("streamCursor"),
+            incarnation=before.incarnation,
+        )
+
+    def _same(self, incarnation: str | None, etag: str | None) -> str | None:
+        """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
+        told = _ETAG.match(etag or "")
+        if told and incarnation not in {None, told[1]}:
+            raise StreamReplaced(
+                f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
+                "the earlier stream; begin again from offset -1"
+            )
+        return told[1] if told else incarnation
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        self.content_type = headers.get("content-type") or self.content_type
+
+
+class _NoEventStream(Exception):
+    """The server has none for this stream."""
+
+    def __init__(self, reason: StreamError) -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
+
+
+def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def given_values(values: Mapping[str, str | int | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def next_offset(request: Request, reply: Reply) -> str:
+    offset = reply.headers.get("stream-next-offset")
+    if offset is None:
+        raise MalformedReply(
+            f"{request.what}: {reply.status} without Stream-Next-Offset; no server of the protocol answers so"
+        )
+    return offset
