@@ -7,6 +7,7 @@ empty counts as not set. The variables of the local stack alone are in `server/c
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -161,19 +162,29 @@ class Settings:
         """Raises InvalidSetting."""
         default = cls()
         # The two words are Lambda's own for the mode of its tracing.
-        tracing = _parse_choice(environment, "TRACING", ("Active", "Disabled"), "Disabled")
+        tracing = parse_choice(environment, "TRACING", ("Active", "Disabled"), "Disabled")
+
+        def wait_seconds(name: str, default: float) -> float:
+            right = f"a number of seconds between 0 and {MAX_WAIT_SECONDS:g}"
+            return parse_number(environment, name, default, right, MAX_WAIT_SECONDS)
+
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
             queue_prefix=environment.get("QUEUE_PREFIX") or default.queue_prefix,
-            long_poll_seconds=_parse_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
-            sse_seconds=_parse_seconds(environment, "SSE_SECONDS", default.sse_seconds),
-            sse_buffered_seconds=_parse_seconds(
-                environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
+            long_poll_seconds=wait_seconds("LONG_POLL_SECONDS", default.long_poll_seconds),
+            sse_seconds=wait_seconds("SSE_SECONDS", default.sse_seconds),
+            sse_buffered_seconds=wait_seconds("SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+            requests_per_second=parse_number(
+                environment, "REQUESTS_PER_SECOND", default.requests_per_second, "a number, 0 for no limit"
             ),
-            requests_per_second=_parse_rate(environment, "REQUESTS_PER_SECOND"),
-            pack_after_seconds=_parse_pack_after(environment, default.pack_after_seconds),
-            log_level=_parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
+            pack_after_seconds=parse_number(
+                environment,
+                "PACK_AFTER_SECONDS",
+                default.pack_after_seconds,
+                "a number of seconds, 3600 or more in AWS",
+            ),
+            log_level=parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
             tracing=tracing == "Active",
             subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
@@ -194,6 +205,29 @@ def parse_boolean(environment: Mapping[str, str], name: str, *, default: bool) -
     if value:
         raise InvalidSetting(f"{name} must be true or false (or 1, yes, on; 0, no, off), got {given!r}")
     return default
+
+
+def parse_number(
+    environment: Mapping[str, str], name: str, default: float, right: str, most: float = sys.float_info.max
+) -> float:
+    """The one rule for every variable that is a number from 0 on; `right` says what would be right. Raises
+    InvalidSetting."""
+    given = environment.get(name) or str(default)
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= most:
+        raise InvalidSetting(f"{name} must be {right}, got {given!r}")
+    return number
+
+
+def parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    """Raises InvalidSetting."""
+    value = environment.get(name) or default
+    if value not in choices:
+        raise InvalidSetting(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
+    return value
 
 
 def split_secret(text: str, name: str) -> tuple[bytes, ...]:
@@ -226,46 +260,3 @@ def _is_origin(text: str) -> bool:
         return bool(url.hostname) and text in {f"http://{url.netloc}", f"https://{url.netloc}"}
     except ValueError:  # A bracket without its other one.
         return False
-
-
-def _parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    value = environment.get(name) or default
-    if value not in choices:
-        raise InvalidSetting(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
-    return value
-
-
-def _parse_seconds(environment: Mapping[str, str], name: str, default: float) -> float:
-    value = environment.get(name) or str(default)
-    seconds = _number(value)
-    if not 0 <= seconds <= MAX_WAIT_SECONDS:
-        raise InvalidSetting(
-            f"{name} must be a number of seconds between 0 and {MAX_WAIT_SECONDS:g}, got {value!r}"
-        )
-    return seconds
-
-
-def _parse_rate(environment: Mapping[str, str], name: str) -> float:
-    value = environment.get(name) or "0"
-    rate = _number(value)
-    if not 0 <= rate < math.inf:
-        raise InvalidSetting(f"{name} must be a number, 0 for no limit, got {value!r}")
-    return rate
-
-
-def _parse_pack_after(environment: Mapping[str, str], default: float) -> float:
-    value = environment.get("PACK_AFTER_SECONDS") or str(default)
-    seconds = _number(value)
-    if not 0 <= seconds < math.inf:
-        raise InvalidSetting(
-            f"PACK_AFTER_SECONDS must be a number of seconds, 3600 or more in AWS, got {value!r}"
-        )
-    return seconds
-
-
-def _number(text: str) -> float:
-    """Not a number for what is none: every comparison with that is false."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.server.connections import Limits
-from tidemark.settings import InvalidSetting, parse_boolean
+from tidemark.settings import InvalidSetting, parse_boolean, parse_choice, parse_number
 
 
 class Via(enum.Enum):
@@ -35,16 +35,14 @@ class LocalConfiguration:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
         """Raises InvalidSetting."""
-        via = environment.get("VIA") or cls.via.value
-        if via not in [each.value for each in Via]:
-            choices = " or ".join(each.value for each in Via)
-            raise InvalidSetting(f"VIA must be {choices}, got {via!r}")
+        # Batches that are packed at once are looked for every second.
+        interval = 1.0 if environment.get("PACK_AFTER_SECONDS") == "0" else cls.janitor_seconds
         return cls(
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
-            via=Via(via),
-            janitor_seconds=_janitor_seconds(environment),
+            via=Via(parse_choice(environment, "VIA", tuple(each.value for each in Via), cls.via.value)),
+            janitor_seconds=_seconds(environment, "JANITOR_SECONDS", interval, 86_400),
             edge=parse_boolean(environment, "EDGE", default=cls.edge),
             limits=Limits.from_environment(environment),
         )
@@ -66,9 +64,7 @@ class ContainerConfiguration:
         return cls(
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
-            drain_seconds=_seconds(
-                "DRAIN_SECONDS", environment.get("DRAIN_SECONDS") or str(cls.drain_seconds), 3600
-            ),
+            drain_seconds=_seconds(environment, "DRAIN_SECONDS", cls.drain_seconds, 3600),
             limits=Limits.from_environment(environment),
         )
 
@@ -79,18 +75,5 @@ def _port(name: str, text: str) -> int:
     return int(text)
 
 
-def _janitor_seconds(environment: Mapping[str, str]) -> float:
-    """The interval of the janitor: by default a second if batches are packed at once."""
-    packs_at_once = environment.get("PACK_AFTER_SECONDS") == "0"
-    default = 1.0 if packs_at_once else LocalConfiguration.janitor_seconds
-    return _seconds("JANITOR_SECONDS", environment.get("JANITOR_SECONDS") or str(default), 86_400)
-
-
-def _seconds(name: str, text: str, most: int) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise InvalidSetting(f"{name} must be a number of seconds, got {text!r}") from None
-    if not 0 <= seconds <= most:
-        raise InvalidSetting(f"{name} must be between 0 and {most} seconds, got {text!r}")
-    return seconds
+def _seconds(environment: Mapping[str, str], name: str, default: float, most: int) -> float:
+    return parse_number(environment, name, default, f"a number of seconds from 0 to {most}", most)
