@@ -1,0 +1,271 @@
+"""The bodies of subscriptions' requests and answers (§6, §7). OpenAPI has their types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NotRequired, cast
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from tidemark.protocol.expiry import render_instant
+from tidemark.subscriptions.configuration import (
+    DEFAULT_LEASE_MS,
+    MAX_STREAMS,
+    SubscriptionConfiguration,
+    SubscriptionKind,
+    normalize,
+)
+from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
+from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
+from tidemark.subscriptions.state import DeliveryPhase, DeliveryState, phase
+from tidemark.subscriptions.webhook_url import parse_webhook_url
+from tidemark.subscriptions.workers import Claimed
+
+
+def _whole_characters(text: str) -> str:
+    """Refuses a lone surrogate, which JSON can escape but UTF-8 cannot store."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a surrogate without its other half is no character") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
+
+
+class WebhookTarget(BaseModel):
+    url: Text
+
+
+class CreateSubscription(BaseModel):
+    """What to follow, and how to be woken (§6.2)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"type": "pull-wake", "pattern": "tasks/*", "wake_stream": "wake/mailer"}]
+        }
+    )
+
+    type: Literal["webhook", "pull-wake"]
+    pattern: Text | None = None
+    streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
+    webhook: WebhookTarget | None = None
+    wake_stream: Text | None = None
+    lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
+    description: Text | None = None
+
+    def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
+        """Raises InvalidSubscription, WebhookUrlRejected."""
+        asked = SubscriptionConfiguration(
+            SubscriptionKind(self.type),
+            self.pattern,
+            tuple(self.streams or ()),
+            self.webhook.url if self.webhook else None,
+            self.wake_stream,
+            self.lease_ttl_ms,
+            self.description,
+        )
+        configuration = normalize(asked)
+        if configuration.webhook_url is not None:
+            parse_webhook_url(configuration.webhook_url, allow_local=allow_local)
+        return configuration
+
+
+class NameStreams(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"streams": ["tasks/anna"]}]})
+
+    streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
+
+
+class ClaimWake(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1"}]})
+
+    worker: Annotated[Text, Field(min_length=1, max_length=500)]
+
+
+class StreamAck(BaseModel):
+    """`path` is another name of `stream`, as the reference server has it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    stream: Text = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: Text
+
+
+class AnswerWake(BaseModel):
+    """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
+    )
+
+    wake_id: Text
+    generation: StrictInt
+    acks: Annotated[list[StreamAck], Field(max_length=MAX_STREAMS)] = []
+    done: StrictBool = False
+
+    def offsets(self) -> dict[str, str]:
+        """By path; the last one counts."""
+        return {ack.stream.strip("/"): ack.offset for ack in self.acks}
+
+
+class SubscriptionFault(BaseModel):
+    """Some codes come with more, such as `current_holder` (§6, §7)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: Annotated[str, Field(examples=["INVALID_REQUEST"])]
+    message: str
+
+
+class SubscriptionRefusal(BaseModel):
+    """What is wrong with a token, or with storage, is said in words alone, as everywhere."""
+
+    error: SubscriptionFault | str
+    outcome: Literal["unknown"] | None = Field(None, description="A write may have been carried out (503).")
+
+
+Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class WakeDescription(TypedDict):
+    """Where a subscription stands in its wake cycle (an extension)."""
+
+    state: DeliveryPhase
+    generation: int
+    attempts: Annotated[int, Field(description="Those of the present failure.")]
+    next_attempt_at: Instant | None
+    holder: Annotated[str | None, Field(description="The worker that has claimed it.")]
+    lease_until: Instant | None
+    last_delivery_at: Annotated[
+        Instant | None,
+        Field(
+            description="When a webhook last accepted a wake, its event was written, or a worker claimed it."
+        ),
+    ]
+
+
+class SigningDescription(TypedDict):
+    alg: Literal["ed25519"]
+    kid: str
+    jwks_url: str
+
+
+class WebhookDescription(TypedDict):
+    url: str
+    signing: NotRequired[SigningDescription]
+
+
+class ListedSubscription(TypedDict):
+    """Without its streams: there may be many."""
+
+    id: str
+    subscription_id: str
+    type: Literal["webhook", "pull-wake"]
+    pattern: str | None
+    webhook: WebhookDescription | None
+    wake_stream: str | None
+    lease_ttl_ms: int
+    created_at: Instant
+    status: Literal["active", "failed"]
+    description: str | None
+    wake: WakeDescription
+
+
+class SubscriptionDescription(ListedSubscription):
+    """`streams_after` is there where more streams follow: the value for `?after=`."""
+
+    streams: list[LinkDescription]
+    streams_after: NotRequired[str]
+
+
+class SubscriptionPage(TypedDict):
+    prefix: str
+    subscriptions: list[ListedSubscription]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ClaimDescription(TypedDict):
+    wake_id: str
+    generation: int
+    token: str
+    streams: list[PendingDescription]
+    lease_ttl_ms: int
+
+
+class WakeAnswered(TypedDict):
+    ok: Literal[True]
+    next_wake: Annotated[bool, Field(description="Whether another wake follows at once.")]
+
+
+def render_subscription(
+    record: SubscriptionRecord,
+    links: Sequence[StreamLink],
+    next_after: str | None,
+    signing: SigningDescription | None,
+) -> SubscriptionDescription:
+    """§6.3."""
+    streams = [render_link(link, link.acked) for link in links]
+    rendered = cast("SubscriptionDescription", {**render_listed(record), "streams": streams})
+    if signing and rendered["webhook"] is not None:
+        rendered["webhook"]["signing"] = signing
+    if next_after is not None:
+        rendered["streams_after"] = next_after
+    return rendered
+
+
+def render_listed(record: SubscriptionRecord) -> ListedSubscription:
+    asked = record.configuration
+    return {
+        "id": record.subscription_id,
+        "subscription_id": record.subscription_id,
+        "type": asked.kind.value,
+        "pattern": asked.pattern,
+        "webhook": None if asked.webhook_url is None else {"url": asked.webhook_url},
+        "wake_stream": asked.wake_stream,
+        "lease_ttl_ms": asked.lease_ttl_ms,
+        "created_at": render_instant(record.created_ms),
+        "status": "failed" if record.delivery.failed else "active",
+        "description": asked.description,
+        "wake": render_delivery(record.delivery),
+    }
+
+
+def render_delivery(delivery: DeliveryState) -> WakeDescription:
+    return {
+        "state": phase(delivery),
+        "generation": delivery.generation,
+        "attempts": delivery.attempts,
+        "next_attempt_at": _instant_or_none(delivery.next_attempt_ms),
+        "holder": delivery.holder,
+        "lease_until": _instant_or_none(delivery.lease_until_ms),
+        "last_delivery_at": _instant_or_none(delivery.delivered_ms),
+    }
+
+
+def render_claim(claimed: Claimed) -> ClaimDescription:
+    delivery = claimed.record.delivery
+    assert delivery.wake_id is not None, "a delivery that is claimed has an id"
+    return {
+        "wake_id": delivery.wake_id,
+        "generation": delivery.generation,
+        "token": claimed.token,
+        "streams": [render_pending(stream) for stream in claimed.streams],
+        "lease_ttl_ms": claimed.record.configuration.lease_ttl_ms,
+    }
+
+
+def _instant_or_none(ms: int | None) -> str | None:
+    return None if ms is None else render_instant(ms)
