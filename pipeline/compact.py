@@ -27,7 +27,6 @@ from tidemark.spark.job import (
     add_lake,
     open_lake,
     parser_for,
-    require_no_archive,
     run,
 )
 
@@ -57,7 +56,6 @@ def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
         if getattr(given, name) < 0:
             raise JobFailed(f"--{name.replace('_', '-')} must not be below 0, got {getattr(given, name):g}")
     if given.archive:
-        require_no_archive(spark, given.to, "--to")
         return copy_files(spark, given, job)
     lake = open_lake(given)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -80,6 +78,8 @@ def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
 def copy_files(spark: Any, given: argparse.Namespace, job: Job) -> None:
     """Spark leaves out the files of runs that did not end. It writes beside the copy, and then puts each day
     in the place of the one that was there."""
+    if is_archive(spark, given.to):
+        raise JobFailed(f"--to must be a directory of its own: {given.to} is an archive")
     rows, place = spark.read.parquet(given.archive), ["bucket", "date"]
     if given.days is not None:
         first = datetime.now(UTC).date() - timedelta(days=given.days - 1)
@@ -91,6 +91,17 @@ def copy_files(spark: Any, given: argparse.Namespace, job: Job) -> None:
     writing.parquet(given.to)
     before, after = (len(spark.read.parquet(path).inputFiles()) for path in (given.archive, given.to))
     job.finish(messages=messages, files_before=before, files_after=after)
+
+
+def is_archive(spark: Any, directory: str) -> bool:
+    """Whether the archive job writes to this directory."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = spark.read.text(f"{directory}/_spark_metadata").schema
+    except AnalysisException:
+        return False
+    return True
 
 
 if __name__ == "__main__":

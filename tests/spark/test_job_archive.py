@@ -68,9 +68,8 @@ def test_what_was_archived_is_compacted_and_replayed_byte_for_byte(
             assert "messages=" in jobs.run(*replay)
         assert streams.stored(f"{suffix}-again") == streams.stored(suffix)
     # An archive is not written over.
-    for job in (["compact", "--to"], ["stats", "--subscribe", f"{streams.name}-json", "--state"]):
-        said = jobs.refuse(*job, f"{copied}/../archive", "--archive", str(archived))
-        assert "archive is an archive" in said
+    said = jobs.refuse("compact", "--to", f"{copied}/../archive", "--archive", str(archived))
+    assert "archive is an archive" in said
 
 
 def test_an_archive_is_made_in_batches_of_bounded_size(

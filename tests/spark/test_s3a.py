@@ -66,7 +66,7 @@ def test_every_job_with_its_lake_in_s3(
     stored = orjson.loads(b"[" + process.read_all(key(f"{name}-in"))[:-1] + b"]")
     assert sorted(row["id"] for row in stored) == list(range(100))
     consumer = ["--consumer", f"archive={root}/checkpoints/a"]
-    counted = ["--archive", f"{root}/archive", "--state", f"{root}/stats/state", "--out", f"{root}/stats/t"]
+    counted = ["--archive", f"{root}/archive", "--out", f"{root}/stats/t"]
     for _ in range(2):
         code, said, err = start("stats", *where, *both, *consumer, *counted)
         assert (code, f"{name}-a" in said) == (0, True), err

@@ -196,18 +196,6 @@ def add_write(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def require_no_archive(spark: Any, directory: str, argument: str) -> None:
-    """Raises JobFailed if the archive job writes to this directory: another job's rows would replace
-    messages."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        _ = spark.read.text(f"{directory}/_spark_metadata").schema
-    except AnalysisException:
-        return
-    raise JobFailed(f"{argument} must be a directory of its own: {directory} is an archive")
-
-
 def add_lake(parser: argparse.ArgumentParser) -> None:
     lake = parser.add_argument_group("an Iceberg table")
     lake.add_argument("--iceberg", metavar="NAMESPACE.TABLE", help="the table")

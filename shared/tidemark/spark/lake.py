@@ -204,30 +204,9 @@ class LakeTable:
             files.delete_file(path)
         return len(orphans)
 
-    @property
-    def rows(self) -> int:
-        """How many the table has."""
-        snapshot = self.load().current_snapshot()
-        return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
-
     def files(self, wanted: BooleanExpression = _ALL) -> list[str]:
         """The files that may have wanted rows."""
         return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
-
-    def snapshots(self) -> list[str]:
-        """The ids of those that are batches of the archive, and have not expired."""
-        return [
-            str(snapshot.snapshot_id)
-            for snapshot in self.load().snapshots()
-            if snapshot.summary and "tidemark.batch" in snapshot.summary.additional_properties
-        ]
-
-    def files_of_snapshots(self, ids: Sequence[str]) -> list[str]:
-        """The files that these snapshots have added, as far as they still exist."""
-        table = self.load()
-        some = (each for each in table.snapshots() if str(each.snapshot_id) in ids)
-        found = (path for snapshot in some for path in _added_files(table, snapshot))
-        return [path for path in found if table.io.new_input(path).exists()]
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """The files that may have rows of the stream."""
