@@ -19,21 +19,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_job_writes_over_its_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_writes_over_sparks_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     job = Job("archive")
-    job.show(["1 of 3 tasks"])
-    job.show(["2 of 3 tasks", "0 of 2 tasks"])
-    job.show([])
-    job.say("done")
-    assert terminal.getvalue() == (
-        "\r\x1b[Karchive: 1 of 3 tasks\r\x1b[Karchive: 2 of 3 tasks; 0 of 2 tasks\r\x1b[Karchive: done\n"
-    )
+    job.say("batch 1")
+    assert terminal.getvalue() == "\r\x1b[Karchive: batch 1\n"
 
 
 def test_a_job_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     monkeypatch.setattr("sys.stderr", log)
-    Job("archive").show(["1 of 3 tasks", "0 of 2 tasks"])
-    assert log.getvalue() == "archive: 1 of 3 tasks\narchive: 0 of 2 tasks\n"
+    Job("archive").say("batch 1")
+    assert log.getvalue() == "archive: batch 1\n"

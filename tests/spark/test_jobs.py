@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from tests.infra.jobs import PIPELINE, parser_of
 from tests.spark.jobs import Jobs
 from tidemark.spark.failures import Exit, explain_failure
-from tidemark.spark.job import Job, parse_arguments, watched
+from tidemark.spark.job import parse_arguments
 
 ARCHIVE = ["archive", "--subscribe", "a", "--out", "x"]
 SNAPSHOT = ["snapshot", "--subscribe", "a", "--no-consumer"]
@@ -87,32 +85,6 @@ def test_over_spark_connect_a_job_that_needs_a_checkpoint_says_so_at_once(
     code, said, err = jobs.start(arguments[0], *jobs.where, *arguments[1:])
     assert (code, said, len(err.splitlines())) == (Exit.YOUR_INPUT, "", 1)
     assert "needs Spark's own driver, and Spark Connect has none here: use spark-submit" in err
-
-
-def test_how_far_spark_is_is_told_while_it_works(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By Spark's own account of it: one of three tasks is done, and two wait for us."""
-    may_end = tmp_path / "may-end"
-
-    def waits(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        while TaskContext.get().partitionId() and not may_end.exists():
-            time.sleep(0.05)
-        yield from batches
-
-    frame = spark.range(0, 3, 1, 3).mapInArrow(waits, "id BIGINT")
-    working = threading.Thread(target=frame.collect)
-    with watched(spark, Job("a-job"), seconds=0.05):
-        working.start()
-        said, until = "", time.monotonic() + 600
-        while "a-job: 1 of 3 tasks of stage" not in said and time.monotonic() < until:
-            time.sleep(0.05)
-            said += capsys.readouterr().err
-        may_end.touch()
-        working.join(600)
-    assert "a-job: 1 of 3 tasks of stage" in said
 
 
 def test_what_a_worker_raised_is_told_and_not_that_it_did(spark: Any) -> None:

@@ -18,10 +18,7 @@ from typing import Any, Final
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options import CONNECTION_OPTIONS
 
-#: How often a job that runs long says how far it is: in a log.
-TELL_SECONDS: Final = 15.0
-#: On a terminal, where one line is written over.
-SHOW_SECONDS: Final = 1.0
+#: On a terminal, where Spark draws its progress.
 _CLEAR_LINE: Final = "\r\x1b[K"
 #: The logging of a local session: by default Spark begins with four lines of warnings.
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
@@ -44,15 +41,6 @@ class Job:
         clear = _CLEAR_LINE if sys.stderr.isatty() else ""
         sys.stderr.write(f"{clear}{self.name}: {text}\n")
         sys.stderr.flush()
-
-    def show(self, lines: Sequence[str]) -> None:
-        """How far it is: on a terminal in the place of what was shown before, elsewhere as lines."""
-        if not sys.stderr.isatty():
-            for line in lines:
-                self.say(line)
-        elif lines:
-            sys.stderr.write(f"{_CLEAR_LINE}{self.name}: {'; '.join(lines)}")
-            sys.stderr.flush()
 
     def finish(self, **summary: object) -> None:
         """The summary, on standard output, for people and for scripts."""
@@ -266,7 +254,7 @@ def open_session(name: str) -> Any:
         builder = (
             builder.master(os.environ.get("MASTER", "local[2]"))
             .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         )
@@ -307,11 +295,7 @@ def run_with(
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
-        if sys.stderr.isatty():
-            job.show(["Spark starts"])
-        spark = open_session(name)
-        with watched(spark, job):
-            body(spark, given, job)
+        body(open_session(name), given, job)
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is told in one line
         line, code = explain_failure(fault)
         job.say(line)
@@ -330,34 +314,3 @@ def until_stopped() -> Iterator[threading.Event]:
     finally:
         for each, handler in zip(asked, before, strict=True):
             signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def watched(spark: Any, job: Job, seconds: float | None = None) -> Iterator[None]:
-    """Report Spark's progress every `seconds`; over Spark Connect nobody tells it."""
-    if is_remote():
-        yield
-        return
-    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
-    pause = seconds or (SHOW_SECONDS if sys.stderr.isatty() else TELL_SECONDS)
-
-    def tell() -> None:
-        while not ended.wait(pause):
-            job.show(stages_of(tracker))
-
-    teller = threading.Thread(target=tell, name="tidemark-progress", daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        teller.join()
-
-
-def stages_of(tracker: Any) -> list[str]:
-    stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getActiveStageIds())]
-    return [
-        f"{stage.numCompletedTasks} of {stage.numTasks} tasks of stage {stage.stageId} are done"
-        for stage in stages
-        if stage is not None
-    ]
