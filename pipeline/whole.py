@@ -24,14 +24,15 @@ import urllib3
 
 from pipeline.duckdb_iceberg import connect_duckdb
 from tidemark.local.engines import LocalServices
+from tidemark.local.process import Child, EngineFailed
 from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
 from tidemark.spark.folds import LastByKey, fold_messages
 from tidemark.spark.job import JobFailed, find_java
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What is kept of a run.
-PICTURES = ROOT / ".data" / "pipeline"
+#: What is kept of a run: a plot.
+KEPT = ROOT / ".data" / "pipeline"
 BUCKET = "pipeline"
 STREAMS = 6
 MESSAGES = 4_000
@@ -40,11 +41,8 @@ LARGE = 100_000
 TABLE, BLOBS = "tidemark", "tidemark-blobs"
 #: What `replay` and `ingest` make.
 NEW = ("ingested", "replayed")
-START_SECONDS = 60.0
 #: A job's JVM lives for seconds here: the code that a slower compiler makes would not be worth its time.
 SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: How often the making of data says how far it is.
-TELL_SECONDS = 2.0
 
 
 class NotAsItShouldBe(Exception):
@@ -70,9 +68,9 @@ class Pipeline:
     ) -> None:
         self.url = url
         self.directory = directory
-        #: Of both ways those of the table are kept.
-        self.pictures = directory if "--url" in where else PICTURES
-        self.pictures.mkdir(parents=True, exist_ok=True)
+        #: Of both ways that of the table is kept.
+        self.picture = (directory if "--url" in where else KEPT) / "stats.png"
+        self.picture.parent.mkdir(parents=True, exist_ok=True)
         self.where = where
         self.environment = environment
         self.http = urllib3.PoolManager(retries=False)
@@ -109,11 +107,7 @@ class Pipeline:
                 return b"".join(pieces)
 
     def messages(self, name: str) -> list[bytes]:
-        return [
-            orjson.dumps(value)
-            for page in [self.read(name)]
-            for value in orjson.loads(page.replace(b"][", b","))
-        ]
+        return [orjson.dumps(value) for value in orjson.loads(self.read(name).replace(b"][", b","))]
 
     def create(self) -> None:
         """The bucket and its streams, each with one message that is large."""
@@ -124,21 +118,13 @@ class Pipeline:
 
     def make(self, messages: int) -> None:
         """Messages of many appends: JSON objects that say which key they change, and to what."""
-        shown = time.monotonic()
-        for index, name in enumerate(self.names):
-            if time.monotonic() - shown > TELL_SECONDS:
-                shown = time.monotonic()
-                say(f"  {index * messages} of {len(self.names) * messages} messages are appended")
+        for name in self.names:
             for _ in range(messages // 100):
-                values = [
-                    {
-                        "key": f"k{self.random.randrange(50)}",
-                        "at": {"n": self.random.random()},
-                        "text": "x" * 120,
-                    }
-                    for _ in range(100)
-                ]
-                self.ask("POST", name, orjson.dumps(values))
+                self.ask("POST", name, orjson.dumps([self.message() for _ in range(100)]))
+
+    def message(self) -> dict[str, object]:
+        at = {"n": self.random.random()}
+        return {"key": f"k{self.random.randrange(50)}", "at": at, "text": "x" * 120}
 
     def job(self, name: str, *arguments: str) -> str:
         """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
@@ -226,7 +212,6 @@ def lake_and_compare(pipeline: Pipeline) -> None:
     whole = {stream: len(pipeline.read(stream).replace(b"][", b",")) for stream in every}
     same = all(size + messages + 1 == whole[stream] for stream, messages, size, _ in found)
     check("the table has every byte of them", holds=same)
-    plot_table(found, pipeline.pictures / "table.png")
 
 
 def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
@@ -243,40 +228,14 @@ def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def plot_table(found: list[tuple[str, int, int, int]], path: Path) -> None:
-    """For each stream a bar for its bytes, with its messages and keys in words."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.3 * len(found)), layout="constrained")
-    bars = axes.barh([stream for stream, *_ in found], [size / 1000 for _, _, size, _ in found], height=0.6)
-    words = [f"{messages:,} messages" + (f", {keys} keys" if keys else "") for _, messages, _, keys in found]
-    axes.bar_label(bars, words, padding=4, fontsize="small")
-    axes.margins(x=0.3)
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("kB in the table, by stream")
-    total = sum(messages for _, messages, _, _ in found)
-    axes.set_title(f"lake.messages: {total:,} messages, by DuckDB", loc="left")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    check_picture("what is in the table", path)
-
-
-def check_picture(what: str, path: Path) -> None:
-    check(f"{what} was drawn: {path}", holds=path.exists() and path.stat().st_size > 1000)
-
-
 def count_and_compare(pipeline: Pipeline) -> None:
-    picture = pipeline.pictures / "stats.png"
+    picture = pipeline.picture
     picture.unlink(missing_ok=True)
     consumer = f"archive={pipeline.path('checkpoint')}"
     counted = ["--pattern", "user-.*", "--archive", pipeline.path("lake"), "--consumer", consumer]
     said = pipeline.job("stats", *counted, "--plot", str(picture))
     check("the archive is not behind in any stream", holds=said.count(" 0\n") >= STREAMS)
-    check_picture("what the streams have", picture)
+    check(f"what the streams have was drawn: {picture}", holds=picture.stat().st_size > 1000)
 
 
 def bootstrap(pipeline: Pipeline, name: str) -> tuple[bytes | None, list[bytes]]:
@@ -341,27 +300,17 @@ def serving(way: str, directory: Path) -> Iterator[Pipeline]:
         # Each refused request would be a line, and the jobs' writers ask what they know will be refused.
         own = {"HOST": LOOPBACK, "PORT": str(port), "LOG_LEVEL": "ERROR"}
         names = {"TABLE_NAME": TABLE, "BUCKET_NAME": BLOBS}
-        server = subprocess.Popen(
-            [sys.executable, "-m", module],
-            env={**os.environ, **engines, **names, **own},
-            stdout=subprocess.DEVNULL,
-        )
-        stack.callback(server.wait, 30)
-        stack.callback(server.terminate)
-        wait_until_ready(url, server)
+        server = Child("server", directory / "server.log")
+        stack.callback(server.stop)
+        server.start([sys.executable, "-m", module], {**os.environ, **engines, **names, **own})
+        server.wait_until(lambda: is_healthy(url))
         yield Pipeline(url, directory, where, os.environ | engines | {"SPARK_SUBMIT_OPTS": SHORT_JVM})
 
 
-def wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    http = urllib3.PoolManager(retries=False)
-    while time.monotonic() < deadline and server.poll() is None:
-        with contextlib.suppress(urllib3.exceptions.HTTPError):
-            if http.request("GET", f"{url}/v1/health").status == 200:
-                return
-        time.sleep(0.1)
-    how = f"it ended with {server.returncode}" if server.poll() is not None else f"{url} does not answer"
-    raise NotAsItShouldBe(f"the server did not start: {how}")
+def is_healthy(url: str) -> bool:
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        return urllib3.request("GET", f"{url}/v1/health", retries=False).status == 200
+    return False
 
 
 STEPS = {
@@ -396,7 +345,7 @@ def run(way: str) -> int:
             for number, (title, step) in enumerate(steps.items(), 1):
                 say(f"{number} of {len(steps)}: {title}")
                 step(pipeline)
-    except (NotAsItShouldBe, JobFailed) as fault:
+    except (EngineFailed, JobFailed, NotAsItShouldBe) as fault:
         say(f"  ✗ {fault}")
         return 1
     say(f"All of it is as it should be, in {time.monotonic() - started:.0f} s.")
