@@ -57,8 +57,9 @@ stage() { # name command…
     echo "=== $name: begins"
     echo "$name" >"$log.running"
     cpu_seconds "$log.cpu" && cpu_before=$cpu
-    # Not `"$@" || status=$?`: in there a function would go on behind its first failure.
-    "$@" >"$log" 2>&1 &
+    # Not `"$@" || status=$?`: in there a function would go on behind its first failure. And without the trap it
+    # would ignore Ctrl-C, as whatever a shell starts in the background does.
+    (trap - INT QUIT; "$@") >"$log" 2>&1 &
     wait $! || status=$?
     if [ -e "$LOGS/is-over" ]; then exit 1; fi # It was ended, and did not fail.
     cpu_seconds "$log.cpu" && cpu=$((cpu - cpu_before))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -113,6 +114,10 @@ FIRST_TEST_BY_EACH_WAY = ("console/", "ops/test_cli.py")
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 #: The processes of a test run inherit it from the first, so that all have the same.
 SEED = os.environ.setdefault("HYPOTHESIS_SEED", str(random.getrandbits(32)))
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that a test starts and ends by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if HAS_HYPOTHESIS:
     from hypothesis import settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_a_failure_ends_the_run_and_is_the_last_thing_printed(script: str) -> No
     assert "=== fifth: begins" not in said
     assert said[-2] == "broken"
     assert said[-1].startswith("=== fourth: FAILED after ")
+
+
+def test_a_stage_is_ended_by_ctrl_c_as_on_a_terminal() -> None:
+    """Else a test that sends SIGINT to what it started would wait for ever."""
+    code, said = run("stage first bash -c 'kill -INT $$; echo went on'")
+    assert code == 128 + signal.SIGINT
+    assert "went on" not in said
 
 
 def test_by_night_the_stages_after_a_failure_are_run_and_the_exit_code_tells_it() -> None:
