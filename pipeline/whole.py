@@ -23,8 +23,8 @@ import orjson
 import urllib3
 
 from pipeline.duckdb_iceberg import connect_duckdb
+from tidemark.local.emulators import Child, EngineFailed
 from tidemark.local.engines import LocalServices
-from tidemark.local.process import Child, EngineFailed
 from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
 from tidemark.spark.folds import LastByKey, fold_messages
