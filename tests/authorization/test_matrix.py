@@ -87,7 +87,7 @@ OPERATIONS = {
     ),
 }
 #: They need a right, but none to what is stored: `observability/` tries the numbers, and below is `me`.
-OF_THE_SERVER = {"/v1/metrics", "/v1/traffic", "/v1/me"}
+OF_THE_SERVER = {"/v1/metrics", "/v1/rates", "/v1/traffic", "/v1/me"}
 
 
 def endpoint_of(path: str) -> Endpoint:

@@ -235,6 +235,34 @@ def test_a_tail_goes_on_after_the_server_was_killed(
         context.close()
 
 
+def test_a_server_that_does_not_answer_is_seen_on_every_page(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """With the time since. Ages go on meanwhile, and once it answers again the page shows what is new."""
+    with running(tidemark_server("asgi", tmp_path_factory.mktemp("silent"))) as server:
+        make_stream(server, [1], name="before")
+        context = browser.new_context()
+        made = Console(server, context, context.new_page())
+        page = made.open("#/streams")
+        expect(page.get_by_role("link", name="before")).to_be_visible()
+        server.kill_group()
+        banner = page.get_by_text("No answer since")
+        expect(banner).to_be_visible()
+        age = page.locator("tbody time").inner_text()
+        expect(page.locator("tbody time")).not_to_have_text(age)
+        for place in ("Subscriptions", "Overview"):
+            page.get_by_role("link", name=place).click()
+            expect(page.get_by_role("heading", level=1)).to_have_text(place)
+            expect(banner).to_be_visible()
+        made.check_accessible()
+        page.get_by_role("link", name="Streams").click()
+        server.start()
+        make_stream(server, [1], name="after")
+        expect(page.get_by_role("link", name="after")).to_be_visible()
+        expect(banner).to_have_count(0)
+        context.close()
+
+
 def test_a_long_stream_is_not_read_from_its_beginning_because_the_server_was_busy(console: Console) -> None:
     """The page asks for the last messages again once storage answers, and then shows them."""
     path = make_stream(console.server, list(range(1500)))

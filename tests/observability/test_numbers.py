@@ -123,7 +123,7 @@ def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
     assert "tidemark_waiting" not in counted, "nobody waits any more"
 
 
-@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/traffic"])
+@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/rates", "/v1/traffic"])
 def test_the_numbers_of_a_server_require_a_token_with_read_everywhere(environment: None, path: str) -> None:
     """A deployed function shows none: an environment is one of many."""
     variables = os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}

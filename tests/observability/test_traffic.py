@@ -15,6 +15,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import StreamTraffic, Traffic
 from tidemark.local.engines import LocalServices
+from tidemark.observability.metrics import Meter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -69,6 +70,34 @@ def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
     assert found.left_out == 2
 
 
+def test_the_last_hour_is_kept_by_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MAX_SAMPLES", 3)
+    clock, meter = Clock(), Meter()
+    counted = Traffic(clock)
+    rates = metrics.Rates(counted, meter, clock)
+    for number in range(5):
+        rates.sample()
+        clock.now += 5
+        meter.appended(10 * number)
+        for status in (204, 404, 409, 500):
+            meter.answered("POST", status, 0.001)
+        counted.read(A)
+        counted.sent(A, 7)
+    with meter.waiting("sse"):
+        rates.sample()
+    assert rates.lists() == {
+        "at_ms": [120_000, 125_000],
+        "ms": [5000, 5000],
+        "appends": [1, 1],
+        "append_bytes": [30, 40],
+        "reads": [1, 1],
+        "read_bytes": [7, 7],
+        "refused": [2, 2],
+        "failed": [1, 1],
+        "waiting": [0, 1],
+    }
+
+
 @pytest.fixture
 def environment(services: LocalServices) -> Iterator[None]:
     with in_environment(services):
@@ -84,6 +113,7 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
         server("PUT", path, TEXT)
         server("POST", path, TEXT, b"twelve bytes")
         server("POST", path, TEXT | {"Stream-Seq": ""}, b"refused")
+        server("POST", path, {"Content-Type": "application/json"}, b"{}")
         server("GET", path)
         server("GET", f"{path}?offset=-1&live=long-poll")
         server("GET", f"{path}?offset=-1&live=sse")
@@ -99,5 +129,6 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
             "appends": 1,
             "append_bytes": 12,
             "reads": 3,
+            "failures": 1,
         }
         runner.run(backend.close())

@@ -13,6 +13,20 @@ export const calls = signal([])
 export const me = signal(null)
 export const meError = signal("")
 
+// While the server does not answer: when it did last; else 0. And how often it was away and came back.
+export const silentSince = signal(0)
+export const returns = signal(0)
+let heardAt = Date.now()
+
+export const sinceHeard = () => Date.now() - heardAt
+
+function heard() {
+  heardAt = Date.now()
+  if (!silentSince.value) return
+  silentSince.value = 0
+  returns.value++
+}
+
 let number = 0
 
 function finish(call, change) {
@@ -40,10 +54,13 @@ export async function recorded(input, init = {}) {
   calls.value = [call, ...calls.value].slice(0, MAX_CALLS)
   try {
     const response = await fetch(url, { ...init, headers, cache: "no-cache" })
+    heard()
     finish(call, { status: response.status, responseHeaders: [...response.headers] })
     return response
   } catch (error) {
-    finish(call, { failure: error.name === "AbortError" ? "cancelled by this page" : String(error.message ?? error) })
+    const isCancelled = error.name === "AbortError"
+    if (!isCancelled) silentSince.value ||= heardAt
+    finish(call, { failure: isCancelled ? "cancelled by this page" : String(error.message ?? error) })
     throw error
   }
 }

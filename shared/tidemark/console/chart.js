@@ -1,59 +1,62 @@
-// What came in each second of the last minute.
-import { useEffect, useRef } from "./preact-hooks.js"
-import { bytes } from "./format.js"
+// Numbers over time.
+import { useEffect, useRef, useState } from "./preact-hooks.js"
+import { clock } from "./format.js"
 import { html } from "./html.js"
 import uPlot from "./uplot.js"
 
-const SECONDS = 60
+const HEIGHT = 112
+const LEAST_SECONDS = 300
 
-export class Rate {
-  constructor() {
-    this.seconds = new Map()
-  }
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
+const line = (name) => () => colour(name)
+const faint = (name) => () => `${colour(name)}22`
 
-  add(count) {
-    const now = Math.floor(Date.now() / 1000)
-    this.seconds.set(now, (this.seconds.get(now) ?? 0) + count)
-    for (const second of this.seconds.keys()) if (second < now - SECONDS) this.seconds.delete(second)
-  }
-
-  series() {
-    const now = Math.floor(Date.now() / 1000)
-    const times = Array.from({ length: SECONDS }, (_, index) => now - SECONDS + 1 + index)
-    return [times, times.map((second) => this.seconds.get(second) ?? 0)]
+function options(width, series, show, onPoint) {
+  const axis = { stroke: line("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false }, grid: { stroke: line("--line"), width: 1 } }
+  return {
+    width,
+    height: HEIGHT,
+    padding: [8, 16, 0, 0],
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    scales: { x: { range: (_, low, high) => [Math.min(low, high - LEAST_SECONDS), high] }, y: { range: (_, _low, high) => [0, Math.max(high * 1.1, 1)] } },
+    axes: [
+      { ...axis, size: 22, space: 64, grid: { show: false }, values: (_, ticks) => ticks.map((each) => clock(each * 1000).slice(0, 5)) },
+      { ...axis, size: 48, space: 32, values: (_, ticks) => ticks.map((each) => (each ? show(each) : "0")) },
+    ],
+    series: [{}, ...series.map((each) => ({ stroke: line(each.colour), fill: faint(each.colour), width: 1.5, points: { show: false } }))],
+    hooks: { setCursor: [(plot) => onPoint(plot.cursor.idx ?? null)] },
   }
 }
 
-// `kind` is the stream's: of JSON messages are counted, of others bytes, because the protocol knows no messages there.
-export function Sparkline({ rate, kind }) {
-  const unit = (count) => (kind === "json" ? `${count} messages/s` : `${bytes(count)}/s`)
+// `times` in seconds; each of `series` has a name, a colour of the style sheet, and its values. `show` writes a value. The
+// latest values stand in its head, or those under the pointer.
+export function Chart({ title, times, series, show }) {
   const box = useRef(null)
-  const text = useRef(null)
+  const plot = useRef(null)
+  const [point, setPoint] = useState(null)
+  const data = [times, ...series.map((each) => each.values)]
   useEffect(() => {
-    const colour = getComputedStyle(box.current).getPropertyValue("--accent")
-    const plot = new uPlot(
-      {
-        width: 240,
-        height: 48,
-        legend: { show: false },
-        cursor: { show: false },
-        axes: [{ show: false }, { show: false }],
-        scales: { y: { range: (_, _low, high) => [0, Math.max(high, 1)] } },
-        series: [{}, { stroke: colour, fill: `${colour.trim()}33`, width: 2, points: { show: false } }],
-      },
-      rate.series(),
-      box.current,
-    )
-    const draw = () => {
-      const series = rate.series()
-      plot.setData(series)
-      text.current.textContent = unit(series[1].at(-2))
-    }
-    const timer = setInterval(draw, 1000)
+    const made = (plot.current = new uPlot(options(box.current.clientWidth, series, show, setPoint), data, box.current))
+    const observer = new ResizeObserver(() => made.setSize({ width: box.current.clientWidth, height: HEIGHT }))
+    observer.observe(box.current)
+    const dark = matchMedia("(prefers-color-scheme: dark)")
+    const redraw = () => made.redraw(false)
+    const colours = new MutationObserver(redraw)
+    colours.observe(document.documentElement, { attributes: true, attributeFilter: ["data-colours"] })
+    dark.addEventListener("change", redraw)
     return () => {
-      clearInterval(timer)
-      plot.destroy()
+      observer.disconnect()
+      colours.disconnect()
+      dark.removeEventListener("change", redraw)
+      made.destroy()
     }
-  }, [rate, kind])
-  return html`<div class="sparkline"><div ref=${box} aria-hidden="true"></div><span ref=${text}>${unit(0)}</span></div>`
+  }, [])
+  useEffect(() => plot.current.setData(data), [times])
+  const at = point ?? times.length - 1
+  return html`<section class="chart" aria-label=${title}>
+    <h2>${title}<small>${point === null ? "" : clock(times[at] * 1000)}</small></h2>
+    <p>${series.map((each) => html`<span key=${each.name} class="key" data-colour=${each.colour}><b>${show(each.values[at] ?? 0)}</b> ${each.name}</span>`)}</p>
+    <div ref=${box} aria-hidden="true"></div>
+  </section>`
 }

@@ -1,12 +1,13 @@
 // The page: which of its parts is shown, its keys, and its colours.
 import { render } from "./preact.js"
 import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
-import { loadMe, me, placeOf, token } from "./api.js"
+import { loadMe, me, placeOf, silentSince, token } from "./api.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
 import { html } from "./html.js"
 import { Inspector } from "./inspector.js"
 import { parseAddress } from "./links.js"
 import { Overview } from "./overview.js"
+import { Banner, watchServer } from "./server.js"
 import { StreamPage } from "./stream.js"
 import { Streams } from "./streams.js"
 import { Subscriptions } from "./subscriptions.js"
@@ -59,11 +60,13 @@ function Page({ place, query }) {
   if (place === "/streams") return html`<${Streams} />`
   if (place === "/subscriptions") return html`<${Subscriptions} query=${query} />`
   if (place === "/stream" && query.get("path")?.startsWith("/")) return html`<${StreamPage} path=${query.get("path")} />`
-  return html`<${Overview} />`
+  if (place === "/") return html`<${Overview} />`
+  return html`<main id="main" tabindex="-1"><h1>There is no such page</h1>
+    <p><code>#${place}</code> is none of this console. Go to the <a href="#/">overview</a>, the <a href="#/streams">streams</a> or the <a href="#/subscriptions">subscriptions</a>.</p></main>`
 }
 
 const titleOf = ({ place, query }) =>
-  ({ "/streams": "Streams", "/subscriptions": query.get("id") ?? "Subscriptions", "/stream": placeOf(query.get("path") ?? "").streamId })[place] || "Overview"
+  ({ "/streams": "Streams", "/subscriptions": query.get("id") ?? "Subscriptions", "/stream": placeOf(query.get("path") ?? "").streamId, "/": "Overview" })[place] || "No such page"
 
 function App() {
   const address = useAddress()
@@ -71,14 +74,17 @@ function App() {
   const [dialog, setDialog] = useState("")
   const [isInspecting, setIsInspecting] = useState(false)
   useKeys(setDialog)
-  useEffect(() => void loadMe(), [])
+  useEffect(() => {
+    loadMe()
+    watchServer()
+  }, [])
   useEffect(() => void (document.title = `${titleOf(address)} – Tidemark`), [address])
   const needsToken = me.value?.authorization && !token.value
   const tab = (place, name) => html`<a href=${`#${place}`} aria-current=${address.place === place ? "page" : null}>${name}</a>`
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
     <header>
-      <span class="brand"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /> Tidemark</span>
+      <a class="brand" href="/" aria-label="Tidemark"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a>
       <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}${tab("/subscriptions", "Subscriptions")}<a href="/v1/docs">API</a></nav>
       <span class="tools">
         <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
@@ -89,8 +95,9 @@ function App() {
         <button onClick=${() => setDialog("help")} aria-label="Keys">?</button>
       </span>
     </header>
+    <${Banner} />
     ${needsToken && html`<p class="notice" role="status">This server asks for a token. <button onClick=${() => setDialog("token")}>Paste one</button></p>`}
-    <div class=${isInspecting ? "frame inspecting" : "frame"}>
+    <div class=${`frame ${isInspecting ? "inspecting" : ""} ${silentSince.value ? "silent" : ""}`}>
       <${Page} key=${address.arrival} ...${address} />
       ${isInspecting && html`<${Inspector} onClose=${() => setIsInspecting(false)} />`}
     </div>

@@ -16,6 +16,15 @@ export function duration(ms) {
   return `${Math.floor(seconds / 86_400)} days`
 }
 
-export const ago = (ms) => `${duration(Date.now() - ms)} ago`
+// How long ago, as precisely as anybody wants to know.
+export const age = (ms) => duration(ms < 60_000 ? ms : ms - (ms % 60_000)).replace(/ 0 (s|min)$/, "")
+
+export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB")
+
+export function short(count) {
+  if (count >= 1000) return count.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 })
+  return String(count >= 100 ? Math.round(count) : Number(count.toFixed(count >= 10 ? 1 : 2)))
+}
+
 export const number = (count) => count.toLocaleString("en")
 export const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`

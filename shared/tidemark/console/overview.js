@@ -1,15 +1,19 @@
-// Whether the server is well, and which streams were written last.
-import { useEffect, useRef, useState } from "./preact-hooks.js"
-import { getJson, missing, pathOf, send } from "./api.js"
-import { ago, bytes, number } from "./format.js"
+// Whether the server is well, what it does over time, and which streams want a look.
+import { getJson, missing, pathOf, send, silentSince } from "./api.js"
+import { Chart } from "./chart.js"
+import { Code } from "./dialogs.js"
+import { bytes, counted, number, short } from "./format.js"
 import { html } from "./html.js"
 import { linkTo } from "./links.js"
 import { useLoaded } from "./loading.js"
+import { Ago, Left, complaint, health, showsNumbers } from "./server.js"
+import { snippets } from "./snippets.js"
 
-const EVERY_MS = 3000
-const RECENT_EVERY_MS = 10_000
+const EVERY_MS = 5000
 const LOOKED_AT = 200
-const RECENT = 12
+const SHOWN = 10
+const SHOWN_BESIDE = 5
+const SUBSCRIPTIONS = "/v1/stream/__ds/subscriptions"
 
 function parseMetrics(text) {
   const found = new Map()
@@ -20,99 +24,128 @@ function parseMetrics(text) {
   return found
 }
 
-function total(metrics, name) {
-  let sum = 0
-  for (const [key, value] of metrics) if (key === name || key.startsWith(`${name}{`)) sum += value
-  return sum
-}
-
-// The bound of the bucket in which the share of all observations is reached.
+// The bound of the bucket in which the share of all observations is reached; "" where nothing was observed.
 function quantile(metrics, name, share) {
-  const buckets = [...metrics].filter(([key]) => key.startsWith(`${name}_bucket`)).map(([key, value]) => [key.match(/le="([^"]+)"/)[1], value])
-  const all = metrics.get(`${name}_count`) ?? 0
-  if (!all) return "–"
-  const [bound] = buckets.find(([, below]) => below >= share * all) ?? ["+Inf"]
-  return bound === "+Inf" ? "over the last bound" : `≤ ${Number(bound) * 1000} ms`
+  const all = metrics.get(`${name}_count`)
+  if (!all) return ""
+  for (const [key, below] of metrics) {
+    const bound = key.startsWith(`${name}_bucket`) && Number(key.match(/le="([^"]+)"/)[1].replace("+Inf", "Infinity"))
+    if (bound && below >= share * all) return bound === Infinity ? "over 30 s" : `${bound * 1000} ms`
+  }
 }
 
-function Card({ title, value, note }) {
-  return html`<div class="card"><h3>${title}</h3><p class="big">${value}</p>${note && html`<p class="hint">${note}</p>`}</div>`
+async function loadNumbers(signal) {
+  const [rates, traffic, metrics] = await Promise.all([getJson("/v1/rates", signal), getJson("/v1/traffic", signal), send({ path: "/v1/metrics" }, signal)])
+  return { rates, traffic, metrics: parseMetrics(await metrics.text()) }
 }
 
-// Two looks at the metrics, one after the other.
-async function loadMetrics(before, signal) {
-  const now = parseMetrics(await (await send({ path: "/v1/metrics" }, signal)).text())
-  const at = performance.now()
-  return { now, at, before: before?.now ?? null, seconds: before ? (at - before.at) / 1000 : 1 }
-}
-
-async function loadRecent(signal) {
+async function loadStreams(signal) {
   const page = await getJson(`/v1/streams?limit=${LOOKED_AT}`, signal)
-  const streams = page.streams.sort((one, other) => other.last_write_at_ms - one.last_write_at_ms).slice(0, RECENT)
-  return { streams, all: !page.has_more }
+  const latest = page.streams.sort((one, other) => other.last_write_at_ms - one.last_write_at_ms)
+  const expiring = latest.filter((each) => each.expires_at_ms).sort((one, other) => one.expires_at_ms - other.expires_at_ms)
+  return { latest, expiring, closed: latest.filter((each) => each.status === "Closed"), isAll: !page.has_more }
 }
 
-function Rows({ streams }) {
-  return streams.map((each) => html`<tr key=${each.stream_id}>
-    <td><a href=${linkTo(pathOf("v1", each.stream_id))}>${each.stream_id}</a></td>
-    <td>${each.status.toLowerCase()}</td><td>${bytes(each.tail_offset)}</td><td>${ago(each.last_write_at_ms)}</td>
-  </tr>`)
+function Latency({ metrics, name, title }) {
+  const [half, most] = [quantile(metrics, name, 0.5), quantile(metrics, name, 0.99)]
+  return half && html`<span>${title} <b>≤ ${half}</b>, 99 % ≤ ${most}</span>`
 }
+
+function State({ metrics }) {
+  const { version, commit } = health.value ?? {}
+  return html`<p class="facts" id="health">
+    ${health.value && !complaint.value && !silentSince.value && html`<span class="well">● healthy</span>`}
+    ${version && html`<span>version ${version}${commit ? `, ${commit}` : ""}</span>`}
+    ${metrics && html`<${Latency} metrics=${metrics} name="tidemark_storage_seconds" title="a storage call takes" />
+      <${Latency} metrics=${metrics} name="tidemark_wake_seconds" title="an append reaches its reader in" />`}
+  </p>`
+}
+
+function Charts({ rates }) {
+  const times = rates.at_ms.map((each) => each / 1000)
+  const perSecond = (name) => rates[name].map((count, index) => (1000 * count) / rates.ms[index])
+  if (!times.length) return html`<p class="hint charts-later">The first numbers come within a few seconds.</p>`
+  const size = (count) => bytes(Math.round(count))
+  return html`<div class="charts">
+    <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "--first", values: perSecond("appends") }, { name: "reads", colour: "--second", values: perSecond("reads") }]} />
+    <${Chart} title="Bytes a second" times=${times} show=${size} series=${[{ name: "appended", colour: "--first", values: perSecond("append_bytes") }, { name: "read", colour: "--second", values: perSecond("read_bytes") }]} />
+    <${Chart} title="Waiting readers" times=${times} show=${short} series=${[{ name: "waiting", colour: "--second", values: rates.waiting }]} />
+    <${Chart} title="Errors a second" times=${times} show=${short} series=${[{ name: "refused (4xx)", colour: "--warning", values: perSecond("refused") }, { name: "failed (5xx)", colour: "--danger", values: perSecond("failed") }]} />
+  </div>`
+}
+
+const nameOf = ({ bucket_id: bucket, stream_id: id }) => (bucket === undefined || bucket === "v1" ? id : `${bucket}/${id}`)
+const To = ({ stream }) => html`<a href=${linkTo(pathOf(stream.bucket_id ?? "v1", stream.stream_id))}>${nameOf(stream)}</a>`
 
 function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
-  const perSecond = (count) => (count / Math.max(seconds, 1)).toFixed(1)
-  return html`<h2>Busiest</h2>
-    <p class="hint">What this server process has answered in the last ${Math.round(seconds)} s, this page's own reads with it.${leftOut > 0 && html` ${number(leftOut)} requests to further streams are left out.`}</p>
-    ${streams.length
-      ? html`<div class="wide"><table class="streams" id="busiest">
-          <thead><tr><th scope="col">stream</th><th scope="col">appends a second</th><th scope="col">appended</th><th scope="col">reads a second</th><th scope="col">read</th></tr></thead>
-          <tbody>
-            ${streams.map((each) => html`<tr key=${pathOf(each.bucket_id, each.stream_id)}>
-              <td><a href=${linkTo(pathOf(each.bucket_id, each.stream_id))}>${each.bucket_id === "v1" ? each.stream_id : `${each.bucket_id}/${each.stream_id}`}</a></td>
-              <td>${perSecond(each.appends)}</td><td>${bytes(each.append_bytes)}</td><td>${perSecond(each.reads)}</td><td>${bytes(each.read_bytes)}</td>
-            </tr>`)}
-          </tbody>
-        </table></div>`
-      : html`<p class="hint">No stream was written or read.</p>`}`
+  const perSecond = (count) => short(count / Math.max(seconds, 1))
+  if (!streams.length) return null
+  return html`<section class="panel"><h2>Busiest <small>in the last ${Math.round(seconds)} s</small></h2>
+    <div class="wide"><table class="streams" id="busiest">
+      <thead><tr><th scope="col">stream</th><th scope="col" class="of-number">appends/s</th><th scope="col" class="of-number">appended</th><th scope="col" class="of-number">reads/s</th><th scope="col" class="of-number">read</th></tr></thead>
+      <tbody>
+        ${streams.slice(0, SHOWN).map((each) => html`<tr key=${nameOf(each)}>
+          <td><${To} stream=${each} /></td><td class="of-number">${perSecond(each.appends)}</td><td class="of-number">${bytes(each.append_bytes)}</td><td class="of-number">${perSecond(each.reads)}</td><td class="of-number">${bytes(each.read_bytes)}</td>
+        </tr>`)}
+      </tbody>
+    </table></div>
+    ${leftOut > 0 && html`<p class="hint">${counted(leftOut, "request")} to further streams not counted by stream.</p>`}
+  </section>`
+}
+
+function Latest({ found: { latest, isAll } }) {
+  return html`<section class="panel"><h2>Written last ${!isAll && html`<small>of the first ${LOOKED_AT} by name</small>`}</h2>
+    <div class="wide"><table class="streams">
+      <thead><tr><th scope="col">stream</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
+      <tbody>${latest.slice(0, SHOWN).map((each) => html`<tr key=${each.stream_id}><td><${To} stream=${each} /></td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td></tr>`)}</tbody>
+    </table></div>
+  </section>`
+}
+
+// A short list, which is not there where it is empty.
+function Beside({ title, rows }) {
+  if (!rows.length) return null
+  return html`<section class="panel"><h2>${title}</h2><ul class="beside">${rows.slice(0, SHOWN_BESIDE)}</ul>
+    ${rows.length > SHOWN_BESIDE && html`<p class="hint">and ${number(rows.length - SHOWN_BESIDE)} more</p>`}</section>`
+}
+
+const row = (key, what, said) => html`<li key=${key}>${what}<span>${said}</span></li>`
+
+function Failing({ streams, subscriptions }) {
+  const rows = streams.filter((each) => each.failures).map((each) => row(nameOf(each), html`<${To} stream=${each} />`, html`<span class="error">${counted(each.failures, "request")} refused or failed</span>`))
+  for (const { id, wake } of subscriptions.filter((each) => each.wake.state === "retrying"))
+    rows.push(row(`subscription ${id}`, html`<a href=${`#/subscriptions?${new URLSearchParams({ id })}`}>${id}</a>`, html`<span class="error">webhook failed ${counted(wake.attempts, "time")}</span>`))
+  return html`<${Beside} title="Failing" rows=${rows} />`
+}
+
+function First() {
+  const request = { method: "PUT", path: "/v1/stream/first", headers: { "Content-Type": "text/plain" }, body: "hello\n" }
+  return html`<section class="panel first"><h2>Create the first stream</h2><${Code} versions=${snippets(request)} /></section>`
 }
 
 export function Overview() {
-  const before = useRef(null)
-  const [isDeployed, setIsDeployed] = useState(false)
-  // A deployment has no numbers of its own, and is not asked for them again, nor for a list that it bills by the stream.
-  const everyMs = isDeployed ? 0 : EVERY_MS
-  const [{ found: health, error: healthError }] = useLoaded((signal) => getJson("/v1/health", signal), "health", { everyMs })
-  const [{ found: numbers, error }] = useLoaded(async (signal) => {
-    before.current = await loadMetrics(before.current, signal)
-    return { ...before.current, traffic: await getJson("/v1/traffic", signal) }
-  }, "numbers", { everyMs })
-  const [recent] = useLoaded(loadRecent, "recent", { everyMs: isDeployed ? 0 : RECENT_EVERY_MS })
-  useEffect(() => setIsDeployed(error?.status === 404), [error])
-
-  const { now, before: earlier, seconds, traffic } = numbers ?? {}
-  const rate = (name) => (earlier ? ((total(now, name) - total(earlier, name)) / seconds).toFixed(1) : "–")
+  const shows = showsNumbers.value
+  const [{ found: numbers, error }] = useLoaded(async (signal) => (shows ? loadNumbers(signal) : null), `numbers ${shows}`, { everyMs: shows ? EVERY_MS : 0 })
+  // A deployment bills a list by the stream, so it is asked for once.
+  const everyMs = shows ? 2 * EVERY_MS : 0
+  const [streams] = useLoaded(loadStreams, "streams", { everyMs })
+  const [subscriptions] = useLoaded((signal) => getJson(`${SUBSCRIPTIONS}?limit=${LOOKED_AT}`, signal), "subscriptions", { everyMs })
+  const found = streams.found
   return html`<main id="main" tabindex="-1">
     <h1>Overview</h1>
-    <div class="cards">
-      <${Card} title="Health" value=${health?.status ?? healthError?.message ?? "…"} note=${health?.version && `version ${health.version}${health.commit ? `, commit ${health.commit}` : ""}`} />
-      ${now &&
-      html`<${Card} title="Requests a second" value=${rate("tidemark_requests_total")} note=${`${number(total(now, "tidemark_requests_total"))} since the start`} />
-        <${Card} title="Appends a second" value=${rate("tidemark_appends_total")} note=${bytes(total(now, "tidemark_append_bytes_total"))} />
-        <${Card} title="Waiting readers" value=${number(total(now, "tidemark_waiting"))} />
-        <${Card} title="Time of a storage call" value=${quantile(now, "tidemark_storage_seconds", 0.5)} note=${`99 %: ${quantile(now, "tidemark_storage_seconds", 0.99)}`} />
-        <${Card} title="From an append to its reader" value=${quantile(now, "tidemark_wake_seconds", 0.5)} note=${`99 %: ${quantile(now, "tidemark_wake_seconds", 0.99)}`} />
-        <${Card} title="Errors of the server" value=${number(total(now, "tidemark_faults_total"))} note="since the start" />`}
+    <${State} metrics=${numbers?.metrics} />
+    ${shows === false && html`<p class="notice">No numbers here: a deployment keeps them in CloudWatch, where its stack has a dashboard. A server of your own shows them to a token with <code>read:*</code>.</p>`}
+    ${error?.status && html`<p class="notice" role="alert">No numbers: ${error.message}${missing(["read"], "*") && html` (needs <code>read:*</code>)`}</p>`}
+    ${numbers ? html`<${Charts} rates=${numbers.rates} />` : shows !== false && html`<div class="charts-later"></div>`}
+    ${streams.error?.status && html`<p role="alert" class="error">${streams.error.message}</p>`}
+    <div class="panels">
+      <div>${numbers && html`<${Busiest} traffic=${numbers.traffic} />`}
+        ${found && (found.latest.length ? html`<${Latest} found=${found} />` : html`<${First} />`)}</div>
+      <div>
+        <${Failing} streams=${numbers?.traffic.streams ?? []} subscriptions=${subscriptions.found?.subscriptions ?? []} />
+        <${Beside} title="Expiring next" rows=${(found?.expiring ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`in <${Left} until=${each.expires_at_ms} />`))} />
+        <${Beside} title="Closed lately" rows=${(found?.closed ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`<${Ago} at=${each.last_write_at_ms} />`))} />
+      </div>
     </div>
-    ${isDeployed && html`<p class="notice">This deployment keeps its metrics in CloudWatch; the stack has a dashboard. Which streams are busiest is not known: each of its environments sees its own requests alone.</p>`}
-    ${error && !isDeployed && html`<p class="notice">No metrics: ${error.message}${missing(["read"], "*") && html` (needs <code>read:*</code>)`}</p>`}
-    ${traffic && html`<${Busiest} traffic=${traffic} />`}
-    <h2>Written last</h2>
-    ${recent.error && html`<p role="alert" class="error">${recent.error.message}</p>`}
-    ${recent.found && !recent.found.all && html`<p class="hint">Of the first ${LOOKED_AT} streams by name.</p>`}
-    <div class="wide"><table class="streams">
-      <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">size</th><th scope="col">last write</th></tr></thead>
-      <tbody><${Rows} streams=${recent.found?.streams ?? []} /></tbody>
-    </table></div>
-    ${recent.found && !recent.found.streams.length && html`<p class="hint">There are no plain streams yet. <a href="#/streams">Create one.</a></p>`}
   </main>`
 }

@@ -1,9 +1,8 @@
 // One stream: its messages as they come, what is known of it, and what can be done with it.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, placeOf, recorded, token } from "./api.js"
-import { Rate, Sparkline } from "./chart.js"
 import { ActionDialog, Code, Copy, Dialog } from "./dialogs.js"
-import { ago, bytes, counted, duration, number, time } from "./format.js"
+import { bytes, counted, duration, number, time } from "./format.js"
 import { html } from "./html.js"
 import { JsonTree } from "./json-tree.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
@@ -11,7 +10,9 @@ import { VirtualList } from "./list.js"
 import { useLoaded } from "./loading.js"
 import { Messages, dump, kindOf, renderOffset } from "./messages.js"
 import { readSnippets } from "./snippets.js"
+import { Pace, Rate } from "./pace.js"
 import { RunningText } from "./running-text.js"
+import { Ago } from "./server.js"
 import { Tail, isFinal } from "./tail.js"
 
 const STATS_EVERY_MS = 5000
@@ -60,12 +61,12 @@ function Snapshot({ path }) {
 function Facts({ stats, path }) {
   return html`<div class="cards">
     <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${counted(stats.messages.count, "message")}</p><//>
-    <${Card} title="Last write"><p>${ago(stats.last_write_at_ms)}</p><p class="hint">created ${time(stats.created_at_ms)}</p><//>
+    <${Card} title="Last write"><p><${Ago} at=${stats.last_write_at_ms} /></p><p class="hint">created ${time(stats.created_at_ms)}</p><//>
     <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p>${stats.packed_offset && html`<p class="hint">packed up to <code>${stats.packed_offset}</code></p>`}<//>
     ${stats.status === "Closed" && html`<${Card} title="Closed"><p>${stats.closed_by ? html`by <code>${stats.closed_by.id}</code>` : "without a producer"}</p><//>`}
     ${stats.expiry && html`<${Card} title="Expires"><${Expiry} expiry=${stats.expiry} /><//>`}
     ${stats.snapshot &&
-    html`<${Card} title="Snapshot"><p>at <code>${stats.snapshot.offset}</code></p><p class="hint">${bytes(stats.snapshot.bytes)}, ${ago(stats.snapshot.published_at_ms)}</p><${Snapshot} key=${stats.snapshot.offset} path=${`${path}/snapshot/${stats.snapshot.offset}`} /><//>`}
+    html`<${Card} title="Snapshot"><p>at <code>${stats.snapshot.offset}</code></p><p class="hint">${bytes(stats.snapshot.bytes)}, <${Ago} at=${stats.snapshot.published_at_ms} /></p><${Snapshot} key=${stats.snapshot.offset} path=${`${path}/snapshot/${stats.snapshot.offset}`} /><//>`}
     ${(stats.forked_from || stats.forks > 0) &&
     html`<${Card} title="Forks">${stats.forked_from && html`<p>of <a href=${linkTo(stats.forked_from.stream)}>${stats.forked_from.stream}</a><br />at <code>${stats.forked_from.offset}</code></p>`}<p class="hint">${stats.forks} made of it</p><//>`}
     ${stats.producers.length > 0 &&
@@ -311,7 +312,7 @@ export function StreamPage({ path }) {
       <span class="badges">${place.bucket !== "v1" && html`<span class="badge">bucket ${place.bucket}</span>`}
       <span class="badge" id="content-type">${stats?.content_type ?? "…"}</span>
       <span class="badge" id="state">${STATES[state.name]}</span></span>
-      ${kind && html`<${Sparkline} rate=${rate} kind=${kind} />`}
+      ${kind && html`<${Pace} rate=${rate} kind=${kind} />`}
     </div>
     ${notice && html`<p class="notice" role="status">${notice}</p>`}
     ${state.name === "stopped" && state.error?.status !== 410 && html`<p role="alert" class="error">${state.error?.message}</p>`}

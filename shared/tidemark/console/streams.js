@@ -2,20 +2,21 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
-import { ago, bytes, counted, duration, number } from "./format.js"
+import { bytes, counted, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
+import { Ago, Left, showsNumbers } from "./server.js"
 
 const PAGE = 50
 const PAUSE_MS = 250
+const EVERY_MS = 5000
 const TYPES = ["application/json", "text/plain", "application/octet-stream", "application/x-ndjson"]
 
 const listPath = (bucket, query) => (bucket === "v1" ? `/v1/streams?${query}` : `/${bucket}/streams?${query}`)
 
 function Status({ stream }) {
-  const left = stream.expires_at_ms ? stream.expires_at_ms - Date.now() : null
-  return html`${stream.status === "Closed" ? "■ closed" : "● open"}${left !== null && html`<span class="expiring">, expires in ${duration(left)}</span>`}`
+  return html`${stream.status === "Closed" ? "■ closed" : "● open"}${stream.expires_at_ms && html`<span class="expiring">, expires in <${Left} until=${stream.expires_at_ms} /></span>`}`
 }
 
 export function Streams() {
@@ -39,11 +40,10 @@ export function Streams() {
   const path = listPath(bucket, query)
   const [{ found, error, key }, reload] = useLoaded(async (signal) => {
     replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null, after: cursors.at(-1) || null }, { cursors })
-    const listed = await getJson(path, signal)
-    select(0)
-    return listed
-  }, path, { pauseMs: PAUSE_MS })
+    return getJson(path, signal)
+  }, path, { pauseMs: PAUSE_MS, everyMs: showsNumbers.value ? EVERY_MS : 0 })
   const streams = found?.streams ?? []
+  useEffect(() => select(0), [key])
 
   useLayoutEffect(() => {
     function onKey(event) {
@@ -79,11 +79,11 @@ export function Streams() {
     ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>`}
     <div class="wide">
     <table class="streams" ref=${table}>
-      <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">type</th><th scope="col">size</th><th scope="col">last write</th></tr></thead>
+      <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">type</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
       <tbody>
         ${streams.map((each, index) => html`<tr key=${each.stream_id} class=${index === selected ? "selected" : ""}>
           <td><a href=${linkTo(pathOf(bucket, each.stream_id))}>${each.stream_id}</a></td>
-          <td><${Status} stream=${each} /></td><td>${each.content_type}</td><td>${bytes(each.tail_offset)}</td><td>${ago(each.last_write_at_ms)}</td>
+          <td><${Status} stream=${each} /></td><td>${each.content_type}</td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td>
         </tr>`)}
       </tbody>
     </table>

@@ -2,10 +2,11 @@
 import { useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf, send } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
-import { ago, bytes, counted, duration, number, time } from "./format.js"
+import { bytes, counted, number, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
+import { Ago, Left } from "./server.js"
 
 const ROOT = "/v1/stream/__ds/subscriptions"
 const POLLED = { everyMs: 3000, pauseMs: 250 }
@@ -27,7 +28,7 @@ const STATES = {
 const pathTo = (id) => `${ROOT}/${encodeURIComponent(id)}`
 const placeTo = (id) => ({ bucket: "v1", streamId: `__ds/subscriptions/${id}` })
 const linkToSubscription = (id) => `#/subscriptions?${new URLSearchParams({ id })}`
-const until = (instant) => duration(Date.parse(instant) - Date.now())
+const until = (instant) => html`<${Left} until=${Date.parse(instant)} />`
 
 function State({ wake }) {
   return html`${STATES[wake.state] ?? wake.state}
@@ -81,7 +82,7 @@ function List() {
         ${(found?.subscriptions ?? []).map((each) => html`<tr key=${each.id}>
           <td><a href=${linkToSubscription(each.id)}>${each.id}</a></td>
           <td>${each.type}</td><td>${each.pattern ? html`<code>${each.pattern}</code>` : "streams by name"}</td>
-          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? ago(Date.parse(each.wake.last_delivery_at)) : "–"}</td>
+          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? html`<${Ago} at=${Date.parse(each.wake.last_delivery_at)} />` : "never"}</td>
         </tr>`)}
       </tbody>
     </table>
@@ -116,7 +117,7 @@ function Card({ title, children }) {
   return html`<div class="card"><h3>${title}</h3>${children}</div>`
 }
 
-const lastDelivery = (wake) => (wake.last_delivery_at ? `last delivered ${ago(Date.parse(wake.last_delivery_at))}` : "never delivered so far")
+const lastDelivery = (wake) => (wake.last_delivery_at ? html`last delivered <${Ago} at=${Date.parse(wake.last_delivery_at)} />` : "never delivered so far")
 
 function Facts({ subscription }) {
   const { wake, webhook, wake_stream: wakeStream } = subscription
@@ -144,7 +145,7 @@ function Links({ subscription }) {
   return html`<h2>Streams</h2>
     <div class="wide"><table class="streams">
       <thead><tr><th scope="col">stream</th><th scope="col">why</th><th scope="col">processed up to</th><th scope="col">pending</th></tr></thead>
-      <tbody>${shown.map((each, index) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td><td>${index < MAX_TAILS ? html`<${Pending} stream=${each} />` : "–"}</td></tr>`)}</tbody>
+      <tbody>${shown.map((each, index) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td><td>${index < MAX_TAILS && html`<${Pending} stream=${each} />`}</td></tr>`)}</tbody>
     </table></div>
     <p class="hint">${isCut ? `The first ${shown.length} by name.` : shown.length ? "" : "No stream yet: one that matches is followed from its first message on."}</p>`
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Security
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark import __version__
 from tidemark.http import buckets, catalog, error_handlers, openapi, pages, streams, subscriptions
 from tidemark.http.backend import Backend
-from tidemark.http.metrics import CountedTraffic, Traffic
+from tidemark.http.metrics import CountedTraffic, Rates, Traffic
 from tidemark.http.paths import Operation
 from tidemark.http.routing import DirectRoute, Dispatch, camel
 from tidemark.http.scopes import STREAM
@@ -64,15 +65,22 @@ class Api(FastAPI):
             openapi_url=None,  # `pages.py` serves it, and `console` shows it.
         )
         routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, Operation)]
-        self.router = Dispatch(routes, lifespan=backend.lifespan)
+        self.router = Dispatch(routes, lifespan=self._lifespan)
         self.operations = self.router.operations
         self.around: Callable[[ASGIApp], ASGIApp] = lambda app: app
         self.state.backend = backend
         self.state.traffic = traffic
+        self.state.rates = None if traffic is None else Rates(traffic)
         if traffic is not None:
             self.add_middleware(CountedTraffic, traffic=traffic)
         error_handlers.install(self)
         self.add_exception_handler(RequestValidationError, on_invalid_body)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
+        rates: Rates | None = self.state.rates
+        async with self.state.backend.lifespan(self), rates.sampling() if rates else nullcontext():
+            yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As Starlette. FastAPI adds telemetry, body limits and an exit stack: a tenth of an append's CPU."""

@@ -71,7 +71,7 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 def create_app(
     backend: Backend, *, with_metrics: bool = False, check_format: Callable[[], None] | None = None
 ) -> Api:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`.
+    """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`.
     `check_format` is for a function: it is made before the first request."""
     from tidemark.http.api import Api
 

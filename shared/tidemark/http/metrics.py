@@ -1,15 +1,19 @@
 """The numbers of a server of your own: `/v1/metrics` in Prometheus's text format, its busiest streams at
-`/v1/traffic`.
+`/v1/traffic`, and its last hour at `/v1/rates`.
 
-Both are counted in memory: nothing is stored or asked of storage. A function serves neither, because its
+All are counted in memory: nothing is stored or asked of storage. A function serves none of them, because its
 numbers are those of one environment among many.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final
 
 from starlette.requests import Request
@@ -18,11 +22,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.requests import STREAM
 from tidemark.observability.metrics import (
+    APPEND_BYTES,
+    APPENDS,
     BOUNDS,
     COUNTERS,
     HISTOGRAMS,
     PROCESS,
+    REQUESTS,
     Labels,
+    Meter,
     MetricsSnapshot,
 )
 from tidemark.protocol.caching import NO_STORE
@@ -34,16 +42,20 @@ _SHOWN: Final = 20
 WINDOW_SECONDS: Final = 30.0
 #: Streams in a window. A busy one is soon among them; those that come later are left out until the next.
 MAX_STREAMS: Final = 2_000
+#: An hour of samples, 8 numbers each.
+SAMPLE_SECONDS: Final = 5.0
+MAX_SAMPLES: Final = 721
 
 
 @dataclass(slots=True)
 class StreamTraffic:
-    """Appends and reads that succeeded, and the bytes of their bodies."""
+    """Appends and reads that succeeded with the bytes of their bodies, and those that failed."""
 
     appends: int = 0
     append_bytes: int = 0
     reads: int = 0
     read_bytes: int = 0
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,8 @@ class Traffic:
         self._before: dict[StreamKey, StreamTraffic] = {}
         self._began = self._before_began = clock()
         self._left_out = self._left_out_before = 0
+        #: Of all streams since the start.
+        self.reads = self.read_bytes = 0
 
     def appended(self, key: StreamKey, size: int) -> None:
         counted = self._of(key)
@@ -71,11 +85,16 @@ class Traffic:
         counted.append_bytes += size
 
     def read(self, key: StreamKey) -> None:
+        self.reads += 1
         self._of(key).reads += 1
 
     def sent(self, key: StreamKey, size: int) -> None:
         """Bytes of a read."""
+        self.read_bytes += size
         self._of(key).read_bytes += size
+
+    def failed(self, key: StreamKey) -> None:
+        self._of(key).failures += 1
 
     def snapshot(self, limit: int) -> TrafficSnapshot:
         now = self._turn()
@@ -87,7 +106,8 @@ class Traffic:
                 shown.append_bytes += counted.append_bytes
                 shown.reads += counted.reads
                 shown.read_bytes += counted.read_bytes
-        busiest = sorted(total.items(), key=lambda each: each[1].appends + each[1].reads, reverse=True)
+                shown.failures += counted.failures
+        busiest = sorted(total.items(), key=_requests, reverse=True)
         left_out = self._left_out_before + self._left_out
         return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out)
 
@@ -115,8 +135,19 @@ class Traffic:
         return now
 
 
+def _requests(counted: tuple[StreamKey, StreamTraffic]) -> int:
+    _, stream = counted
+    return stream.appends + stream.reads + stream.failures
+
+
+def _is_failure(status: int) -> bool:
+    """Not a request that is wrong in itself, names no stream, or lacks a right."""
+    return status in {409, 429} or status >= 500
+
+
 class CountedTraffic:
-    """ASGI middleware: counts the appends and reads that succeed, with the bytes of their bodies."""
+    """ASGI middleware: counts the appends and reads that succeed, with the bytes of their bodies, and those
+    that fail."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
@@ -137,23 +168,99 @@ class CountedTraffic:
 
         async def send_counted(message: Message) -> None:
             nonlocal key
-            if message["type"] == "http.response.start" and message["status"] < 400:
-                key = self._begin(method, scope.get(STREAM), received)
+            if message["type"] == "http.response.start":
+                key = self._begin(method, scope.get(STREAM), message["status"], received)
             elif key is not None:
                 self._traffic.sent(key, len(message.get("body", b"")))
             await send(message)
 
         await self._app(scope, receive_counted, send_counted)
 
-    def _begin(self, method: str, key: StreamKey | None, received: int) -> StreamKey | None:
+    def _begin(self, method: str, key: StreamKey | None, status: int, received: int) -> StreamKey | None:
         """The stream of a read, whose bytes are still to come."""
         if key is None:
+            return None
+        if status >= 400:
+            if _is_failure(status):
+                self._traffic.failed(key)
             return None
         if method == "POST":
             self._traffic.appended(key, received)
             return None
         self._traffic.read(key)
         return key
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What this process has counted since its start, and how many readers wait."""
+
+    at_ms: int
+    appends: int
+    append_bytes: int
+    reads: int
+    read_bytes: int
+    refused: int
+    failed: int
+    waiting: int
+
+
+class Rates:
+    """The last hour of this process, sampled: a request pays nothing for it."""
+
+    def __init__(
+        self, traffic: Traffic, meter: Meter = PROCESS, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._traffic = traffic
+        self._meter = meter
+        self._clock = clock
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+
+    def sample(self) -> None:
+        counted = self._meter.snapshot()
+        statuses = [
+            (labels[1], count) for (each, labels), count in counted.counts.items() if each is REQUESTS
+        ]
+        self._samples.append(
+            Sample(
+                at_ms=round(self._clock() * 1000),
+                appends=int(counted.counts.get((APPENDS, ()), 0)),
+                append_bytes=int(counted.counts.get((APPEND_BYTES, ()), 0)),
+                reads=self._traffic.reads,
+                read_bytes=self._traffic.read_bytes,
+                refused=int(sum(count for status, count in statuses if 400 <= int(status) < 500)),
+                failed=int(sum(count for status, count in statuses if int(status) >= 500)),
+                waiting=counted.waiting,
+            )
+        )
+
+    def lists(self) -> dict[str, list[int]]:
+        """A list for each number, with a member for each interval: when it ended, what was counted in it, and
+        how many readers waited at its end."""
+        steps = list(pairwise(self._samples))
+        grown = {
+            name: [getattr(after, name) - getattr(before, name) for before, after in steps]
+            for name in ("appends", "append_bytes", "reads", "read_bytes", "refused", "failed")
+        }
+        return {
+            "at_ms": [after.at_ms for _, after in steps],
+            "ms": [after.at_ms - before.at_ms for before, after in steps],
+            **grown,
+            "waiting": [after.waiting for _, after in steps],
+        }
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[None]:
+        async def keep() -> None:
+            while True:
+                self.sample()
+                await asyncio.sleep(SAMPLE_SECONDS)
+
+        task = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 def traffic_of(request: Request) -> Traffic:
@@ -172,6 +279,13 @@ async def traffic(request: Request) -> Response:
     ]
     body = {"seconds": round(found.seconds, 3), "streams": streams, "left_out": found.left_out}
     return JSONResponse(body, headers={"Cache-Control": NO_STORE})
+
+
+async def rates(request: Request) -> Response:
+    """The last hour of this process."""
+    traffic_of(request)
+    found: Rates = request.app.state.rates
+    return JSONResponse(found.lists(), headers={"Cache-Control": NO_STORE})
 
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -129,7 +129,11 @@ async def openapi_document(request: Request) -> Response:
     return Response(orjson.dumps(request.app.openapi()), media_type="application/json", headers=headers)
 
 
-for _path, _handler in {"/v1/metrics": metrics.metrics, "/v1/traffic": metrics.traffic}.items():
+for _path, _handler in {
+    "/v1/metrics": metrics.metrics,
+    "/v1/rates": metrics.rates,
+    "/v1/traffic": metrics.traffic,
+}.items():
     router.add_api_route(
         _path, _handler, dependencies=[Security(SERVER, scopes=["read"])], include_in_schema=False
     )
