@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import (
 from tidemark.spark.progress import (
     Look,
     Offset,
-    Progress,
     decode_offset,
     encode_offset,
     everything_until,
@@ -27,6 +26,8 @@ from tidemark.spark.queries.streaming import StreamReaderBase
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     _target: Look | None = None
+    #: All that a batch could have read when Spark last asked.
+    _latest: Offset | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark is told that there is one; it counts nothing itself."""
@@ -46,17 +47,15 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         begin = decode_offset(start)
         look = self.driver.look() if self._target is None else not_before(begin, self._target)
         ends = everything_until(self._options, begin, look)
+        self._latest = start if ends is begin else encode_offset(ends)
         # A query that ends by itself takes what is there.
         waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
         if ends is begin or waits:
             return start
         if not isinstance(limit, ReadAllAvailable):
-            ends = within_limit(self._options, self.driver.reader, begin, ends)
-        return encode_offset(ends)
+            return encode_offset(within_limit(self._options, self.driver.reader, begin, ends))
+        return self._latest
 
     def reportLatestOffset(self) -> Offset | None:
-        """The tails of open streams; there may be very many closed ones."""
-        heads = self.driver.look().heads.items()
-        return (
-            encode_offset(Progress({name: head.tail for name, head in heads if not head.tail.closed})) or None
-        )
+        """For Spark's progress, from which `metrics.py` computes how far the query is behind."""
+        return self._latest
