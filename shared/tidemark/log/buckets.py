@@ -135,9 +135,10 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
             if decode_end_mark(existing).ended_id == mark.ended_id:
                 return
             raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
-        if refused.maybe_landed:
-            raise OutcomeUnknown from refused
         found = decode_bucket(existing)
+        # Where the deletion had landed, any bucket since then would be younger than it.
+        if refused.maybe_landed and found.created_ms > mark.ended_ms:
+            raise OutcomeUnknown from refused
         changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
         raise (BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty) from refused
 
