@@ -25,7 +25,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.server.serve import _prepared
+from tidemark.server.lock import locked
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
 from tidemark.service.append import append
 from tidemark.service.create import create
@@ -63,13 +63,14 @@ def told(system: EmbeddedSystem) -> bytes:
 def test_what_is_stored_is_its_owners_alone(tmp_path: Path, is_earlier: bool) -> None:
     """An earlier release let everybody read: what leads to the blobs is closed when the store is opened."""
     folder = tmp_path / "data"
-    system = a_system(_prepared(folder))
+    with locked(folder):
+        system = a_system(folder)
     system.blobs.put("log/a/one", b"x")
     private = [folder, *folder.glob("tidemark.db*"), folder / "blobs"]
     if is_earlier:
         for each in private[1:]:
             each.chmod(0o755 if each.is_dir() else 0o644)
-        system = a_system(_prepared(folder))
+        system = a_system(folder)
     else:
         private.append(folder / "blobs/log/a/one")
     assert len(private) >= 5

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.configuration import LocalConfiguration, Via
+from tidemark.server.configuration import LocalConfiguration
 from tidemark.settings import InvalidSetting
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
-    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), Via.ASGI)
+    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), "asgi")
     assert LocalConfiguration.from_environment({}) == expected
     assert LocalConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
 
 
 def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
+    expected = LocalConfiguration("::1", 0, Path("d"), "lambda", 0, edge=False)
     assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
 
 

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.lock import DataDirectoryInUse, locked
 
 #: Takes the lock, hands it to a child as to an engine, says both process ids, and waits.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tidemark.server.lock import DirectoryLock
-lock = DirectoryLock(Path(sys.argv[1]))
-lock.acquire()
+from tidemark.server.lock import locked
 wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-child = subprocess.Popen(wait, pass_fds=[lock.descriptor], stdin=sys.stdin)
-print(child.pid, flush=True)
-child.wait()
+with locked(Path(sys.argv[1])) as descriptor:
+    child = subprocess.Popen(wait, pass_fds=[descriptor], stdin=sys.stdin)
+    print(child.pid, flush=True)
+    child.wait()
 """
 
 
@@ -41,24 +40,21 @@ def test_a_lock_outlives_its_holder_while_an_engine_runs(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """A second process is refused. After kill -9 of the holder alone its engine may still use its files."""
-    lock = DirectoryLock(tmp_path)
+    refusal = f"{tmp_path} is in use by process {holder.pid}:"
     for _ in range(2):
-        with pytest.raises(DataDirectoryInUse, match=f"{tmp_path} is in use by process {holder.pid}:"):
-            lock.acquire(patience_seconds=0)
+        with pytest.raises(DataDirectoryInUse, match=refusal), locked(tmp_path, patience_seconds=0):
+            pass
         holder.kill()
         holder.wait()
     assert holder.stdin is not None
     holder.stdin.close()
-    lock.acquire(patience_seconds=60)
-    lock.release()
+    with locked(tmp_path, patience_seconds=60):
+        pass
 
 
 def test_only_the_kernels_lock_counts(tmp_path: Path) -> None:
     """Not the file, even if it names a living process. A lock that was released can be acquired."""
     (tmp_path / "lock").write_text(f"{os.getppid()}\n")
-    first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
-    first.acquire()
-    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-    first.release()
-    second.acquire()
-    second.release()
+    for _ in range(2):
+        with locked(tmp_path):
+            assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"

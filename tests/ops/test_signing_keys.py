@@ -57,7 +57,7 @@ def test_rotate_publishes_a_key_that_signs_later(table_name: str, capsys: pytest
     assert main(["rotate"]) == 0
     assert main(["rotate"]) == 0
     told, *listed = printed(capsys)[2:]
-    assert re.fullmatch(rf"{KID.pattern} is published and signs from \S+ on", told)
+    assert re.fullmatch(rf"{KID.pattern} is published and signs from \S+ \S+Z on", told)
     assert [line.endswith("  signs") for line in listed] == [True, False]
     assert KID.findall(told) == KID.findall(listed[1])
 

@@ -27,16 +27,15 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
-from tidemark.service.buckets import BucketListing, list_buckets
+from tidemark.service.buckets import list_buckets
 from tidemark.service.catalog import (
     AppendTimes,
-    Listing,
     StreamStats,
     list_streams,
     load_stats,
     load_times,
 )
-from tidemark.service.start_point import StartPoint, find_start, parse_start_point
+from tidemark.service.start_point import find_start, parse_start_point
 
 router: Final = APIRouter(route_class=ControlRoute, tags=["catalog"])
 _READ: Final = ["read"]
@@ -127,17 +126,14 @@ class ExpiryModel(BaseModel):
     ends_at_ms: Annotated[int | None, Field(description="When it expires if nobody uses it until then.")]
 
 
-class ListedProducer(BaseModel):
-    id: str
-    epoch: int
-    seq: Annotated[int, Field(description="The last one accepted.")]
-    offset: Offset
-
-
 class ClosedBy(BaseModel):
     id: str
     epoch: int
-    seq: int
+    seq: Annotated[int, Field(description="The last one accepted.")]
+
+
+class ListedProducer(ClosedBy):
+    offset: Offset
 
 
 class ForkedFrom(BaseModel):
@@ -188,16 +184,9 @@ class TimesModel(BaseModel):
     """The writes from `offset` to `end_offset`, in order, a member of each list for each of them."""
 
     offset: Offset
-    end_offset: Annotated[
-        Offset, Field(description="Go on from here. It is `offset` where nothing follows that.")
-    ]
-    times_ms: Annotated[
-        list[int], Field(description="When it was written, in milliseconds since 1970-01-01T00:00:00Z.")
-    ]
-    messages: Annotated[
-        list[int],
-        Field(description="How many messages it has, or appends where it is not JSON."),
-    ]
+    end_offset: Annotated[Offset, Field(description="Go on from here: `offset` where nothing follows that.")]
+    times_ms: Annotated[list[Milliseconds], Field(description="When it was written.")]
+    messages: Annotated[list[int], Field(description="Its messages, or appends where it is not JSON.")]
     bytes: Annotated[
         list[int],
         Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
@@ -220,42 +209,6 @@ def stream_path(key: StreamKey) -> str:
 
 def _status(head: StreamHead) -> Literal["Open", "Closed"]:
     return "Closed" if head.tail.closed else "Open"
-
-
-def render_streams(request: ListingRequest, found: Listing) -> StreamListingModel:
-    listed = [
-        ListedStream(
-            stream_id=head.record.key.stream_id,
-            status=_status(head),
-            content_type=head.record.content_type.served,
-            tail_offset=head.tail.offset,
-            created_at_ms=head.record.created_ms,
-            last_write_at_ms=head.written_ms,
-            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
-        )
-        for head in found.streams
-    ]
-    return StreamListingModel(
-        prefix=request.prefix,
-        stream_count=len(listed),
-        streams=listed,
-        next_cursor=found.next_cursor,
-        has_more=found.has_more,
-    )
-
-
-def render_buckets(request: ListingRequest, found: BucketListing) -> BucketListingModel:
-    listed = [
-        ListedBucket(bucket_id=record.bucket, streams=record.streams, created_at_ms=record.created_ms)
-        for record in found.buckets
-    ]
-    return BucketListingModel(
-        prefix=request.prefix,
-        bucket_count=len(listed),
-        buckets=listed,
-        next_cursor=listed[-1].bucket_id if found.has_more else None,
-        has_more=found.has_more,
-    )
 
 
 def render_stats(found: StreamStats, access: Access) -> Stats:
@@ -304,12 +257,6 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
     return shown
 
 
-def render_start_point(found: StartPoint) -> StartPointModel:
-    return StartPointModel(
-        offset=render_offset(found.offset), messages=found.messages, complete=found.complete
-    )
-
-
 def render_times(found: AppendTimes) -> bytes:
     """`TimesModel` as JSON. It may have tens of thousands of numbers, too many for a model to look at."""
     shown = {
@@ -339,14 +286,43 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
     """List the streams of the plain surface."""
     backend, asked = backend_of(request), page.listing()
     found = await backend.call(list_streams, PLAIN_BUCKET, asked)
-    return render_streams(asked, found)
+    listed = [
+        ListedStream(
+            stream_id=head.record.key.stream_id,
+            status=_status(head),
+            content_type=head.record.content_type.served,
+            tail_offset=head.tail.offset,
+            created_at_ms=head.record.created_ms,
+            last_write_at_ms=head.written_ms,
+            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+        )
+        for head in found.streams
+    ]
+    return StreamListingModel(
+        prefix=asked.prefix,
+        stream_count=len(listed),
+        streams=listed,
+        next_cursor=found.next_cursor,
+        has_more=found.has_more,
+    )
 
 
 @router.get("/v1/buckets", dependencies=[Security(ALL_BUCKETS, scopes=_READ)])
 async def all_buckets(request: Request, page: Annotated[PageQuery, Query()]) -> BucketListingModel:
     """List the buckets."""
     backend, asked = backend_of(request), page.listing()
-    return render_buckets(asked, await backend.call(list_buckets, asked))
+    found = await backend.call(list_buckets, asked)
+    listed = [
+        ListedBucket(bucket_id=record.bucket, streams=record.streams, created_at_ms=record.created_ms)
+        for record in found.buckets
+    ]
+    return BucketListingModel(
+        prefix=asked.prefix,
+        bucket_count=len(listed),
+        buckets=listed,
+        next_cursor=listed[-1].bucket_id if found.has_more else None,
+        has_more=found.has_more,
+    )
 
 
 @router.get("/v1/stats", dependencies=_READ_STREAM)
@@ -376,8 +352,10 @@ async def start_point(
 ) -> StartPointModel:
     """The offset of the last messages, or of what was written from a time on."""
     backend, key = backend_of(request), parse_stream_parameter(stream)
-    asked = parse_start_point(last, since)
-    return render_start_point(await backend.call(find_start, key, asked))
+    found = await backend.call(find_start, key, parse_start_point(last, since))
+    return StartPointModel(
+        offset=render_offset(found.offset), messages=found.messages, complete=found.complete
+    )
 
 
 @router.get(

@@ -29,7 +29,7 @@ from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.server import Application, serve
-from tidemark.server.configuration import LocalConfiguration, Via
+from tidemark.server.configuration import ASGI, LocalConfiguration
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
 from tidemark.service.stores import connect
@@ -41,7 +41,7 @@ REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionN
 
 def main(root: Path = ROOT) -> int:
     """The process's exit code. `root` holds `template.yaml`, `functions/` and `node_modules/`."""
-    if (os.environ.get("VIA") or Via.ASGI.value) == Via.ASGI.value:
+    if (os.environ.get("VIA") or ASGI) == ASGI:
         return serve.main()
 
     def run(configuration: LocalConfiguration, settings: Settings, listener: socket.socket) -> int:

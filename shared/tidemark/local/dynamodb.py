@@ -6,8 +6,10 @@ parameter or expression is refused by name.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import orjson
@@ -101,8 +103,6 @@ class DynamoDBProtocol:
         except Refused as refusal:
             return refusal.answer
 
-    # --- one item ---
-
     def _get(self, arguments: Arguments) -> dict[str, Any]:
         item = self.table.get(_key(arguments["Key"]))
         return {} if item is None else {"Item": _project(arguments, item)}
@@ -129,8 +129,6 @@ class DynamoDBProtocol:
             more = _existing(arguments, refused.existing)
             raise Refused("ConditionalCheckFailedException", _FAILED, **more) from None
         return {}
-
-    # --- several items ---
 
     def _batch_get(self, arguments: Arguments) -> dict[str, Any]:
         [(table, asked)] = arguments["RequestItems"].items()
@@ -193,8 +191,6 @@ class DynamoDBProtocol:
             message = "The token was used with other parameters before"
             raise Refused("IdempotentParameterMismatchException", message)
         return True
-
-    # --- pages ---
 
     def _query(self, arguments: Arguments) -> dict[str, Any]:
         pk, low, high = parse_key_condition(arguments)
@@ -296,8 +292,18 @@ def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refus
 
 # --- expressions -----------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(r"\s*(<>|<=|[=<>()]|[:#]?\w+)")
-_COMPARATORS: Final = ("=", "<>", "<", "<=", ">")
+_WORD: Final = re.compile(r"<>|<=|[=<>]|[:#]?\w+")
+_IN_PYTHON: Final = {"=": "==", "<>": "!=", "AND": "and", "OR": "or"}
+#: Before the name of a value and of an attribute, in place of a colon and a number sign.
+_VALUE: Final = "value__"
+_NAME: Final = "name__"
+_COMPARATORS: Final[dict[type[ast.cmpop], Any]] = {
+    ast.Eq: "=",
+    ast.NotEq: "<>",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+}
 _FUNCTIONS: Final[dict[str, Callable[[str], Condition]]] = {
     "attribute_exists": Present,
     "attribute_not_exists": Missing,
@@ -308,77 +314,51 @@ _ADD: Final = re.compile(r"\s*(#?\w+)\s+(:\w+)\s*")
 _KEYS: Final = re.compile(rf"{PK} = (:\w+) AND {SK} BETWEEN (:\w+) AND (:\w+)")
 
 
-def _condition_of(arguments: Arguments) -> Condition | None:
-    text = arguments.get("ConditionExpression")
-    return None if text is None else _ConditionParser(arguments, text).parse()
-
-
 def _unknown_expression(text: str) -> Refused:
     return _invalid(f"the embedded engine does not understand the expression: {text}")
 
 
-class _ConditionParser:
-    """Recursive descent over a ConditionExpression: ANDs and ORs of comparisons and of two functions."""
+@cache
+def _parsed(condition: str) -> ast.expr:
+    """By Python's own parser, whose grammar of comparisons, ANDs, ORs and calls is the same."""
 
-    def __init__(self, arguments: Arguments, text: str) -> None:
-        self._text = text
-        self._names = arguments.get("ExpressionAttributeNames", {})
-        self._values = arguments.get("ExpressionAttributeValues", {})
-        self._tokens: list[str] = _TOKEN.findall(text)
-        if "".join(self._tokens) != "".join(text.split()):
-            raise _unknown_expression(text)
+    def in_python(found: re.Match[str]) -> str:
+        word = found[0]
+        return _IN_PYTHON.get(word) or word.replace(":", _VALUE).replace("#", _NAME)
 
-    def parse(self) -> Condition:
-        found = self._any_of()
-        if self._tokens:
-            raise _unknown_expression(self._text)
-        return found
+    try:
+        return ast.parse(_WORD.sub(in_python, condition), mode="eval").body
+    except SyntaxError:
+        raise _unknown_expression(condition) from None
 
-    def _any_of(self) -> Condition:
-        parts = [self._all_of()]
-        while self._took("OR"):
-            parts.append(self._all_of())
-        return parts[0] if len(parts) == 1 else AnyOf(*parts)
 
-    def _all_of(self) -> Condition:
-        parts = [self._one()]
-        while self._took("AND"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else AllOf(*parts)
+def _condition_of(arguments: Arguments) -> Condition | None:
+    """ANDs and ORs of comparisons and of two functions."""
+    text = arguments.get("ConditionExpression")
+    if text is None:
+        return None
+    names = arguments.get("ExpressionAttributeNames", {})
+    values = arguments.get("ExpressionAttributeValues", {})
 
-    def _one(self) -> Condition:
-        if self._took("("):
-            found = self._any_of()
-            self._take(")")
-            return found
-        name = self._take()
-        if name in _FUNCTIONS:
-            self._take("(")
-            attribute = self._take()
-            self._take(")")
-            return _FUNCTIONS[name](self._names.get(attribute, attribute))
-        by = self._take(*_COMPARATORS)
-        return Compared(self._names.get(name, name), by, self._value())  # type: ignore[arg-type]
+    def attribute(word: str) -> str:
+        return str(names[word.replace(_NAME, "#")] if word.startswith(_NAME) else word)
 
-    def _value(self) -> str | int:
-        match self._values.get(self._take()):
-            case {"N": number}:
-                return int(number)
-            case {"S": text}:
-                return str(text)
-        raise _unknown_expression(self._text)
+    def condition(node: ast.expr) -> Condition:
+        match node:
+            case ast.BoolOp(op=operator, values=parts):
+                return (AllOf if isinstance(operator, ast.And) else AnyOf)(*map(condition, parts))
+            case ast.Call(func=ast.Name(function), args=[ast.Name(name)]) if function in _FUNCTIONS:
+                return _FUNCTIONS[function](attribute(name))
+            case ast.Compare(left=ast.Name(name), ops=[operator], comparators=[ast.Name(value)]):
+                by = _COMPARATORS.get(type(operator))
+                match values.get(value.replace(_VALUE, ":")):
+                    case {"N": number} if by:
+                        return Compared(attribute(name), by, int(number))
+                    case {"S": content} if by:
+                        return Compared(attribute(name), by, content)
+        raise _unknown_expression(text)
 
-    def _took(self, wanted: str) -> bool:
-        """Whether the next token was this one; then it is used up."""
-        if self._tokens[:1] != [wanted]:
-            return False
-        del self._tokens[0]
-        return True
-
-    def _take(self, *wanted: str) -> str:
-        if not self._tokens or (wanted and self._tokens[0] not in wanted):
-            raise _unknown_expression(self._text)
-        return self._tokens.pop(0)
+    return condition(_parsed(text))
 
 
 def parse_update(arguments: Arguments) -> Update:

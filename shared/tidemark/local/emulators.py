@@ -6,7 +6,6 @@ is supervised: its output is in a log file, it is polled until it is ready, and 
 
 from __future__ import annotations
 
-import http.client
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tidemark.server.ports import LOOPBACK, listening_socket, port_of
+from tidemark.server.ports import LOOPBACK, health, listening_socket, port_of
 
 #: Service name here → the variable boto3 reads.
 VARIABLES: Final = {
@@ -95,7 +94,7 @@ class Ministack:
 
     def wait_until_ready(self) -> None:
         """Raises EngineFailed."""
-        self.child.wait_until(self._is_ready)
+        self.child.wait_until(lambda: health(LOOPBACK, self.port, "/_ministack/health") == 200)
 
     def _environment(self) -> Mapping[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -113,16 +112,6 @@ class Ministack:
             "S3_PERSIST": "0" if self.s3_directory is None else "1",
             "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
         }
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)
-        try:
-            connection.request("GET", "/_ministack/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
 
 
 class EngineFailed(RuntimeError):

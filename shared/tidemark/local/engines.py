@@ -28,7 +28,7 @@ from tidemark.local.dynamodb import DynamoDBProtocol
 from tidemark.local.dynamodb_server import DynamoDBServer
 from tidemark.local.emulators import DEFAULT_REGION, VARIABLES, Ministack, environment_for
 from tidemark.log.schema import table_definition
-from tidemark.server.lock import DirectoryLock
+from tidemark.server.lock import locked
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ALL: Final = ("dynamodb", "s3", "sqs")
@@ -119,25 +119,14 @@ class LocalServices:
         return self._tables.tables.get(table_name) if self._tables else None
 
     def _directory(self) -> Path:
-        """The data directory, or a temporary one for logs. Raises OSError."""
-        if self.data_dir is None:
-            return Path(
-                self._running.enter_context(
-                    tempfile.TemporaryDirectory(prefix="tidemark-local-", ignore_cleanup_errors=True)
-                )
-            )
-        directory = Path(self.data_dir).absolute()
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"{directory} cannot be used: {error.strerror}; choose another DATA_DIR"
-            raise OSError(message) from error
-        return directory
+        """The data directory, or a temporary one for logs."""
+        if self.data_dir is not None:
+            return Path(self.data_dir).absolute()
+        temporary = tempfile.TemporaryDirectory(prefix="tidemark-local-", ignore_cleanup_errors=True)
+        return Path(self._running.enter_context(temporary))
 
     def _start_engines(self, directory: Path) -> None:
-        lock = DirectoryLock(directory)
-        lock.acquire()
-        self._running.callback(lock.release)
+        descriptor = self._running.enter_context(locked(directory))
         tables, objects, logs = (directory / name for name in ("tables", "s3", "logs"))
         for each in (tables, objects, logs):
             each.mkdir(exist_ok=True)
@@ -152,7 +141,7 @@ class LocalServices:
         if emulated:
             emulator = Ministack(emulated, None if self.in_memory else objects, logs / "ministack.log")
             self._running.callback(emulator.child.stop)
-            emulator.start((lock.descriptor,))
+            emulator.start((descriptor,))
             emulator.wait_until_ready()
             endpoints |= dict.fromkeys(emulated, emulator.endpoint)
             emulator.child.watch(self.on_failure)

@@ -47,21 +47,13 @@ class FunctionNotLoaded(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LambdaContext:
-    """The second argument of a handler, under Lambda's own names."""
+    """The second argument of a handler: what ours and Powertools ask of it, under Lambda's own names."""
 
     function_name: str
     memory_limit_in_mb: str
     invoked_function_arn: str
     deadline: float
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
-    log_stream_name: str = "local"
-    identity: None = None
-    client_context: None = None
-
-    @property
-    def log_group_name(self) -> str:
-        return f"/aws/lambda/{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         return max(0, int((self.deadline - time.monotonic()) * 1000))

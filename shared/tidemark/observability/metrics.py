@@ -62,27 +62,7 @@ KEY_FAILURES: Final = Counter(
 CLOCK_OFF: Final = Counter(
     "clock_off", "Looks at storage's date that found this machine's clock 2 s off or more"
 )
-COUNTERS: Final = (
-    REQUESTS,
-    APPENDS,
-    APPEND_BYTES,
-    CONFLICTS,
-    THROTTLED,
-    FAULTS,
-    STORAGE_CALLS,
-    RETRIES,
-    WAITS,
-    WAKES,
-    WEBHOOK_FAILURES,
-    PACKS,
-    MERGED_PACKS,
-    PACKED_BATCHES,
-    PACKED_BYTES,
-    PACK_STORED_BYTES,
-    ROUNDS_CUT_SHORT,
-    KEY_FAILURES,
-    CLOCK_OFF,
-)
+COUNTERS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Counter))
 
 REQUEST_SECONDS: Final = Histogram(
     "request_seconds", "Time until the response began, including the wait of a long-poll"

@@ -32,6 +32,7 @@ import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
+from tidemark.ops.terminal import columns
 
 CONFIG: Final = Path("samconfig.toml")
 TEMPLATE: Final = Path("template.yaml")
@@ -114,7 +115,7 @@ def expectation(declared: Mapping[str, Any], value: str) -> str:
 
 def differences(template: Path, values: Mapping[str, str], deployed: Mapping[str, str]) -> str:
     """A table of the parameters that are not their defaults, or not what is deployed."""
-    rows = [("parameter", "default", "deployed", "now")]
+    rows = []
     for name, declared in declared_parameters(template).items():
         default, value = str(declared.get("Default", "")), values[name]
         before = deployed.get(name, default) if deployed else "-"
@@ -122,9 +123,8 @@ def differences(template: Path, values: Mapping[str, str], deployed: Mapping[str
         if value != default or is_changed:
             now = (value or '""') + ("  <- changes" if is_changed else "")
             rows.append((name, default or '""', before or '""', now))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = ["  ".join([*map(str.ljust, row, widths), row[3]]) for row in rows]
-    return "\n".join([*lines, "Every other parameter is its default."])
+    table = columns(("parameter", "default", "deployed", "now"), rows)
+    return "\n".join([*table, "Every other parameter is its default."])
 
 
 # --- what is checked ---

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tidemark.aws.account import Account
@@ -24,8 +23,9 @@ from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.ops.store import NoStore, database_of
+from tidemark.ops.terminal import instant
 from tidemark.protocol.errors import ProtocolError
-from tidemark.server.lock import DirectoryLock
+from tidemark.server.lock import locked
 from tidemark.subscriptions.signing_keys import (
     PUBLISHED_BEFORE_MS,
     FolderKeys,
@@ -85,9 +85,7 @@ def keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
     """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
     if given.data_dir:
         database = database_of(given.data_dir)
-        lock = DirectoryLock(given.data_dir)
-        lock.acquire()
-        held.callback(lock.release)
+        held.enter_context(locked(given.data_dir))
         folder = FolderKeys(given.data_dir / "webhook-keys")
         return SigningKeys(EmbeddedTable(Database(database)), folder)
     if given.stack:
@@ -143,10 +141,6 @@ def show(keys: SigningKeys, now_ms: int) -> None:
     signing = choose_signing_key(published, now_ms)
     for key in published:
         print(f"{key.kid}  made {instant(key.created_ms)}{'  signs' if key == signing else ''}")
-
-
-def instant(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

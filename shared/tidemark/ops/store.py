@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tidemark.blobs import Stored, bootstrap_blob_key
 from tidemark.engine.database import Database
@@ -29,6 +29,7 @@ from tidemark.service.snapshots import MAX_ANSWER_BYTES
 from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
+T = TypeVar("T")
 Faults = Iterator[str]
 #: So many of SQLite's own findings are enough.
 _MOST_FINDINGS: Final = 100
@@ -78,16 +79,8 @@ def back_up(data_dir: Path, target: Path) -> None:
             target.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             raise NoStore(f"{target} is there already: name a folder that is not") from None
-        _copy_table(table, target / source.name)
-        _copy_beside(data_dir, target)
-
-
-def _copy_table(table: sqlite3.Connection, target: Path) -> None:
-    with closing(sqlite3.connect(target)) as copy:
-        table.backup(copy)
-
-
-def _copy_beside(data_dir: Path, target: Path) -> None:
+        with closing(sqlite3.connect(target / source.name)) as copy:
+            table.backup(copy)
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
@@ -128,22 +121,20 @@ def _reason(fault: Exception) -> str:
 
 
 def _listed(stores: Stores) -> Iterator[StreamKey]:
-    for bucket in [PLAIN_BUCKET, *_buckets(stores)]:
-        after, more = "", True
-        while more:
-            records, more = list_records(stores.table, bucket, "", after, 100)
-            yield from (record.key for record in records)
-            after = records[-1].key.stream_id if records else after
-            more = more and bool(records)
+    for bucket in [PLAIN_BUCKET, *_every(partial(list_buckets, stores.table), str)]:
+        streams = _every(partial(list_records, stores.table, bucket), lambda record: record.key.stream_id)
+        yield from (record.key for record in streams)
 
 
-def _buckets(stores: Stores) -> Iterator[str]:
+def _every(
+    page: Callable[[str, str, int], tuple[Sequence[T], bool]], name_of: Callable[[T], str]
+) -> Iterator[T]:
+    """All pages of a listing, which takes a prefix, the name before the page, and its length."""
     after, more = "", True
     while more:
-        found, more = list_buckets(stores.table, "", after, 100)
+        found, more = page("", after, 100)
         yield from found
-        after = found[-1] if found else after
-        more = more and bool(found)
+        after, more = name_of(found[-1]) if found else after, more and bool(found)
 
 
 def _check_log(stores: Stores, record: StreamRecord) -> Faults:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tidemark.server.connections import Limits
 from tidemark.settings import InvalidSetting, parse_boolean, parse_choice, parse_number
 
-
-class Via(enum.Enum):
-    """The way in."""
-
-    ASGI = "asgi"
-    LAMBDA = "lambda"
+#: The ways in: the server itself, and the deployed handlers. The first is that of a server without VIA.
+ASGI: Final = "asgi"
+WAYS: Final = (ASGI, "lambda")
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class LocalConfiguration:
     #: 0 takes any free port.
     port: int = 4437
     data_dir: Path = Path(".data")
-    via: Via = Via.ASGI
+    via: str = ASGI
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
@@ -41,7 +38,7 @@ class LocalConfiguration:
             host=environment.get("HOST") or cls.host,
             port=_port("PORT", environment.get("PORT") or str(cls.port)),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
-            via=Via(parse_choice(environment, "VIA", tuple(each.value for each in Via), cls.via.value)),
+            via=parse_choice(environment, "VIA", WAYS, cls.via),
             janitor_seconds=_seconds(environment, "JANITOR_SECONDS", interval, 86_400),
             edge=parse_boolean(environment, "EDGE", default=cls.edge),
             limits=Limits.from_environment(environment),

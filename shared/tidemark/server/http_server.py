@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import importlib.util
 import math
 import signal
@@ -23,7 +22,7 @@ from tidemark.server.connections import (
     protocol_of,
     raise_descriptor_limit,
 )
-from tidemark.server.ports import LOOPBACK, port_of
+from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
@@ -188,20 +187,10 @@ def _configuration(application: Application, limits: Limits, grace_seconds: floa
 
 async def _wait_until_healthy(listener: socket.socket) -> None:
     """Raises NotHealthy."""
-    host, port = str(listener.getsockname()[0]), port_of(listener)
+    bound, port = str(listener.getsockname()[0]), port_of(listener)
+    host = WILDCARDS.get(bound, bound)
     deadline = asyncio.get_running_loop().time() + READY_SECONDS
-    while (status := await asyncio.to_thread(_health, WILDCARDS.get(host, host), port)) != 200:
+    while (status := await asyncio.to_thread(health, host, port, HEALTH_PATH)) != 200:
         if asyncio.get_running_loop().time() > deadline:
             raise NotHealthy(f"GET {HEALTH_PATH} responds with {status} after {READY_SECONDS:.0f} s")
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _health(host: str, port: int) -> int | None:
-    connection = http.client.HTTPConnection(host, port, timeout=READY_SECONDS)
-    try:
-        connection.request("GET", HEALTH_PATH)
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK_NAME = "lock"
@@ -22,40 +23,32 @@ class DataDirectoryInUse(RuntimeError):
     """Another process holds the data directory; the message says which."""
 
 
-class DirectoryLock:
-    """Held from `acquire` until `release` or the end of every process that inherited it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / LOCK_NAME
-        self._descriptor: int | None = None
-
-    @property
-    def descriptor(self) -> int:
-        if self._descriptor is None:
-            raise RuntimeError(f"{self.path} is not held")
-        return self._descriptor
-
-    def acquire(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Raises DataDirectoryInUse."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                holder = self.path.read_text(errors="replace").strip()
-                who = f"process {holder}" if holder else "another process"
-                raise DataDirectoryInUse(
-                    f"{self.path.parent} is in use by {who}: stop it, or choose another DATA_DIR"
-                )
-            time.sleep(POLL_SECONDS)
+@contextmanager
+def locked(directory: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[int]:
+    """The lock is held until the end of the block, and of every process that inherited its descriptor, which
+    this yields. Makes the directory if it is not there. Raises DataDirectoryInUse, OSError."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{directory} cannot be used: {error.strerror}; choose another DATA_DIR") from error
+    path = directory / LOCK_NAME
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor, path, time.monotonic() + patience_seconds)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
-    def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+
+def _lock(descriptor: int, path: Path, deadline: float) -> None:
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline:
+            holder = path.read_text(errors="replace").strip()
+            who = f"process {holder}" if holder else "another process"
+            raise DataDirectoryInUse(f"{path.parent} is in use by {who}: stop it, or choose another DATA_DIR")
+        time.sleep(POLL_SECONDS)

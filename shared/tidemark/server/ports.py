@@ -1,10 +1,12 @@
-"""Loopback ports: free ones for the engines, and the asked-for one for the server."""
+"""Ports: free ones for the engines, the asked-for one for the server, and whether something answers there."""
 
 from __future__ import annotations
 
+import http.client
 import socket
 
 LOOPBACK = "127.0.0.1"
+HEALTH_SECONDS = 60.0
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -31,3 +33,15 @@ def free_port() -> int:
 
 def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
+
+
+def health(host: str, port: int, path: str) -> int | None:
+    """The status of a GET; None if there is no whole answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_SECONDS)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Never
 
-from tidemark.engine.sqlite_file import UnusableDatabase
+from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
@@ -29,7 +29,7 @@ from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.configuration import LocalConfiguration
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
-from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.lock import DataDirectoryInUse, locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, wants_colour, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
@@ -49,12 +49,14 @@ def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ
         if in_memory:
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
                 return _run(configuration, settings, None, Path(folder), listener)
-        lock = DirectoryLock(_prepared(configuration.data_dir))
-        lock.acquire()
-        try:
-            return _run(configuration, settings, configuration.data_dir, configuration.data_dir, listener)
-        finally:
-            lock.release()
+        data_dir = configuration.data_dir
+        if (data_dir / "dynamodb").exists():
+            raise OSError(
+                f"{data_dir} is of an earlier version, whose data this one does not read; "
+                "choose another DATA_DIR, or remove it"
+            )
+        with locked(data_dir):
+            return _run(configuration, settings, data_dir, data_dir, listener)
 
     return run_configured(run, environment)
 
@@ -93,20 +95,6 @@ def _listening(configuration: LocalConfiguration) -> socket.socket:
         raise OSError(f"{error}; choose another HOST or PORT") from error
 
 
-def _prepared(data_dir: Path) -> Path:
-    """Raises OSError for a directory that cannot be used, or is an earlier version's."""
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{data_dir} cannot be used: {error.strerror}; choose another DATA_DIR") from error
-    if (data_dir / "dynamodb").exists():
-        raise OSError(
-            f"{data_dir} is of an earlier version, whose data this one does not read; "
-            "choose another DATA_DIR, or remove it"
-        )
-    return data_dir
-
-
 def _run(
     configuration: LocalConfiguration,
     settings: Settings,
@@ -118,7 +106,7 @@ def _run(
     system = EmbeddedSystem(settings, data_dir, folder / "blobs")
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(configuration, system, listener, _place(configuration, data_dir)))
+            runner.run(_serve(configuration, system, listener))
     finally:
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_IGN)
@@ -126,26 +114,17 @@ def _run(
     return 0
 
 
-def _place(configuration: LocalConfiguration, data_dir: Path | None) -> str:
-    return f"data in {configuration.data_dir}" if data_dir else "in memory: NOTHING IS KEPT"
-
-
-async def _serve(
-    configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket, place: str
-) -> None:
+async def _serve(configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
     served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
     application = BlobUrls(served, system.blobs)
-    workers = system.workers(configuration.janitor_seconds)
-    with system.database.serving():
-        for worker in workers:
-            worker.start()
+    is_kept = system.database.path != MEMORY
+    place = f"data in {configuration.data_dir}" if is_kept else "in memory: NOTHING IS KEPT"
+    with system.working(configuration.janitor_seconds):
         try:
             await serve_logged(
                 application, listener, configuration, system.settings, place=place, stopping=asyncio.Event()
             )
         finally:
-            for worker in workers:
-                worker.stop()
             logging.disable()  # Workers are cut off, which is not an error.
 
 
@@ -200,13 +179,8 @@ def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
 
         async def run() -> None:
             application = BlobUrls(own_pages_only(create_app(system.backend), asked), system.blobs)
-            workers = system.workers(janitor_seconds=0)
-            with system.database.serving():
-                for worker in workers:
-                    worker.start()
+            with system.working(janitor_seconds=0):
                 await serve(application, listener, ready.set, stopping, grace_seconds=_GRACE_SECONDS)
-                for worker in workers:
-                    worker.stop()
 
         thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="tidemark", daemon=True)
         thread.start()

@@ -11,8 +11,9 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -189,8 +190,10 @@ class EmbeddedSystem:
         if self._is_followed and event != "REMOVE":
             self.changes.send_with(db, [json.dumps(record)])
 
-    def workers(self, janitor_seconds: float) -> list[Worker]:
-        """The background workers, to be started once the application serves."""
+    @contextmanager
+    def working(self, janitor_seconds: float) -> Iterator[None]:
+        """The engine serves threads, and the background workers run, until the end of the block. A janitor
+        that is due every 0 seconds is left out."""
         keys = connect_signing_keys(self.settings, self.stores)
         deliverer = Deliverer(self.stores, self.notices, keys, self.settings)
         workers: list[Worker] = [
@@ -201,7 +204,14 @@ class EmbeddedSystem:
         ]
         if janitor_seconds:
             workers.append(Worker("janitor", self._clean, interval_seconds=janitor_seconds))
-        return workers
+        with self.database.serving():
+            for worker in workers:
+                worker.start()
+            try:
+                yield
+            finally:
+                for worker in workers:
+                    worker.stop()
 
     def _clean(self) -> None:
         self._jumps.look()
