@@ -9,6 +9,7 @@ It is written in the bucket's own transactions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -183,6 +184,19 @@ def list_records(
         if items:
             at_least = items[-1][SK]["S"] + _NEXT
     return records[:limit], more or len(records) > limit
+
+
+def pages_of_records(
+    table: Table, bucket: str, prefix: str = "", size: int = 500
+) -> Iterator[list[StreamRecord]]:
+    """All streams of a bucket whose ids begin with the prefix, in pages of up to `size`."""
+    after, more = "", True
+    while more:
+        records, more = list_records(table, bucket, prefix, after, size)
+        if not records:
+            return
+        yield records
+        after = records[-1].key.stream_id
 
 
 def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:

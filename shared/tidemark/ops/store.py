@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from tidemark.blobs import Stored, bootstrap_blob_key
 from tidemark.engine.database import Database
@@ -16,7 +16,7 @@ from tidemark.engine.files import BlobFiles
 from tidemark.engine.rows import RowFault, checked_rows
 from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
-from tidemark.log.buckets import list_buckets, list_records
+from tidemark.log.buckets import list_buckets, pages_of_records
 from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last, read_page
@@ -29,7 +29,6 @@ from tidemark.service.snapshots import MAX_ANSWER_BYTES
 from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
-T = TypeVar("T")
 Faults = Iterator[str]
 #: So many of SQLite's own findings are enough.
 _MOST_FINDINGS: Final = 100
@@ -121,20 +120,18 @@ def _reason(fault: Exception) -> str:
 
 
 def _listed(stores: Stores) -> Iterator[StreamKey]:
-    for bucket in [PLAIN_BUCKET, *_every(partial(list_buckets, stores.table), str)]:
-        streams = _every(partial(list_records, stores.table, bucket), lambda record: record.key.stream_id)
-        yield from (record.key for record in streams)
+    for bucket in _buckets(stores):
+        for records in pages_of_records(stores.table, bucket, size=100):
+            yield from (record.key for record in records)
 
 
-def _every(
-    page: Callable[[str, str, int], tuple[Sequence[T], bool]], name_of: Callable[[T], str]
-) -> Iterator[T]:
-    """All pages of a listing, which takes a prefix, the name before the page, and its length."""
+def _buckets(stores: Stores) -> Iterator[str]:
+    yield PLAIN_BUCKET
     after, more = "", True
     while more:
-        found, more = page("", after, 100)
+        found, more = list_buckets(stores.table, "", after, 100)
         yield from found
-        after, more = name_of(found[-1]) if found else after, more and bool(found)
+        after = found[-1] if found else after
 
 
 def _check_log(stores: Stores, record: StreamRecord) -> Faults:

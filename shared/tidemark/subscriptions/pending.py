@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, TypeVar
 
-from tidemark.log.buckets import list_records
+from tidemark.log.buckets import pages_of_records
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import PK, batch_key, log_pk
 from tidemark.log.table import MAX_GETS
@@ -208,23 +209,16 @@ def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
         record = load_subscription(stores.table, entry.subscription_id)
         if record is not None and record.incarnation == entry.incarnation and record.active:
             mark_what_is_pending(stores, record, everything=True)
-            _mark_unlinked(stores, record)
+            for stream in chain.from_iterable(followed_streams(stores, record)):
+                if load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
+                    _mark(stores, record, stream.key.stream_id, stream.incarnation)
     if roster:
         send([encode_notice(Changed(entry.subscription_id)) for entry in roster])
 
 
-def _mark_unlinked(stores: Stores, record: SubscriptionRecord) -> None:
-    for page in followed_streams(stores, record):
-        for stream in page:
-            if load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
-                _mark(stores, record, stream.key.stream_id, stream.incarnation)
-
-
 def followed_streams(stores: Stores, record: SubscriptionRecord) -> Iterator[list[StreamRecord]]:
     """The streams that the subscription's pattern takes in, in pages."""
-    pattern, after, more = record.configuration.pattern, "", True
-    while pattern is not None and more:
-        streams, more = list_records(stores.table, PLAIN_BUCKET, literal_prefix(pattern), after, _PAGE)
-        yield [stream for stream in streams if record.configuration.follows(stream.key.stream_id)]
-        after = streams[-1].key.stream_id if streams else after
-        more = more and bool(streams)
+    pattern = record.configuration.pattern
+    if pattern is not None:
+        for streams in pages_of_records(stores.table, PLAIN_BUCKET, literal_prefix(pattern), _PAGE):
+            yield [stream for stream in streams if record.configuration.follows(stream.key.stream_id)]

@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.aws.clock import CLOCK
-from tidemark.log.buckets import list_records, load_bucket
+from tidemark.log.buckets import load_bucket, pages_of_records
 from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.entries import Tombstone
 from tidemark.log.format import check_format
@@ -100,14 +100,12 @@ class DynamoDBReader:
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
-        after, more = "", True
-        while more:
-            records, more = list_records(self._table, self._connection.bucket, "", after, _LISTED_AT_ONCE)
+        for records in pages_of_records(self._table, self._connection.bucket, size=_LISTED_AT_ONCE):
             for record in records:
-                after = record.key.stream_id
-                if pattern.fullmatch(after):
-                    found.append(after)
-                    self._listed[after] = record
+                name = record.key.stream_id
+                if pattern.fullmatch(name):
+                    found.append(name)
+                    self._listed[name] = record
         self._tails = {name: self._tails[name] for name in self._listed.keys() & self._tails.keys()}
         self._forks = {name: self._forks[name] for name in self._listed.keys() & self._forks.keys()}
         return found
