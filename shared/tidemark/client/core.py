@@ -24,7 +24,7 @@ from tidemark.client.exchange import (
     not_carried_out,
     passing,
 )
-from tidemark.client.reading import Reader, given_values, next_offset
+from tidemark.client.reading import ReadOperations, given_values, next_offset
 
 #: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
@@ -72,7 +72,7 @@ class CreateOptions(TypedDict, total=False):
     fork_sub_offset: int | None
 
 
-class Protocol(Reader):
+class Protocol(ReadOperations):
     """All operations on one stream, which are the methods of `Stream` and `AsyncStream` too."""
 
     def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:

@@ -73,7 +73,7 @@ class StreamInfo:
     headers: Mapping[str, str]
 
 
-class Reader:
+class ReadOperations:
     """The operations that read one stream. `content_type` is learned from the first answer that names it."""
 
     def __init__(self, url: str, content_type: str | None, retry: Retry) -> None:
