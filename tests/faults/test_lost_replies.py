@@ -7,7 +7,10 @@ reply to every single write lost. Nobody may see a difference.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Any
 
 import orjson
@@ -18,23 +21,29 @@ from tests.support import World, make_world
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import BucketRecord
+from tidemark.protocol.errors import BucketExists, BucketNotFound, OutcomeUnknown
+from tidemark.service.buckets import create_bucket, delete_bucket
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
+from tidemark.subscriptions.lifecycle import subscribe, unsubscribe
 
 
-def lose_the_reply_to_each_write(life: Life) -> None:
-    """Its first try is carried out. The second one is sent as if the ten minutes were over for which DynamoDB
-    remembers a transaction by its token."""
+def lose_replies(life: Life, then: Callable[[], object] = lambda: None, writes: float = inf) -> None:
+    """The first try of each of so many writes is carried out, and `then` something else happens. The next try
+    is sent as if the ten minutes were over for which DynamoDB remembers a transaction by its token."""
     send = life.process.dynamodb.send
     unanswered: set[bytes] = set()
+    left = writes
 
     def losing(operation: str, body: bytes) -> tuple[int, bytes]:
-        if operation not in WRITES:
-            return send(operation, body)
-        if body not in unanswered:
+        nonlocal left
+        if operation in WRITES and body not in unanswered and left > 0:
+            left -= 1
             unanswered.add(body)
             send(operation, body)
+            then()
             raise NoAnswer("injected")
-        unanswered.remove(body)
-        if operation == "TransactWriteItems":
+        if operation == "TransactWriteItems" and body in unanswered:
             body = orjson.dumps(orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)})
         return send(operation, body)
 
@@ -66,7 +75,7 @@ def test_nobody_sees_that_the_reply_to_each_write_was_lost(
     world: World, other_world: World, name: str
 ) -> None:
     calm, troubled = Life(world.process(), world), Life(other_world.process(), other_world)
-    lose_the_reply_to_each_write(troubled)
+    lose_replies(troubled)
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for number, step in enumerate(LIVES[name]):
         seen = []
@@ -79,3 +88,63 @@ def test_nobody_sees_that_the_reply_to_each_write_was_lost(
             items = sum(not partition.startswith("due/") for partition, _ in life.table())
             seen.append([items, *shape(life.visible(), own)])
         assert seen[1] == seen[0], f"step {number}: {step}"
+
+
+# --- where others came between the tries, nobody can tell any more whether the first one was carried out ---
+
+
+def make(stores: Stores) -> None:
+    create_bucket(stores, "between")
+
+
+def remove(stores: Stores) -> None:
+    delete_bucket(stores, "between")
+
+
+def follow(stores: Stores) -> None:
+    subscribe(
+        stores, "between", SubscriptionConfiguration(SubscriptionKind.PULL_WAKE, "a/*", wake_stream="pool")
+    )
+
+
+Step = Callable[[Stores], object]
+UNKNOWN: dict[str, tuple[list[Step], Step, list[Step]]] = {
+    "the new bucket was deleted": ([], make, [remove]),
+    "the new bucket was replaced": ([], make, [remove, make]),
+    "the deleted bucket was made again": ([make], remove, [make]),
+    "the deleted bucket was made again and deleted": ([make], remove, [make, remove]),
+    "the new subscription was deleted": ([], follow, [partial(unsubscribe, subscription_id="between")]),
+}
+KNOWN: dict[str, tuple[list[Step], Step, type[Exception]]] = {
+    "the bucket was there long before": ([make], make, BucketExists),
+    "there was no bucket": ([], remove, BucketNotFound),
+    "the bucket was deleted long before": ([make, remove], remove, BucketNotFound),
+}
+
+
+def lived(world: World, steps: list[Step]) -> None:
+    for step in steps:
+        world.clock.advance(1)
+        step(world.process().stores)
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_an_answer_is_not_made_up_where_others_came_between(world: World, case: str) -> None:
+    before, step, between = UNKNOWN[case]
+    lived(world, before)
+    life = Life(world.process(), world)
+    lose_replies(life, lambda: lived(world, between), writes=1)
+    world.clock.advance(1)
+    with pytest.raises(OutcomeUnknown):
+        step(life.process.stores)
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_a_refusal_whose_reply_was_lost_is_one_still(world: World, case: str) -> None:
+    before, step, refusal = KNOWN[case]
+    lived(world, before)
+    life = Life(world.process(), world)
+    lose_replies(life)
+    world.clock.advance(1)
+    with pytest.raises(refusal):
+        step(life.process.stores)

@@ -129,19 +129,29 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     try:
         table.transact([ended, Write(encode_end_mark(bucket_entry_key(bucket), mark))])
     except TransactionRefused as refused:
-        existing = refused.existing[0]
-        if existing is None:
-            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
-        if is_end_mark(existing):
-            if decode_end_mark(existing).ended_id == mark.ended_id:
-                return
-            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
+        _check_deleted(refused, mark)
+
+
+def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
+    """Check what a refused deletion found: after a lost reply it may be its own mark. Raises as
+    `delete_bucket`."""
+    existing = refused.existing[0]
+    if existing is None:
+        raise BucketNotFound from refused
+    answer: Exception = BucketNotFound()
+    if is_end_mark(existing):
+        ended = decode_end_mark(existing)
+        if ended.ended_id == mark.ended_id:
+            return
+        since_ms = ended.ended_ms
+    else:
         found = decode_bucket(existing)
-        # Where the deletion had landed, any bucket since then would be younger than it.
-        if refused.maybe_landed and found.created_ms > mark.ended_ms:
-            raise OutcomeUnknown from refused
+        since_ms = found.created_ms
         changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
-        raise (BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty) from refused
+        answer = BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty()
+    # Had the deletion landed, what came after it would be dated behind it.
+    is_unknown = refused.maybe_landed and since_ms > mark.ended_ms
+    raise (OutcomeUnknown() if is_unknown else answer) from refused
 
 
 def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = False) -> list[Write]:
