@@ -24,8 +24,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.entries import Batch
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import encode_batch, encode_stream, log_pk
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.messages import parse_content_type

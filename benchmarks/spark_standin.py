@@ -18,9 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from tidemark.log.entries import Batch
 from tidemark.log.pack_format import BLOCK_BYTES, PackWriter
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import SK, encode_batch, encode_pack, encode_stream, log_pk
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.messages import parse_content_type

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.support import BYTES, Process, World, before
 from tidemark.blobs import snapshot_prefix
-from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.protocol.messages import ContentType

@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Send, connect_dynamodb
+from tidemark.aws.http import Account
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs import BlobStore

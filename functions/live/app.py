@@ -24,5 +24,5 @@ _settings.authorization.check_not_open()
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.
 _stores = connect(_settings)
-_served = create_data_path(many_at_once(_stores, _settings), check_format=_stores.check_format)
+_served = create_data_path(many_at_once(_stores, _settings), _stores.check_format)
 app = traced_app("live", _settings, Reporting(_served, Reporter("live", _settings)))

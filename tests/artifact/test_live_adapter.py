@@ -27,9 +27,9 @@ from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
 from tests.support import TEXT, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
-from tidemark.service.stores import wall_clock_ms
 
 pytestmark = pytest.mark.artifact
 
@@ -147,7 +147,7 @@ def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
 
 
 def make_stream(world: World) -> tuple[Any, Any, str]:
-    writer, key = world.process(clock=wall_clock_ms), a_key("live")
+    writer, key = world.process(clock=CLOCK.now_ms), a_key("live")
     writer.create(key, content_type=TEXT)
     return writer, key, f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
 

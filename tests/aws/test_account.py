@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
-from tidemark.aws.account import Account, Credentials
+from tidemark.aws.http import Account, Credentials
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-1"}
 

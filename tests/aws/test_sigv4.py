@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSRequest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidemark.aws.account import AwsRequest, EnvironmentCredentials, Service
+from tidemark.aws.http import AwsRequest, EnvironmentCredentials, Service
 
 SIGNERS = {"dynamodb": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
@@ -114,7 +114,7 @@ def test_the_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) 
     """It takes four of the five HMACs of a signature."""
     service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: EnvironmentCredentials("a", "b", None))
     digests = mock.Mock(wraps=hmac.digest)
-    monkeypatch.setattr("tidemark.aws.account.hmac.digest", digests)
+    monkeypatch.setattr("tidemark.aws.http.hmac.digest", digests)
     morning = dt.datetime(2026, 1, 2, 0, 0, 1)  # noqa: DTZ001
     for at, expected in [(morning, 5), (morning.replace(hour=23), 6), (morning.replace(day=3), 11)]:
         signed_by_us(service, AwsRequest("GET", "/b/k", {}), at)

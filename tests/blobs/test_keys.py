@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.blobs import batch_blob_key, joined_key, objects_of, parts_of
-from tidemark.log.entries import Checksums
+from tidemark.log.records import Checksums
 
 ids = st.text("abcXYZ019_-", min_size=1, max_size=16)
 

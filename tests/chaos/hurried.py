@@ -16,7 +16,7 @@ import threading
 
 from tidemark import janitor, log, service
 from tidemark.local.emulators import end_with_parent
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 
 #: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
 TAILS_MS = 5_000

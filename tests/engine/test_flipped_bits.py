@@ -28,7 +28,7 @@ from tidemark.blobs import PUT_HEADERS
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.ops.store import embedded_stores, verify
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.blob_urls import BlobUrls

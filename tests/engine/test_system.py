@@ -17,9 +17,10 @@ from typing import cast
 import pytest
 
 from tests.support import BYTES, append_request, create_request
+from tidemark.aws.clock import CLOCK
 from tidemark.janitor.sweep import sweep
-from tidemark.log.entries import Pack
 from tidemark.log.pack_format import PackIndex
+from tidemark.log.records import Pack
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
@@ -31,7 +32,6 @@ from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
@@ -125,7 +125,7 @@ def test_what_was_not_handed_on_stays(tmp_path: Path, part: str, monkeypatch: py
 
 
 def test_a_damaged_stream_holds_up_no_other_ones_end(tmp_path: Path) -> None:
-    system, now_ms = a_system(tmp_path), wall_clock_ms()
+    system, now_ms = a_system(tmp_path), CLOCK.now_ms()
     for name in "abc":
         request = create_request(BYTES, expiry=Expiry(ttl_seconds=1))
         create(system.stores, StreamKey(PLAIN_BUCKET, name), request)

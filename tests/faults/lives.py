@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import BYTES, HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
+from tidemark.log.due import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, SoftDeleted, StreamNotFound

@@ -14,7 +14,7 @@ import pytest
 from tests.buckets import key_in_new_bucket, objects, publish
 from tests.support import Process, World, a_key
 from tidemark.blobs import log_prefix, snapshot_blob_key
-from tidemark.log.entries import Batch, Checksums
+from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_entry, encode_batch, log_pk, stream_key
 from tidemark.log.schema.batches import deflate, inflate
 from tidemark.log.tails import RecentBatches

@@ -19,9 +19,9 @@ from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, until
 from tidemark.aws.clients import s3_client
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
-from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.hub import Hub
 from tidemark.wake.wake import RETRY_SECONDS, Receiver, Wake
 
@@ -30,7 +30,7 @@ NO_CONNECTION = raises(EndpointConnectionError)
 
 @pytest.fixture
 def process(world: World) -> Process:
-    return world.process(clock=wall_clock_ms)
+    return world.process(clock=CLOCK.now_ms)
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.log import tails
 from tidemark.log.append import TailMoved
-from tidemark.log.entries import Batch
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_entry
 from tidemark.log.table import Table, Write
 from tidemark.protocol.errors import SequenceGap, StreamNotFound
@@ -115,13 +114,12 @@ def no_tombstone(table: Table, _last: Batch, _record: StreamRecord, writes: list
     table.transact(writes)
 
 
-def run_behind_the_post(self: Any) -> Any:
-    head, _ = service_append._remembered_or_read(self._stores, self._key)
-    combine._Combining(self._stores, head, self.parse(head.record)[0], self._append_id)._post()
-    return RUN(self)
+def step_behind_the_post(self: Any, known: Any, appends: Any) -> Any:
+    combine._Combining(self._stores, known.head, appends[0], self._append_id)._post()
+    return STEP(self, known, appends)
 
 
-RUN = service_append._Attempt.run
+STEP = service_append._Attempt.step
 ONE_INCARNATION = partial(Stores, new_id=lambda: "always-the-same")
 #: The scenario, and what takes the rule out.
 RULES: dict[str, tuple[Scenario, str, Any]] = {
@@ -141,8 +139,8 @@ RULES: dict[str, tuple[Scenario, str, Any]] = {
     ),
     "mail is decided before it is posted": (
         append_refused_for_a_gap_that_is_filled_later,
-        "service.append._Attempt.run",
-        run_behind_the_post,
+        "service.append._Attempt.step",
+        step_behind_the_post,
     ),
 }
 

@@ -13,9 +13,8 @@ import pytest
 
 from tests.authorization.ways import WAYS, Way, in_environment
 from tests.support import conflict, refusal
-from tidemark.aws.account import AwsRequest
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.aws.http import BlockingHttp
+from tidemark.aws.http import AwsRequest, BlockingHttp
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable

@@ -13,7 +13,7 @@ from tests.fuzz import events, published
 from tests.fuzz.subject import Subject
 from tests.support import World, make_world
 from tidemark.local.engines import LocalServices
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.log.tails import RecentBatches
 from tidemark.service.stores import connect
 from tidemark.settings import Settings

@@ -101,7 +101,7 @@ def test_every_route_finds_itself() -> None:
         path = route.path_format.format(**names, file="a.js")
         for method in route.methods or ():
             scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode()}
-            assert operations.operation(scope) is route, (method, path)
+            assert operations.find(scope).by_method[method] is route, (method, path)
 
 
 def test_request_headers_are_those_that_browsers_may_send() -> None:

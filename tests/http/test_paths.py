@@ -20,9 +20,9 @@ def find(path: str) -> tuple[str, dict[str, str]]:
     ("path", "endpoint", "names"),
     [
         ("/", "/", []),
-        ("/v1/stream/a%2Fb", "/v1/stream/{path}", []),
+        ("/v1/stream/a%2Fb", "/v1/stream/{path}", ["a%2Fb"]),  # as it was sent: `parse_stream` decodes it
         ("/v1/streams", "/v1/streams", []),
-        ("/v1/streams/a", "/v1/streams/{path}", []),
+        ("/v1/streams/a", "/v1/streams/{path}", ["a"]),
         ("/v1/console/a.js", "/v1/console/{file}", ["a.js"]),
         ("/tides", "/{bucket}", ["tides"]),
         ("/%74ides", "/{bucket}", ["tides"]),

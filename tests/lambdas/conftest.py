@@ -11,8 +11,8 @@ import pytest
 from tests.http.asgi import Door
 from tests.lambdas.functions import Functions
 from tests.support import World
+from tidemark.aws.clock import CLOCK
 from tidemark.http.backend import many_at_once
-from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
 
 _serial = itertools.count(1)
@@ -41,7 +41,7 @@ def door(world: World) -> Iterator[Door]:
     """The server's application, over the same table."""
     settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=0)
     with asyncio.Runner() as runner:
-        door = Door(world.process(clock=wall_clock_ms), many_at_once, runner, settings)
+        door = Door(world.process(clock=CLOCK.now_ms), many_at_once, runner, settings)
         yield door
         door.close()
 

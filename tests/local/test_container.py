@@ -32,11 +32,11 @@ from tests.ports import free_port
 from tests.support import TEXT, Process, World, a_key, make_world
 from tests.wake.live_process import Crowd
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping, until
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.stores import wall_clock_ms
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
@@ -103,7 +103,7 @@ def world(services: LocalServices) -> World:
 @pytest.fixture
 def stream(world: World) -> tuple[Process, StreamKey, str]:
     """Another process that writes, and the stream's key and path."""
-    writer, key = world.process(clock=wall_clock_ms), a_key("many")
+    writer, key = world.process(clock=CLOCK.now_ms), a_key("many")
     writer.create(key, content_type=TEXT)
     return writer, key, f"/v1/stream/{key.stream_id}"
 

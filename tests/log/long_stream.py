@@ -19,9 +19,8 @@ from tests.simulation.table import SimulatedTable
 from tests.support import JSON, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
-from tidemark.log.due import schedule
+from tidemark.log.due import Packing, schedule
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.pack_format import Packing
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import PACK_INDEX, log_pk
 from tidemark.log.tails import RecentBatches

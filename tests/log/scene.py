@@ -14,10 +14,9 @@ from tests.simulation.world import SimulatedWorld
 from tests.support import BYTES, HOUR_MS, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.log.entries import Entry, Pack
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
-from tidemark.log.records import StreamRecord
+from tidemark.log.due import KEEP_REPLACED_MS, Packing
+from tidemark.log.read import load_stream
+from tidemark.log.records import Entry, Pack, StreamRecord
 from tidemark.log.schema import decode_entry
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.messages import ContentType

@@ -14,7 +14,7 @@ from tests.buckets import insert_before_commit, new_bucket
 from tests.support import HOUR_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.log.buckets import list_buckets, list_records, load_bucket
-from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_stream
 from tidemark.log.records import EndMark, StreamRecord
 from tidemark.log.schema import bucket_key, decode_end_mark, stream_key
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound

@@ -20,7 +20,8 @@ from tests.support import (
     refusal,
 )
 from tidemark.janitor.sweep import sweep
-from tidemark.log.lifecycle import StreamChanged, bury, load_stream
+from tidemark.log.lifecycle import StreamChanged, bury
+from tidemark.log.read import load_stream
 from tidemark.protocol.create import MAX_GENERATIONS
 from tidemark.protocol.errors import (
     Conflict,

@@ -12,7 +12,7 @@ import pytest
 from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
+from tidemark.log.due import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append

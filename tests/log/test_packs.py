@@ -14,10 +14,10 @@ from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
 from tests.simulation.scheduler import Turns
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.entries import Batch, Checksums, Pack, Tombstone
-from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
+from tidemark.log.due import KEEP_REPLACED_MS, Packing
 from tidemark.log.packs import blocks_of
 from tidemark.log.read import read_page
+from tidemark.log.records import Batch, Checksums, Pack, Tombstone
 from tidemark.log.schema import encode_batch
 from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType

@@ -32,8 +32,7 @@ from tidemark.janitor.pack import remove_object
 from tidemark.janitor.sweep import sweep
 from tidemark.log import packs, tails
 from tidemark.log.chain import ChainWalk
-from tidemark.log.due import due_entries
-from tidemark.log.pack_format import KEEP_REPLACED_MS, Packing
+from tidemark.log.due import KEEP_REPLACED_MS, Packing, due_entries
 from tidemark.log.records import DueKind, StreamRecord
 from tidemark.log.schema import INCARNATION
 from tidemark.log.table import Condition, equals

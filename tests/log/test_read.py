@@ -7,8 +7,8 @@ import pytest
 from tests.support import BYTES, JSON, Process, World, a_key, before
 from tidemark.blobs import joined_key
 from tidemark.log.append import put_batch
-from tidemark.log.entries import Batch, Checksums
 from tidemark.log.read import load_last, read_page
+from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import log_pk
 from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StreamNotFound

@@ -12,8 +12,8 @@ from tests.log.scene import BREAKS, KEY, Scene, before_the_next, break_call, cou
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
+from tidemark.log.read import load_stream
 from tidemark.protocol.errors import (
     Conflict,
     Malformed,

@@ -13,16 +13,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemark.log import schema
-from tidemark.log.entries import Batch, Entry, Tombstone
 from tidemark.log.records import (
+    Batch,
     BucketRecord,
     Due,
     DueKind,
     EndMark,
+    Entry,
     Fork,
     Segment,
     Snapshot,
     StreamRecord,
+    Tombstone,
     Waiter,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS

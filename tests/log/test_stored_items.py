@@ -13,17 +13,19 @@ import pytest
 
 from tidemark.log import schema
 from tidemark.log.combining import Mail, Mailed
-from tidemark.log.entries import Batch, Pack, Tombstone
 from tidemark.log.pack_format import BlockEntry, PackIndex
 from tidemark.log.records import (
+    Batch,
     BucketRecord,
     Due,
     DueKind,
     EndMark,
     Fork,
+    Pack,
     Segment,
     Snapshot,
     StreamRecord,
+    Tombstone,
     Waiter,
 )
 from tidemark.protocol.append import Append

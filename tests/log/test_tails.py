@@ -11,9 +11,8 @@ from itertools import pairwise
 import pytest
 
 from tests.support import TEXT, World, a_key
-from tidemark.log.entries import Batch, Pack
 from tidemark.log.pack_format import PackWriter, decode_index
-from tidemark.log.records import Segment, Snapshot, StreamRecord
+from tidemark.log.records import Batch, Pack, Segment, Snapshot, StreamRecord
 from tidemark.log.tails import CAPACITY_BYTES, MAX_AGE_MS, RecentBatches, StreamHead, TailCache, held_bytes
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import NEVER

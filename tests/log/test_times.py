@@ -8,7 +8,7 @@ import pytest
 from tests.log.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.http.catalog import render_stats
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry

@@ -98,14 +98,14 @@ MUTATIONS = (
     ),
     mutation(
         "the checksum of a batch is not checked",
-        "log/entries.py",
+        "log/records.py",
         "return self.after is None or self.after == crc32(data, _head_crc(self.before, start))",
         "return True",
         "faults/test_damaged_bytes.py",
     ),
     mutation(
         "a batch need not follow the one before it",
-        "log/entries.py",
+        "log/records.py",
         "return self.before is None or earlier.after in {None, self.before}",
         "return True",
         "faults/test_damaged_bytes.py",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.support import HOUR_MS, World
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 
 #: Long enough to be stored deflated.
 _LONG = b"the tide comes in; " * 60

@@ -132,8 +132,9 @@ class Stream:
         if plan.writes:
             self.tail = plan.after
             self.items.update(plan.pushed_out)
-            self.stored += plan.data
-            self.lengths += plan.lengths
+            data, lengths, _ = plan.body()
+            self.stored += data
+            self.lengths += lengths
         return [answer_of(answer) for answer in plan.results]
 
 
@@ -143,7 +144,8 @@ def check_plan(plan: AppendPlan, group: list[Append]) -> None:
     accepted = [a for a in plan.results if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
     assert plan.writes == bool(accepted)
     assert plan.writes or plan.after == plan.before, "what is not written changes nothing"
-    assert plan.after.offset - plan.before.offset == len(plan.data) == sum(plan.lengths)
+    data, lengths, _ = plan.body()
+    assert plan.after.offset - plan.before.offset == len(data) == sum(lengths)
     carried = {state.producer_id for state in plan.after.producers}
     assert not carried & plan.pushed_out.keys(), "a producer's state is in one place"
     assert plan.after.overflowed or not plan.pushed_out
@@ -292,7 +294,7 @@ def test_an_append_gets_the_first_answer_that_applies(tail: Tail, append: Append
 def test_closing_without_a_body_by_a_producer_advances_it() -> None:
     plan = plan_appends(Tail(5), [Append(close=True, claim=Claim("p", 0, 0))], {})
     assert plan.after.producers == (ProducerState("p", 0, 0, 5),)
-    assert (plan.after.closed_by, plan.data, plan.writes) == (Claim("p", 0, 0), b"", True)
+    assert (plan.after.closed_by, plan.body()[0], plan.writes) == (Claim("p", 0, 0), b"", True)
 
 
 def test_only_a_producer_that_may_have_been_pushed_out_is_looked_up() -> None:

@@ -49,7 +49,7 @@ def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None
 
 @pytest.mark.parametrize(
     ("last", "received", "is_refused"),
-    [(None, "0", False), ("0", None, False), ("09", "1", False), ("1", "1", True), ("2", "10", True)],
+    [(None, "0", False), ("09", "1", False), ("1", "1", True), ("2", "10", True)],
 )
 def test_an_equal_or_smaller_stream_seq_is_refused(last: str, received: str, is_refused: bool) -> None:
     """Not as numbers: `10` comes before `2`. The message begins with the words that clients look for."""

@@ -35,7 +35,7 @@ from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, combining, small_limits
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.snapshots import begin_upload

@@ -28,8 +28,8 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
 from tidemark.log.combining import COMBINED_INLINE_BYTES, ChainEnd, Mail
+from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.pack_format import Packing
 from tidemark.log.schema import decode_mail
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
@@ -45,8 +45,8 @@ from tidemark.protocol.messages import Messages
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create
-from tidemark.service.decide import decide
 from tidemark.service.delete import delete
+from tidemark.service.load import decide
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 

@@ -18,10 +18,9 @@ from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
 from tidemark.log.append import TailMoved
-from tidemark.log.entries import Batch
 from tidemark.log.lifecycle import add_reference
 from tidemark.log.packs import commit_pack
-from tidemark.log.records import Fork, StreamRecord
+from tidemark.log.records import Batch, Fork, StreamRecord
 from tidemark.log.schema import decode_entry, encode_batch, log_pk
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append

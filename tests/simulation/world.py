@@ -21,8 +21,8 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log import combining as combining_rules
 from tidemark.log.combining import fits_mail
+from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.pack_format import Packing
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol import tail
 from tidemark.service import append, combine, create

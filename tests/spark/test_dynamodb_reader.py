@@ -15,7 +15,7 @@ import pytest
 from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of, values_of
 from tests.support import BYTES, JSON
 from tidemark.blobs import BlobStore, joined_key
-from tidemark.log.entries import Batch, Checksums, Tombstone
+from tidemark.log.records import Batch, Checksums, Tombstone
 from tidemark.log.schema import decode_entry, encode_batch, encode_lengths, encode_tombstone, log_pk
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import render_offset

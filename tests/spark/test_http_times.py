@@ -15,7 +15,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here, started, table_of
 from tests.support import BYTES, JSON, append_request
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.service.append import append
 from tidemark.service.retention import trim_below
 from tidemark.spark.http_client import HttpFault

@@ -11,7 +11,7 @@ import pytest
 from tests.spark.streams import Streams, plan_here, read_here, table_of
 from tests.support import BYTES, JSON
 from tidemark.janitor.sweep import sweep
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
 from tidemark.log.schema import encode_lengths
 from tidemark.protocol.errors import Damaged
 from tidemark.service.append import INLINE_BYTES

@@ -15,8 +15,8 @@ from tests.spark.streams import table_options
 from tests.support import BYTES, HOUR_MS, Process, World, before, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
+from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.pack_format import Packing
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format, log_pk
 from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.protocol.expiry import Expiry

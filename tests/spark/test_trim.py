@@ -13,7 +13,7 @@ from tests.spark.lakes import Lake
 from tests.spark.streams import Start, filled, key
 from tests.support import BYTES, HOUR_MS, JSON, World
 from tidemark.janitor.sweep import sweep
-from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_stream
 from tidemark.protocol.errors import RetentionGone
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket

@@ -26,9 +26,9 @@ from tests.programs import find, needs
 from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tidemark.aws.clock import CLOCK
 from tidemark.client import Stream
 from tidemark.service.delete import delete
-from tidemark.service.stores import wall_clock_ms
 
 NGINX = find("nginx")
 READERS = 200
@@ -159,7 +159,7 @@ def all_have(readers: list[Reader], data: bytes) -> bool:
 
 @pytest.fixture
 def writer(world: World) -> Process:
-    return world.process(clock=wall_clock_ms)
+    return world.process(clock=CLOCK.now_ms)
 
 
 @pytest.fixture(scope="module")

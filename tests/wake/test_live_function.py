@@ -18,9 +18,9 @@ from tests.authorization.tokens import SECRET, token
 from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import Crowd, Function, running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tidemark.aws.clock import CLOCK
 from tidemark.log.waiters import all_waiters, load_waiters
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.stores import wall_clock_ms
 
 READERS = 500
 #: Connection, request, application and all: what a machine must have for each reader that waits.
@@ -39,7 +39,7 @@ def patient(world: World) -> Iterator[Function]:
 
 @pytest.fixture
 def writer(world: World) -> Process:
-    return world.process(clock=wall_clock_ms)
+    return world.process(clock=CLOCK.now_ms)
 
 
 def make_stream(writer: Process) -> tuple[StreamKey, str]:
@@ -75,7 +75,7 @@ def test_a_long_poll_that_is_woken_is_whole(patient: Function, writer: Process) 
     record = writer.create(key, content_type=TEXT).head.record
 
     def append_once_it_waits() -> None:
-        until(lambda: load_waiters(writer.stores.table, record.incarnation, wall_clock_ms()))
+        until(lambda: load_waiters(writer.stores.table, record.incarnation, CLOCK.now_ms()))
         writer.append(key, b"woken", content_type=TEXT)
 
     late = threading.Thread(target=append_once_it_waits)

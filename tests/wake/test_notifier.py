@@ -13,16 +13,16 @@ import pytest
 
 from tests.support import World, before, table_of
 from tests.wake.support import ROOT, make_prefix, notifier_function, shared_sqs
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
 from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
-from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import StreamRegistry, Written
 from tidemark.wake.notifier import Notifier, WakeMessage, decode_message
 
-FAR_MS = wall_clock_ms() + 3_600_000
+FAR_MS = CLOCK.now_ms() + 3_600_000
 
 
 class Notified:
@@ -50,7 +50,7 @@ class Notified:
 
     def wait(self, incarnation: str, url: str | None = None, until_ms: int = FAR_MS) -> str:
         """Register a waiter at this stream; returns the URL of its queue."""
-        url = url or self.queues.create(wall_clock_ms())
+        url = url or self.queues.create(CLOCK.now_ms())
         put_waiter(self.table, Waiter(incarnation, url, until_ms))
         self.calls.clear()
         return url
@@ -123,7 +123,7 @@ def test_records_that_are_not_new_batches_send_no_message(notified: Notified) ->
 
 def test_every_process_that_waits_gets_a_message_and_none_that_has_lapsed(notified: Notified) -> None:
     """An append for which none waits, as most are, is one query."""
-    lapsed = notified.wait("late", until_ms=wall_clock_ms() - 1)
+    lapsed = notified.wait("late", until_ms=CLOCK.now_ms() - 1)
     assert notified(record("late")) == []
     assert notified.calls == ["Query"]
     current = [notified.wait("late") for _ in range(12)]
@@ -137,7 +137,7 @@ def test_every_process_that_waits_gets_a_message_and_none_that_has_lapsed(notifi
 def test_messages_to_a_queue_are_sent_ten_at_a_time(notified: Notified, streams: int) -> None:
     """One process waits at many streams, so its messages are sent in batches."""
     names = [f"shared-{streams}-{number}" for number in range(streams)]
-    url = notified.queues.create(wall_clock_ms())
+    url = notified.queues.create(CLOCK.now_ms())
     for name in names:
         notified.wait(name, url)
     assert notified(*map(record, names)) == []
@@ -152,7 +152,7 @@ def test_a_missing_queue_is_not_a_failure_and_its_waiter_is_removed(notified: No
     notified.queues.delete(gone)
     assert notified(record("left")) == []
     assert len(notified.received(living)) == 1
-    waiters = load_waiters(notified.table, "left", wall_clock_ms())
+    waiters = load_waiters(notified.table, "left", CLOCK.now_ms())
     assert [waiter.queue_url for waiter in waiters] == [living]
 
 

@@ -14,13 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.aws.account import Account, AwsRequest, Service
-from tidemark.aws.http import BlockingHttp, Http
+from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service
 from tidemark.aws.retry import (
     REQUEST_POLICY,
     Attempts,
     Breaker,
-    Exchange,
     Failure,
     NoAnswer,
     RetryPolicy,
@@ -122,15 +120,14 @@ class DynamoDB:
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
-        for attempts in Attempts(self.sleep, self.now, self.policy):
+        attempts = Attempts(self.sleep, self.now, self.policy)
+        while True:
             try:
-                with Exchange("DynamoDB", operation, self.breaker, self.now) as exchange:
-                    exchange.status, reply = self.send(operation, body)
-                return self.parse(operation, exchange.status, reply)
+                status, reply = self.breaker.exchange("DynamoDB", self.now, self.send, operation, body)
+                return self.parse(operation, status, reply)
             except Failure as failure:
                 if not attempts.go_on_after(failure):
                     raise _final(failure) from failure
-        raise AssertionError("the last attempt returns or raises")
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
         """Raises Fault for an error of DynamoDB, and NoAnswer for what is neither its result nor its error:
@@ -168,7 +165,8 @@ class DynamoDB:
     ) -> Iterator[dict[str, Any]]:
         """Each reply; the member `left_over` of it is what the next call asks for."""
         left: dict[str, Any] = {table: asked}
-        for attempts in Attempts(self.sleep, self.now, self.policy):
+        attempts = Attempts(self.sleep, self.now, self.policy)
+        while True:
             reply = self.call(operation, {"RequestItems": left})
             yield reply
             left = reply[left_over]

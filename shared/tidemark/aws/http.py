@@ -1,22 +1,180 @@
-"""Signed requests over pooled connections, for what every request does.
+"""Signed requests over pooled connections, for what every request does: region, credentials and endpoint as
+boto3 finds them, the signature, and the proof that a reply is whole.
 
 boto3's own client does the same at more than twice the CPU (`benchmarks/cpu.py`). `aws/clients.py` makes
-boto3's clients for what is called seldom.
+boto3's clients for what is called seldom. Lambda has region and credentials in its environment. botocore
+takes a cold start about 150 ms, so it is imported only where the environment does not say: profiles,
+container roles, refreshed credentials, regions with other domain names.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
+import os
+import re
+import time
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import urllib3
 
-from tidemark.aws.account import AwsRequest, Service
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.retry import NoAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRequest:
+    """`path` begins with a slash and is encoded as it is to be sent."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+class Credentials(Protocol):
+    @property
+    def access_key(self) -> str: ...
+
+    @property
+    def secret_key(self) -> str: ...
+
+    @property
+    def token(self) -> str | None:
+        """The session token; None for a user's own key."""
+
+
+class Service:
+    """`name` ("dynamodb" or "s3") in a region, at an endpoint. `credentials` returns those that are valid
+    at the time. Safe to share between threads."""
+
+    def __init__(self, name: str, region: str, endpoint: str, credentials: Callable[[], Credentials]) -> None:
+        self.name = name
+        self.region = region
+        self.endpoint = endpoint.rstrip("/")
+        self.now: Callable[[], float] = time.time
+        self._credentials = credentials
+        parts = urlsplit(self.endpoint)
+        is_default_port = parts.port in {None, {"http": 80, "https": 443}.get(parts.scheme)}
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        #: As HTTP clients send it: the port only where it is not the scheme's own.
+        self._host = f"{host}" if is_default_port else f"{host}:{parts.port}"
+        self._scope = f"{region}/{name}/aws4_request"
+        #: A day, a secret key, and the key derived from both.
+        self._derived: tuple[str, str, bytes] = ("", "", b"")
+
+    def sign(self, request: AwsRequest) -> dict[str, str]:
+        """All the headers to send, but for Host."""
+        credentials = self._credentials()
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
+        scope = f"{at[:8]}/{self._scope}"
+        payload_hash = sha256(request.body).hexdigest()
+        headers = request.headers | {"X-Amz-Date": at}
+        if credentials.token:
+            headers["X-Amz-Security-Token"] = credentials.token
+        if self.name == "s3":
+            headers["X-Amz-Content-SHA256"] = payload_hash
+        canonical = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
+        canonical["host"] = self._host
+        names = sorted(canonical)
+        lines = "".join(f"{name}:{canonical[name]}\n" for name in names)
+        signed_names = ";".join(names)
+        canonical_request = f"{request.method}\n{request.path}\n\n{lines}\n{signed_names}\n{payload_hash}"
+        to_sign = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{sha256(canonical_request.encode()).hexdigest()}"
+        key = self._signing_key(at[:8], credentials.secret_key)
+        headers["Authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
+            f"SignedHeaders={signed_names}, Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"
+        )
+        return headers
+
+    def _signing_key(self, day: str, secret_key: str) -> bytes:
+        """Derived once a day, and again for other credentials."""
+        derived_day, derived_secret, key = self._derived
+        if (derived_day, derived_secret) != (day, secret_key):
+            key = f"AWS4{secret_key}".encode()
+            for part in (day, *self._scope.split("/")):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._derived = (day, secret_key, key)
+        return key
+
+
+#: Regions by their names, and the domain of their services. Every other one is left to botocore.
+_DOMAINS: Final = (
+    (re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx|us-gov)-[a-z]+-\d+"), "amazonaws.com"),
+    (re.compile(r"cn-[a-z]+-\d+"), "amazonaws.com.cn"),
+)
+
+
+class EnvironmentCredentials(NamedTuple):
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | None:
+    """The credentials in the environment that do not expire while the process lives; None if there are
+    none."""
+    access_key = environment.get("AWS_ACCESS_KEY_ID")
+    secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key or environment.get("AWS_CREDENTIAL_EXPIRATION"):
+        return None
+    token = environment.get("AWS_SECURITY_TOKEN") or environment.get("AWS_SESSION_TOKEN")
+    return EnvironmentCredentials(access_key, secret_key, token or None)
+
+
+class Account:
+    """Region and credentials, looked up once for all services.
+
+    Raises RuntimeError if there are no credentials.
+    """
+
+    def __init__(self, region: str | None = None) -> None:
+        configured = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        self.region: str = configured or self._session.get_config_variable("region") or "us-east-1"
+        self._credentials: Callable[[], Credentials]
+        fixed = credentials_in(os.environ)
+        if fixed is not None:
+            self._credentials = lambda: fixed
+            return
+        found = self._session.get_credentials()
+        if found is None:
+            raise RuntimeError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
+        self._credentials = found.get_frozen_credentials
+
+    def dynamodb(self, endpoint: str | None = None) -> Service:
+        return self._service("dynamodb", endpoint)
+
+    def s3(self, endpoint: str | None = None) -> Service:
+        return self._service("s3", endpoint)
+
+    def endpoint(self, name: str) -> str:
+        """The endpoint of a service, by botocore's name for it."""
+        named = os.environ.get(f"AWS_ENDPOINT_URL_{name.upper()}") or os.environ.get("AWS_ENDPOINT_URL")
+        if named:
+            return named
+        for regions, domain in _DOMAINS:
+            if regions.fullmatch(self.region):
+                return f"https://{name}.{self.region}.{domain}"
+        endpoint: str = self._session.create_client(name, region_name=self.region).meta.endpoint_url
+        return endpoint
+
+    @cached_property
+    def _session(self) -> Any:
+        from botocore.session import get_session
+
+        return get_session()
+
+    def _service(self, name: str, endpoint: str | None) -> Service:
+        return Service(name, self.region, endpoint or self.endpoint(name), self._credentials)
+
 
 #: The checksum of a whole object. (That of an object made of parts covers the parts' checksums: "…-3".)
 _CRC32: Final = "x-amz-checksum-crc32"

@@ -1,15 +1,12 @@
 """One call to AWS: what can go wrong with it, and when it is sent again.
 
-    for attempts in Attempts(sleep, now):
+    attempts = Attempts(sleep, now)
+    while True:
         try:
-            with Exchange("DynamoDB", operation, breaker, now) as exchange:
-                exchange.status, reply = send(...)
-            return parse(reply)
+            return parse(*breaker.exchange("DynamoDB", now, send, operation, request))
         except Failure as failure:
             if not attempts.go_on_after(failure):
                 raise
-
-The loop pauses before each attempt but the first.
 
 This is not a library's: whether a call may be sent again depends on DynamoDB's codes inside cancelled
 transactions, and a pause must not block the event loop where the call runs on it.
@@ -20,10 +17,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Self
+from typing import Any, Final
 
 from tidemark.observability.metrics import PROCESS, RETRIES
 
@@ -54,8 +51,6 @@ class Breaker:
 
     def admit(self, now: float) -> bool:
         """Whether a call may be sent now. While the breaker is open only a probe may."""
-        if not self.is_open:
-            return True
         with self._lock:
             if self._probe_at is None:  # It was closed just now.
                 return True
@@ -84,6 +79,29 @@ class Breaker:
             is_silent = self._silent_tries >= SILENT_TRIES and now - self._silent_since >= SILENT_SECONDS
             if is_silent and self._probe_at is None:
                 self._probe_at = now + PROBE_SECONDS
+
+    def exchange(
+        self,
+        service: str,
+        now: Callable[[], float],
+        send: Callable[..., tuple[int, bytes]],
+        operation: str,
+        *request: Any,
+    ) -> tuple[int, bytes]:
+        """Send one request. The status and body of its reply, which is counted and timed as a storage call.
+        Raises NoAnswer, and Silent in place of sending while the breaker is open."""
+        sent, started, status = now(), time.perf_counter(), 0
+        if self.is_open and not self.admit(sent):
+            raise Silent("the service does not answer; not sent")
+        try:
+            status, body = send(operation, *request)
+        except NoAnswer:
+            self.silent(sent, now())
+            raise
+        finally:
+            PROCESS.called(service, operation, time.perf_counter() - started, status)
+        self.answered(now())
+        return status, body
 
 
 #: The breakers of this process, by service and endpoint: its clients share them.
@@ -154,49 +172,14 @@ class Attempts:
         self._failed = 0
         self._outcome_known = True
 
-    def __iter__(self) -> Iterator[Attempts]:
-        while True:
-            yield self
-            PROCESS.add(RETRIES)
-            self._sleep(self._policy.pause_seconds(self._failed))
-
     def go_on_after(self, failure: Failure) -> bool:
-        """Whether another attempt follows. If an earlier attempt had no reply, the failure does not tell the
-        outcome of the call."""
+        """Whether another attempt follows, now that it has paused. If an earlier attempt had no reply, the
+        failure does not tell the outcome of the call."""
         self._failed += 1
         self._outcome_known = failure.outcome_known = self._outcome_known and failure.outcome_known
-        return (
-            self._policy.retryable(failure)
-            and self._failed < self._policy.tries
-            and self._now() < self._give_up_at
-        )
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request and its reply: counted and timed as a storage call, and reported to the breaker.
-    The block sets `status` once it has a whole reply. Raises Silent in place of running the block
-    while the breaker is open."""
-
-    service: str
-    operation: str
-    breaker: Breaker
-    now: Callable[[], float]
-    status: int = 0
-    _sent: float = field(default=0.0, init=False)
-    _started: float = field(default=0.0, init=False)
-
-    def __enter__(self) -> Self:
-        self._sent = self.now()
-        if not self.breaker.admit(self._sent):
-            raise Silent("the service does not answer; not sent")
-        self._started = time.perf_counter()
-        return self
-
-    def __exit__(self, _type: object, failure: BaseException | None, _traceback: object) -> None:
-        seconds = time.perf_counter() - self._started
-        PROCESS.called(self.service, self.operation, seconds, self.status)
-        if failure is None:
-            self.breaker.answered(self.now())
-        elif isinstance(failure, NoAnswer):
-            self.breaker.silent(self._sent, self.now())
+        is_over = self._failed >= self._policy.tries or self._now() >= self._give_up_at
+        if is_over or not self._policy.retryable(failure):
+            return False
+        PROCESS.add(RETRIES)
+        self._sleep(self._policy.pause_seconds(self._failed))
+        return True

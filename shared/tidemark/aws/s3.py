@@ -10,9 +10,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.aws.account import Account, AwsRequest, Service
-from tidemark.aws.http import BlockingHttp, Http, crc32_header
-from tidemark.aws.retry import Attempts, Breaker, Exchange, Failure, NoAnswer, Silent, breaker_of
+from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service, crc32_header
+from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent, breaker_of
 from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
@@ -74,15 +73,15 @@ class Objects:
         self._call("PutObject", key, data)
 
     def _call(self, operation: str, key: str, body: bytes, size: int | None = None) -> bytes:
-        for attempts in Attempts(self.sleep, self.now):
+        attempts = Attempts(self.sleep, self.now)
+        while True:
             try:
-                with Exchange("S3", operation, self.breaker, self.now) as exchange:
-                    exchange.status, reply = self.send(operation, key, body)
-                if operation == "GetRange" and exchange.status in {200, 416}:
-                    raise WrongSize(f"{key} has no {body.decode()} (status {exchange.status})")
-                if exchange.status != (206 if operation == "GetRange" else 200):
+                status, reply = self.breaker.exchange("S3", self.now, self.send, operation, key, body)
+                if operation == "GetRange" and status in {200, 416}:
+                    raise WrongSize(f"{key} has no {body.decode()} (status {status})")
+                if status != (206 if operation == "GetRange" else 200):
                     code = _CODE.search(reply)
-                    raise Refusal(operation, exchange.status, code[1].decode() if code else "")
+                    raise Refusal(operation, status, code[1].decode() if code else "")
                 if size is not None and len(reply) != size:
                     raise WrongSize(f"{key} has {len(reply)} bytes in place of {size}")
             except Failure as failure:
@@ -90,7 +89,6 @@ class Objects:
                     raise storage_error(failure) from failure
             else:
                 return reply
-        raise AssertionError("the last attempt returns or raises")
 
 
 def storage_error(failure: Failure) -> Exception:

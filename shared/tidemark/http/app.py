@@ -19,9 +19,8 @@ from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import Traffic
 from tidemark.http.paths import Find, Operations, is_open
-from tidemark.http.streams import StreamRoute, stream_routes
+from tidemark.http.streams import stream_routes
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
-from tidemark.service.stores import Run
 
 if TYPE_CHECKING:
     from tidemark.http.api import Api
@@ -68,20 +67,18 @@ _log = logging.getLogger("tidemark")
 _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console")
 
 
-def create_app(
-    backend: Backend, *, with_metrics: bool = False, check_format: Callable[[], None] | None = None
-) -> Api:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`.
-    `check_format` is for a function: it is made before the first request."""
+def create_app(backend: Backend, *, with_metrics: bool = False) -> Api:
+    """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
     from tidemark.http.api import Api
 
     api = Api(backend, Traffic() if with_metrics else None)
-    api.around = lambda app: guarded(app, backend, api.operations.find, check_format)
+    api.around = lambda app: guarded(app, backend, api.operations.find)
     return api
 
 
-def create_data_path(backend: Backend, *, check_format: Callable[[], None] | None = None) -> ASGIApp:
-    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`)."""
+def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:
+    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`).
+    `check_format` is called before the first request."""
 
     @cache
     def load_api() -> Api:
@@ -89,50 +86,37 @@ def create_data_path(backend: Backend, *, check_format: Callable[[], None] | Non
 
         return Api(backend)
 
-    operations = Operations(stream_routes(), rest=lambda: load_api().operations)
+    operations = Operations(stream_routes(), rest=load_api)
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        operation = operations.operation(scope)
-        served = operation.handle if isinstance(operation, StreamRoute) else load_api()
-        await served(scope, receive, send)
+    async def serve_first(scope: Scope, receive: Receive, send: Send) -> None:
+        await _require_format(backend, check_format, scope["path"])
+        if backend.stores.may_use:
+            app.router.default = operations
+        await operations(scope, receive, send)
 
     app = Starlette(lifespan=backend.lifespan)
     app.router.redirect_slashes = False
-    app.router.default = serve
+    app.router.default = serve_first
     app.state.backend = backend
     error_handlers.install(app)
-    return guarded(app, backend, operations.find, check_format)
+    return guarded(app, backend, operations.find)
 
 
-class FormatChecked:
-    """ASGI middleware: nothing is served before `check` has said that this release may use the table. Not at
-    a function's start, which must not wait for a silent table."""
-
-    def __init__(self, app: ASGIApp, run: Run, check: Callable[[], None]) -> None:
-        self._app = app
-        self._run = run
-        self._check = check
-        self._is_checked = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._is_checked and scope["type"] == "http":
-            try:
-                await self._run(self._check)
-                self._is_checked = True
-            except ProtocolError as error:
-                is_too_old = isinstance(error, FormatTooNew)
-                if is_too_old:
-                    _log.critical("%s", error.message)
-                # A process that cannot ask yet serves what is not stored, and asks again next time.
-                if is_too_old or not scope["path"].startswith(_NOT_STORED):
-                    await error_handlers.error_response(Request(scope), error)(scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
+async def _require_format(backend: Backend, check: Callable[[], None], path: str) -> None:
+    """Nothing is served before `check` has said that this release may use the table. Not at a function's
+    start, which must not wait for a silent table. Raises FormatTooNew, and what storage raises."""
+    try:
+        await backend.run(check)
+    except ProtocolError as error:
+        is_too_old = isinstance(error, FormatTooNew)
+        if is_too_old:
+            _log.critical("%s", error.message)
+        # A process that cannot ask yet serves what is not stored, and asks again next time.
+        if is_too_old or not path.startswith(_NOT_STORED):
+            raise
 
 
-def guarded(
-    app: ASGIApp, backend: Backend, find: Find, check_format: Callable[[], None] | None
-) -> ResponseHeaders:
+def guarded(app: ASGIApp, backend: Backend, find: Find) -> ResponseHeaders:
     """The application behind the checks that the settings switch on. Without keys everybody may
     use it: a deployed function calls `check_not_open` first.
 
@@ -151,4 +135,4 @@ def guarded(
         app = BehindEdge(app, load, is_required=settings.edge_only)
     if backend.settings.requests_per_second:
         app = RateLimited(app, TokenBucket(backend.settings.requests_per_second))
-    return ResponseHeaders(FormatChecked(app, backend.run, check_format) if check_format else app)
+    return ResponseHeaders(app)

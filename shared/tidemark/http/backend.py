@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -32,14 +33,7 @@ _P = ParamSpec("_P")
 
 
 #: Seconds that the request under way has waited for storage so far.
-_spent: Final[ContextVar[list[float] | None]] = ContextVar("spent", default=None)
-
-
-def begin_storage_time() -> list[float]:
-    """For the request that is under way: the calls that it awaits add their time."""
-    spent = [0.0]
-    _spent.set(spent)
-    return spent
+STORAGE_SECONDS: Final[ContextVar[list[float] | None]] = ContextVar("storage_seconds", default=None)
 
 
 def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -50,7 +44,7 @@ def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         try:
             return await call(*arguments)
         finally:
-            spent = _spent.get()
+            spent = STORAGE_SECONDS.get()
             if spent is not None:
                 spent[0] += perf_counter() - started
 
@@ -121,13 +115,12 @@ class CommitAppend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`call` makes one call on `stores`, `run` any. `poll` is the same for readers that wait, on stores of
-    its own: readers that want the same at once share one call."""
+    """`call` makes one call on `stores`, `run` any. `poll` is the same for readers that wait: those that want
+    the same at once share one call."""
 
     stores: Stores
     settings: Settings
     run: Run
-    poll_stores: Stores
     poll: Poll
     append: CommitAppend
     wake: Wake
@@ -140,7 +133,7 @@ class Backend:
         self, operation: Callable[Concatenate[Stores, _P], _T], /, *args: _P.args, **names: _P.kwargs
     ) -> Awaitable[_T]:
         """One operation of `service/`, on the stores."""
-        return self.run(lambda: operation(self.stores, *args, **names))
+        return self.run(partial(operation, self.stores, *args, **names))
 
     @property
     def hub(self) -> Hub:
@@ -182,7 +175,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
         return outcome
 
     wake = wake or make_wake(stores, settings)
-    return Backend(stores, settings, timed(call_directly), stores, poll_directly, timed(append_alone), wake)
+    return Backend(stores, settings, timed(call_directly), poll_directly, timed(append_alone), wake)
 
 
 def in_turns(
@@ -194,7 +187,7 @@ def in_turns(
 
     group_commit = GroupCommit(stores, run, committed=lambda _: None)
     poll = SingleFlight(run).share
-    return Backend(stores, settings, timed(run), stores, poll, timed(group_commit.append), wake, probe)
+    return Backend(stores, settings, timed(run), poll, timed(group_commit.append), wake, probe)
 
 
 def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
@@ -210,4 +203,4 @@ def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -
     wake = wake or make_wake(stores, settings)
     group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.wake)
     poll = SingleFlight(on_a_thread).share
-    return Backend(stores, settings, timed(on_a_thread), stores, poll, timed(group_commit.append), wake)
+    return Backend(stores, settings, timed(on_a_thread), poll, timed(group_commit.append), wake)

@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.backend import begin_storage_time
+from tidemark.http.backend import STORAGE_SECONDS
 from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
@@ -90,7 +90,8 @@ class ResponseHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method, started, spent = scope["method"], perf_counter(), begin_storage_time()
+        method, started, spent = scope["method"], perf_counter(), [0.0]
+        STORAGE_SECONDS.set(spent)
         is_no_page = method in _WRITING and not any(name == b"origin" for name, _ in scope["headers"])
 
         async def send_with_headers(message: Message) -> None:

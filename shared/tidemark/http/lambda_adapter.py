@@ -110,4 +110,4 @@ def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
     settings.authorization.check_not_open()
     stores = connect(settings)
     check = partial(stores.check_format, raises=writes)
-    return create_data_path(one_at_a_time(stores, settings), check_format=check)
+    return create_data_path(one_at_a_time(stores, settings), check)

@@ -130,12 +130,12 @@ class Follower:
         due_ms = renew_waiting_at_ms(seen.record.expiry, seen.record.used_ms)
         if due_ms is not None and backend.stores.clock_ms() >= due_ms:
             # One renewal for all readers, whatever they read next.
-            renew = partial(renew_while_waiting, backend.poll_stores, seen.record)
+            renew = partial(renew_while_waiting, backend.stores, seen.record)
             renewed = await backend.poll(("renew", seen.record.incarnation), renew)
             seen = replace(seen, record=renewed)
         name = (seen.record.incarnation, seen.page.start, self._at_tail, self._small)
         wake = backend.wake if self._at_tail else None
-        call = partial(poll, backend.poll_stores, wake, seen, small=self._small)
+        call = partial(poll, backend.stores, wake, seen, small=self._small)
         reading, poll_seconds = await backend.poll(name, call)
         self._poll_at = time.monotonic() + poll_seconds
         return self._follow(reading)
@@ -151,8 +151,8 @@ def _without_bytes(reading: Reading) -> Reading:
     """The place behind a page, without its bytes: a reader may wait there for long. The page's batches
     have renewed a sliding expiry."""
     record, page = reading.record, reading.page
-    if record.expiry.ttl_seconds is not None and page.last is not None:
-        record = replace(record, touched_ms=max(record.touched_ms, page.last.time_ms))
+    if record.expiry.ttl_seconds is not None:
+        record = replace(record, touched_ms=max(record.touched_ms, page.written_ms))
     return Reading(record, Page(page.end, (), up_to_date=True))
 
 

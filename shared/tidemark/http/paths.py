@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from re import Pattern
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -133,17 +133,27 @@ _FOUND: Final = "tidemark.endpoint"
 _ALIAS_OF_SUBSCRIPTIONS: Final = SUBSCRIPTION_ROOTS[1]
 
 
-class Operations:
-    """The operations of an application. Used for each request, and before it by authorization. `rest` loads
-    those of the paths that are not among these."""
+class Rest(Protocol):
+    """Another application, which is loaded when it is first needed."""
 
-    def __init__(self, operations: Iterable[Operation], rest: Callable[[], Operations] | None = None) -> None:
+    @property
+    def operations(self) -> Operations: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class Operations:
+    """The operations of an application, and the application that serves them. Used for each request, and
+    before it by authorization. `rest` loads the application of the paths that are not among these."""
+
+    def __init__(self, operations: Iterable[Operation], rest: Callable[[], Rest] | None = None) -> None:
         self._rest = rest
         endpoints: dict[str, Endpoint] = {}
         for each in operations:
             endpoints.setdefault(
                 each.path_format, Endpoint(each.path_format, each.path_regex, each.param_convertors)
             ).add(each)
+        self._own = frozenset(endpoints.values())
         self._plain = {root: endpoints.pop(root + "{path}") for root in STREAM_ROOTS}
         self._fixed = {path: each for path, each in endpoints.items() if not each.convertors}
         self._named = [each for each in endpoints.values() if each.convertors]
@@ -156,7 +166,7 @@ class Operations:
         if found is None or found[0] != scope["path"]:
             endpoint = self._look_up(scope)
             if endpoint is None and self._rest is not None:
-                return self._rest().find(scope)
+                return self._rest().operations.find(scope)
             if endpoint is None:
                 raise_not_found(scope)
             found = scope[_FOUND] = scope["path"], endpoint
@@ -166,7 +176,7 @@ class Operations:
         path, encoded = request_path(scope)
         for root, endpoint in self._plain.items():
             if path.startswith(root) and not path.startswith(SUBSCRIPTION_ROOTS):
-                scope["path_params"] = {}  # `parse_stream` decodes the name.
+                scope["path_params"] = {"path": path.removeprefix(root)}  # `parse_stream` decodes the name.
                 return endpoint
         # These have no names: whatever was encoded in them is the same path.
         if (fixed := self._fixed.get(scope["path"])) is not None:
@@ -181,17 +191,23 @@ class Operations:
                 return endpoint
         return None
 
-    def operation(self, scope: Scope) -> Operation:
-        """Raises as `find` and `check_query`, and HTTPException where the path has no such method."""
-        check_query(scope.get("query_string", b""))
-        method = scope["method"]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises as `find`, and HTTPException where the path has no such method."""
+        method, query = scope["method"], scope.get("query_string", b"")
+        # A cache in front tells requests apart by the names as they were sent: the answer to `%6fffset=…`
+        # would be kept for requests without an offset.
+        if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
+            raise Malformed("Names of query parameters must not be percent-encoded")
         if method == "OPTIONS":
             raise HTTPException(405)  # A preflight: the path does not matter.
         endpoint = self.find(scope)
         found = endpoint.by_method.get(method)
         if found is None:
             raise_not_allowed(endpoint, scope)
-        return found
+        if endpoint in self._own or self._rest is None:
+            await found.handle(scope, receive, send)
+        else:
+            await self._rest()(scope, receive, send)
 
 
 def raise_not_found(scope: Scope) -> NoReturn:
@@ -218,13 +234,6 @@ def raise_not_allowed(endpoint: Endpoint, scope: Scope) -> NoReturn:
         bucket = parse_bucket_id(names["bucket"])
         hint = f"a stream's path is {STREAM_ROOT}{bucket} or /{bucket}/{{stream id}}"
     raise HTTPException(405, hint, {"Allow": ", ".join(endpoint.by_method)})
-
-
-def check_query(query: bytes) -> None:
-    """A cache in front tells requests apart by the names as they were sent: the answer to `%6fffset=…` would
-    be kept for requests without an offset. Raises Malformed."""
-    if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
-        raise Malformed("Names of query parameters must not be percent-encoded")
 
 
 #: Paths that reveal nothing about streams: not even the origin secret is needed.

@@ -92,8 +92,8 @@ def parse_stream(request: Request) -> StreamKey:
     if "bucket" in request.scope["path_params"]:
         key = stream_of(request)
     else:
-        path, encoded = request_path(request.scope)
-        key = parse_plain_path(plain_name(path) or "", encoded=encoded)
+        _, encoded = request_path(request.scope)
+        key = parse_plain_path(request.scope["path_params"]["path"], encoded=encoded)
     request.scope[STREAM] = key
     return key
 

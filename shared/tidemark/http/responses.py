@@ -121,20 +121,9 @@ def _head_headers(head: StreamHead) -> dict[str, str]:
 
 def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
-    page = reading.page
-    from_now = request.read_from == NOW
-    incarnation = reading.record.incarnation
-    headers = _reading_headers(request, reading)
-    headers["Cache-Control"] = decide_cache_control(
-        has_data=page.has_data,
-        closed=page.closed,
-        from_now=from_now,
-        is_bound=is_of(request.cursor, incarnation),
-        life_ms=_life_ms(reading, now_ms),
-    )
-    if not page.closed:
-        headers["Stream-Cursor"] = str(decide_catch_up_cursor(request.cursor, incarnation))
-    if not from_now:
+    cursor = decide_catch_up_cursor(request.cursor, reading.record.incarnation)
+    headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
+    if request.read_from != NOW:
         headers["ETag"] = _etag(reading)
         if etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -143,33 +132,36 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A long-poll's response (§5.7): 200 with data, 204 without."""
-    page, incarnation = reading.page, reading.record.incarnation
-    from_now = request.read_from == NOW
-    headers = _reading_headers(request, reading)
-    if not page.closed:
-        headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms, incarnation))
-    headers["Cache-Control"] = decide_cache_control(
-        has_data=page.has_data,
-        closed=False,
-        from_now=from_now,
-        is_bound=is_of(request.cursor, incarnation),
-        life_ms=_life_ms(reading, now_ms),
-    )
-    if not page.has_data:
+    cursor = decide_cursor(request.cursor, now_ms, reading.record.incarnation)
+    headers = _reading_headers(request, reading, now_ms, cursor, closed=False)
+    if not reading.page.has_data:
         return Response(status_code=204, headers=headers)
-    if not from_now:
+    if request.read_from != NOW:
         headers["ETag"] = _etag(reading)
     return Response(render_body(reading.record.content_type, reading.data), headers=headers)
 
 
-def _reading_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
-    page = reading.page
-    headers = data_headers(reading.record.content_type) | _beginning(request, reading.record)
+def _reading_headers(
+    request: ReadRequest, reading: Reading, now_ms: int, cursor: int, *, closed: bool
+) -> dict[str, str]:
+    """`closed`: that nothing follows is final, and may be kept by a cache, data or not."""
+    record, page = reading.record, reading.page
+    headers = data_headers(record.content_type) | _beginning(request, record)
     headers["Stream-Next-Offset"] = render_offset(page.end)
     if page.closed:
         headers["Stream-Closed"] = "true"
+    else:
+        headers["Stream-Cursor"] = str(cursor)
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
+    ends_ms = deadline_ms(record.expiry, max(record.used_ms, page.written_ms))
+    headers["Cache-Control"] = decide_cache_control(
+        has_data=page.has_data,
+        closed=closed,
+        from_now=request.read_from == NOW,
+        is_bound=is_of(request.cursor, record.incarnation),
+        life_ms=None if ends_ms is None else max(0, ends_ms - now_ms),
+    )
     return headers
 
 
@@ -178,13 +170,6 @@ def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
     if request.read_from != EARLIEST or not record.retained:
         return {}
     return {"Stream-Retained-Offset": render_offset(record.retained)}
-
-
-def _life_ms(reading: Reading, now_ms: int) -> int | None:
-    """How long the stream lives at least; None if it does not end by itself."""
-    record, last = reading.record, reading.page.last
-    ends_ms = deadline_ms(record.expiry, max(record.used_ms, last.time_ms if last else 0))
-    return None if ends_ms is None else max(0, ends_ms - now_ms)
 
 
 def _etag(reading: Reading) -> str:

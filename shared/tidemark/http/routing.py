@@ -107,4 +107,4 @@ class Dispatch(APIRouter):
         if scope["type"] != "http":
             await super().app(scope, receive, send)
             return
-        await self.operations.operation(scope).handle(scope, receive, send)
+        await self.operations(scope, receive, send)

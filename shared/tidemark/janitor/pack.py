@@ -24,12 +24,10 @@ from typing import Final
 from tidemark.blobs import batch_blob_key
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
-from tidemark.log.entries import Batch, Entry, Pack
-from tidemark.log.lifecycle import load_stream
 from tidemark.log.pack_format import CorruptPack, PackIndex, PackWriter, decode_index
 from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
-from tidemark.log.read import load_last
-from tidemark.log.records import Due, DueKind, StreamRecord
+from tidemark.log.read import load_last, load_stream
+from tidemark.log.records import Batch, Due, DueKind, Entry, Pack, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
 from tidemark.observability.metrics import (

@@ -16,10 +16,9 @@ from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
 from tidemark.janitor.pack import pack, remove_object, remove_replaced
 from tidemark.log.append import TailMoved
 from tidemark.log.due import claim, due_entries, schedule, settle
-from tidemark.log.entries import Batch
-from tidemark.log.lifecycle import StreamChanged, load_stream, next_look_ms
-from tidemark.log.read import load_last
-from tidemark.log.records import Due, DueKind
+from tidemark.log.lifecycle import StreamChanged, next_look_ms
+from tidemark.log.read import load_last, load_stream
+from tidemark.log.records import Batch, Due, DueKind
 from tidemark.log.retention import batches_below
 from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
 from tidemark.log.table import MAX_DELETES, Table

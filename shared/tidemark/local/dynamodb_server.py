@@ -18,6 +18,7 @@ from zlib import crc32
 
 import orjson
 
+from tidemark.aws.clock import CLOCK
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
@@ -28,7 +29,6 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.http_server import loop_factory, serve
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
-from tidemark.service.stores import wall_clock_ms
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _TARGET: Final = b"x-amz-target"
@@ -110,7 +110,7 @@ class DynamoDBServer:
             record = self._record(event, key)
             database.then(lambda: self._changed(name, record))
 
-        return DynamoDBProtocol(EmbeddedTable(database, written), wall_clock_ms)
+        return DynamoDBProtocol(EmbeddedTable(database, written), CLOCK.now_ms)
 
     def _record(self, event: str, key: Key) -> dict[str, Any]:
         """As a trigger has it from DynamoDB, of a stream with KEYS_ONLY."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tidemark.log.entries import Batch, Entry, Tombstone
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, Entry, StreamRecord, Tombstone
 from tidemark.log.schema import (
     EPOCH,
     SEQUENCE,

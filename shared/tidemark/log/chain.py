@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tidemark.log.entries import Batch
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import just_behind, log_pk
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail

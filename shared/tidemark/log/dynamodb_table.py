@@ -97,7 +97,8 @@ class DynamoDBTable:
             "KeyConditionExpression": f"{PK} = :pk AND {SK} BETWEEN :low AND :high",
             "ExpressionAttributeValues": values,
         }
-        arguments |= _projection(attributes)
+        if attributes:
+            arguments |= _projection(attributes)
         if limit is not None:
             arguments["Limit"] = limit
         reply = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)

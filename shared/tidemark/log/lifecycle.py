@@ -15,8 +15,7 @@ from zlib import crc32
 from tidemark.log.append import TailMoved, check_landed
 from tidemark.log.buckets import check_counted, count_streams
 from tidemark.log.due import settle_for_good
-from tidemark.log.entries import Batch, Tombstone
-from tidemark.log.records import Due, DueKind, EndMark, Fork, Snapshot, StreamRecord
+from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord, Tombstone
 from tidemark.log.schema import (
     DELETED_MS,
     INCARNATION,
@@ -54,7 +53,6 @@ from tidemark.log.table import (
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
 _NONE_LEFT: Final = AnyOf(Missing(REFERENCES), equals(REFERENCES, 0))
@@ -160,11 +158,6 @@ class Creation:
     record: StreamRecord
     first: Batch | None = None
     orphan: Due | None = None
-
-
-def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
-    item = table.get(stream_key(key))
-    return None if item is None or is_end_mark(item) else decode_stream(item)
 
 
 def create_stream(table: Table, creation: Creation) -> None:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from tidemark.log.combining import MAX_APPENDS, Mail
-from tidemark.log.entries import Batch, Entry
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, Entry, StreamRecord
 from tidemark.log.schema import (
     FIRST_MAIL,
     batch_key,

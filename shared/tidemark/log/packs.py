@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from tidemark.log.entries import Batch, Checksums, Pack, UnreadBlock
 from tidemark.log.lifecycle import is_live, retains_from
 from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
-from tidemark.log.records import Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Checksums, Due, DueKind, Pack, StreamRecord, UnreadBlock
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
@@ -58,9 +57,6 @@ def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: Each) -> list[
     """Read the bytes of every block; batches stay as they are. The blocks of a pack are one range,
     and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
     index, and the exceptions of `fetch`."""
-    batches = [piece for piece in pieces if isinstance(piece, Batch)]
-    if len(batches) == len(pieces):
-        return batches
 
     def fill_run(run: Sequence[Piece]) -> list[Batch]:
         blocks = [piece for piece in run if isinstance(piece, UnreadBlock)]
@@ -117,9 +113,7 @@ class PackRefused(Exception):
 
 
 def cut_front(batch: Batch, begin: int) -> Batch:
-    """The batch without the appends that end by `begin`, where one of them does end."""
-    if batch.start >= begin:
-        return batch
+    """The batch without the appends that end by `begin`, which lies in it, where one of them does end."""
     skip = begin - batch.start
     messages = bisect_left(list(accumulate(batch.lengths)), skip) + 1
     left = [end - messages for end in accumulate(batch.appends) if end > messages]

@@ -8,19 +8,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
-from tidemark.log.entries import Batch, Entry, Pack, Tombstone, UnreadBlock
 from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
-from tidemark.log.records import StreamRecord
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, STATE_ATTRIBUTES, decode_entry
+from tidemark.log.records import Batch, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
+from tidemark.log.schema import (
+    BOUNDARY_ATTRIBUTES,
+    STATE_ATTRIBUTES,
+    decode_entry,
+    decode_stream,
+    is_end_mark,
+    stream_key,
+)
 from tidemark.log.table import Table
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
+
+
+def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
+    item = table.get(stream_key(key))
+    return None if item is None or is_end_mark(item) else decode_stream(item)
 
 
 def load_batch_at(
@@ -90,8 +103,9 @@ class Page:
         return self.batches[-1].end if self.batches else self.start
 
     @property
-    def last(self) -> Batch | None:
-        return self.batches[-1] if self.batches else None
+    def written_ms(self) -> int:
+        """The time of its last batch; 0 for an empty page."""
+        return self.batches[-1].time_ms if self.batches else 0
 
     @property
     def crc(self) -> int | None:
@@ -238,7 +252,8 @@ def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None)
     for batch, (_, span, begin) in zip(fill([part.piece for part in parts]), parts, strict=True):
         if ahead is not None:
             ahead.keep(span.incarnation, batch)
-        batches.append(cut_batch(cut_front(batch, begin), span.end))
+        wanted = cut_front(batch, begin) if batch.start < begin else batch
+        batches.append(wanted if span.end is None else cut_batch(wanted, span.end))
     return batches
 
 
@@ -281,7 +296,7 @@ def _cut_page(
     skip = max(0, start - batches[0].start)
     if skip and record.content_type.is_json and skip not in accumulate(batches[0].lengths):
         raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
-    fitting = max(1, bisect_right(batches, start + limit_bytes, key=lambda batch: batch.end))
+    fitting = max(1, bisect_right(batches, start + limit_bytes, key=attrgetter("end")))
     if fitting < len(batches):
         return Page(start, tuple(batches[:fitting]), up_to_date=False, skip=skip)
     return Page(start, tuple(batches), reached_tail, reached_tail and batches[-1].after.closed, skip)

@@ -1,5 +1,5 @@
-"""What a process remembers of logs: tails, so that a warm append writes without reading first, and recent
-batches.
+"""What a process remembers of logs: tails, so that a warm append writes without reading first, recent
+batches, and where it has met other writers, which says how an append begins and how often it looks.
 
 A batch never changes, so what was read or written once need not be read again; whether its stream still
 exists is read every time.
@@ -11,13 +11,12 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
 from tidemark.log.combining import ChainEnd, Mailed
-from tidemark.log.entries import Batch, Pack
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, Pack, StreamRecord
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -40,7 +39,7 @@ class StreamHead:
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
     that batch begins, None if there is none or it is not known; `mailed` are the appends in it that were
-    combined. `crc` is the chain's CRC-32 behind that batch (`log/entries.py: Checksums`).
+    combined. `crc` is the chain's CRC-32 behind that batch (`log/records.py: Checksums`).
     """
 
     record: StreamRecord
@@ -191,11 +190,10 @@ class RecentBatches:
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
         """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []
-        position = start
-        with self._lock:
-            while position - start <= limit_bytes and (batch := self._batch(incarnation, position)):
-                chain.append(batch)
-                position = batch.end
+        for entry in self.chain_with_pack(incarnation, start, limit_bytes):
+            if not isinstance(entry, Batch):
+                break
+            chain.append(entry)
         return chain
 
     def chain_with_pack(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch | Pack]:
@@ -205,21 +203,87 @@ class RecentBatches:
         position = start
         with self._lock:
             while position - start <= limit_bytes:
-                entry = self._batch(incarnation, position) or self._pack(incarnation, position)
-                if entry is None:
+                place = incarnation, position
+                entry: Batch | Pack | None = self._batches.get(place)
+                if entry is not None:
+                    self._batches.move_to_end(place)
+                elif (entry := self._pack(incarnation, position)) is None:
                     break
                 chain.append(entry)
                 position = entry.end
         return chain
-
-    def _batch(self, incarnation: str, position: int) -> Batch | None:
-        batch = self._batches.get((incarnation, position))
-        if batch is not None:
-            self._batches.move_to_end((incarnation, position))
-        return batch
 
     def _pack(self, incarnation: str, position: int) -> Pack | None:
         pack, found_ms = self._packs.get(incarnation, (None, 0))
         if pack is None or not pack.start <= position < pack.end:
             return None
         return pack if self._clock_ms() - found_ms <= MAX_AGE_MS else None
+
+
+#: How long after a lost race, or a batch of several writers, others are expected.
+CROWDED_MS: Final = 1_000
+#: How long after its time a batch of several writers says so to a process whose clock may be 2 s ahead of its
+#: writer's (`aws/clock.py` corrects what is further off).
+CROWDED_APART_MS: Final = CROWDED_MS + 2_000
+#: How long after a lost race other processes are expected to write now and then to the same streams.
+SHARED_MS: Final = 60_000
+#: A tail of a stream that others write to is read again when it is so old: a lost put costs more than a read.
+STALE_MS: Final = 50
+#: So many appends in a batch say that writers combine.
+CROWD: Final = 2
+_KEPT: Final = 0.9
+#: Where so many were met, who has just won alone combines as well: it would win again and again, before the
+#: others have put a batch together.
+SEVERAL: Final = 4
+#: Streams that a process remembers; the one that it has met others on first leaves first.
+_MOST_STREAMS: Final = 256
+#: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
+THROTTLED_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class Meeting:
+    """How many writers a process has met lately on a stream, when it last lost a race to them or shared a
+    batch with them, and when storage last throttled it there."""
+
+    size: float = 0.0
+    lost_ms: int = 0
+    throttled_ms: int = 0
+
+    def was_throttled_in(self, last_ms: int, now_ms: int) -> bool:
+        return now_ms - self.throttled_ms < last_ms
+
+    def was_in(self, last_ms: int, now_ms: int) -> bool:
+        return now_ms - self.lost_ms < last_ms
+
+
+@dataclass(slots=True)
+class Crowd:
+    """`sender` names the process. Streams are named by their incarnations."""
+
+    sender: str = ""
+    _met: dict[str, Meeting] = field(default_factory=dict)
+
+    def on(self, incarnation: str) -> Meeting:
+        return self._met.get(incarnation) or Meeting()
+
+    def lose(self, incarnation: str, now_ms: int) -> None:
+        self._met.setdefault(incarnation, Meeting()).lost_ms = now_ms
+        while len(self._met) > _MOST_STREAMS:
+            self._met.pop(next(iter(self._met)), None)
+
+    def throttle(self, incarnation: str, now_ms: int) -> None:
+        self.lose(incarnation, now_ms)
+        self._met[incarnation].throttled_ms = now_ms
+
+    def flow(self, incarnation: str) -> None:
+        """An append has met no throttling."""
+        if (meeting := self._met.get(incarnation)) is not None:
+            meeting.throttled_ms = 0
+
+    def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
+        """In a batch of so many."""
+        if writers >= CROWD:
+            self.lose(incarnation, now_ms)
+        if (meeting := self._met.get(incarnation)) is not None:
+            meeting.size = max(writers, meeting.size * _KEPT)

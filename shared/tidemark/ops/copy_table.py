@@ -29,9 +29,9 @@ from typing import IO, Any, Final
 
 import orjson
 
-from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.http import Account
 from tidemark.aws.retry import Failure, patient_policy
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, decode_format
 from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tidemark.aws.account import Account
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.http import Account
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable

@@ -17,10 +17,8 @@ from tidemark.engine.rows import RowFault, checked_rows
 from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
 from tidemark.log.buckets import list_buckets, pages_of_records
-from tidemark.log.entries import Batch
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last, read_page
-from tidemark.log.records import StreamRecord
+from tidemark.log.read import load_last, load_stream, read_page
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import is_end_mark, log_pk, stream_of
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -144,7 +142,8 @@ def _check_log(stores: Stores, record: StreamRecord) -> Faults:
             if last is not None and page.batches and not _follows(page.batches[0], last):
                 yield f" at {start}: this batch was written behind another one than the one before it"
                 return
-            last, start, at_tail = page.last or last, page.end, page.up_to_date
+            last = page.batches[-1] if page.batches else last
+            start, at_tail = page.end, page.up_to_date
     except ProtocolError as fault:
         if not isinstance(fault.__cause__, RowFault):
             yield f" at {start}: {_reason(fault)}"

@@ -70,18 +70,11 @@ class AppendPlan:
     def size(self) -> int:
         return self.after.offset - self.before.offset
 
-    @property
-    def data(self) -> bytes:
-        return b"".join(messages.data for messages in self.accepted)
-
-    @property
-    def appends(self) -> tuple[int, ...]:
-        """How many messages each append brought: where one ends and the next begins."""
-        return tuple(len(messages.lengths) for messages in self.accepted if messages.lengths)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(length for messages in self.accepted for length in messages.lengths)
+    def body(self) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
+        """The bytes of the batch, the length of each message, and how many messages each append brought."""
+        data = b"".join([messages.data for messages in self.accepted])
+        lengths = tuple([length for messages in self.accepted for length in messages.lengths])
+        return data, lengths, tuple([len(each.lengths) for each in self.accepted if each.lengths])
 
 
 def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
@@ -129,7 +122,8 @@ def _decide_append(
             return _duplicate(tail, append, state)
     if append.if_match is not None:
         append.if_match.check(append.incarnation, tail.offset, closed=tail.closed)
-    check_stream_seq(tail.stream_seq, append.stream_seq)
+    if append.stream_seq is not None:
+        check_stream_seq(tail.stream_seq, append.stream_seq)
     is_back = state is not None and claim is not None and tail.producer(claim.producer_id) is None
     return _accept(plan, append, is_back=is_back)
 

@@ -16,8 +16,9 @@ from typing import Final
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.header_values import parse_integer
 
-#: One recorded renewal per this share of the window.
+#: The most renewals that are recorded in one window, and how far apart they are, for each second of it.
 RENEWALS_PER_WINDOW: Final = 20
+_RENEWED_MS_PER_SECOND: Final = 1000 // RENEWALS_PER_WINDOW
 #: The most characters of `Stream-Expires-At`: it is stored and given back as it was sent.
 MAX_LENGTH: Final = 64
 #: A reader that waits renews this long before the end, or at half of a shorter window.
@@ -92,7 +93,7 @@ def render_instant(ms: int) -> str:
 def deadline_ms(expiry: Expiry, touched_ms: int) -> int | None:
     """The first millisecond at which the stream no longer exists; None is never."""
     if expiry.ttl_seconds is not None:
-        return touched_ms + expiry.ttl_seconds * 1000 + _renewal_interval_ms(expiry.ttl_seconds)
+        return touched_ms + expiry.ttl_seconds * (1000 + _RENEWED_MS_PER_SECOND)
     return expiry.expires_at_ms
 
 
@@ -103,7 +104,8 @@ def is_expired(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
 
 def needs_renewal(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
     """Whether a read at `now_ms` must record that it renewed the window."""
-    return expiry.ttl_seconds is not None and now_ms - touched_ms >= _renewal_interval_ms(expiry.ttl_seconds)
+    ttl_seconds = expiry.ttl_seconds
+    return ttl_seconds is not None and now_ms - touched_ms >= ttl_seconds * _RENEWED_MS_PER_SECOND
 
 
 def renew_waiting_at_ms(expiry: Expiry, touched_ms: int) -> int | None:
@@ -115,8 +117,4 @@ def renew_waiting_at_ms(expiry: Expiry, touched_ms: int) -> int | None:
     if deadline is None or expiry.ttl_seconds is None:
         return deadline
     lead_ms = min(expiry.ttl_seconds * 1000 // 2, _WAITING_LEAD_MS)
-    return deadline - max(lead_ms, _renewal_interval_ms(expiry.ttl_seconds))
-
-
-def _renewal_interval_ms(ttl_seconds: int) -> int:
-    return ttl_seconds * 1000 // RENEWALS_PER_WINDOW
+    return deadline - max(lead_ms, expiry.ttl_seconds * _RENEWED_MS_PER_SECOND)

@@ -1,6 +1,4 @@
-"""Values of headers: integers that are decimal, canonical, and exact in JavaScript (§5.1, §5.2.1), and text
-that must not be repeated.
-"""
+"""Integers in headers: decimal, canonical, and exact in JavaScript (§5.1, §5.2.1)."""
 
 from __future__ import annotations
 
@@ -24,11 +22,3 @@ def parse_integer(name: str, value: str) -> int:
         form = f"an integer between 0 and {MAX_SAFE_INTEGER} in plain decimal digits"
         raise Malformed(f"{name} must be {form}, got {value[:40]!r}")
     return int(value)
-
-
-def check_sent_once(name: str, value: str | None) -> None:
-    """For headers of free text: a comma in them cannot be told from a repeat. Raises Malformed."""
-    if value is not None and "," in value:
-        raise Malformed(
-            f"{name} must be sent once and must not contain a comma: gateways join repeated headers with one"
-        )

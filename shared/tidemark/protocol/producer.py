@@ -12,24 +12,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, SequenceGap, SequenceRegression, StaleEpoch
-from tidemark.protocol.header_values import check_sent_once, parse_integer
+from tidemark.protocol.header_values import parse_integer
 
 MAX_LENGTH: Final = 256
 
 
 def parse_stream_seq(value: str | None) -> str | None:
-    if value is not None and (not 0 < len(value) <= MAX_LENGTH or not value.isascii()):
+    """Raises Malformed."""
+    if value is None:
+        return None
+    if not 0 < len(value) <= MAX_LENGTH or not value.isascii():
         raise Malformed(f"Stream-Seq must be 1 to {MAX_LENGTH} ASCII characters")
     check_sent_once("Stream-Seq", value)
     return value
 
 
-def check_stream_seq(last: str | None, received: str | None) -> None:
-    """Raises SequenceRegression unless `received` is absent or greater than `last`.
+def check_sent_once(name: str, value: str) -> None:
+    """For headers of free text: a comma in them cannot be told from a repeat. Raises Malformed."""
+    if "," in value:
+        raise Malformed(
+            f"{name} must be sent once and must not contain a comma: gateways join repeated headers with one"
+        )
+
+
+def check_stream_seq(last: str | None, received: str) -> None:
+    """Raises SequenceRegression unless `received` is greater than `last`.
 
     Both are ASCII, so comparing characters is comparing bytes.
     """
-    if last is not None and received is not None and received <= last:
+    if last is not None and received <= last:
         raise SequenceRegression(last, received)
 
 

@@ -29,7 +29,8 @@ _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 LISTING: Final = "streams"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
+#: Of ASCII, which no name may have. Everything else is legal, though not all of it is seen.
+CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
 #: These characters in a path that a gateway has decoded make the name ambiguous: `%` and `?` were encoded
 #: twice, and U+FFFD stands for any bytes that are not UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
@@ -56,7 +57,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
             raise Malformed("Stream name must not have empty, '.' or '..' segments")
         if "/" in segment or "\0" in segment:
             raise Malformed("Stream name must not contain an encoded '/' or NUL")
-        if has_control_characters(segment):
+        if CONTROL_CHARACTER.search(segment):
             raise Malformed("Stream name must not contain control characters")
     stream_id = "/".join(segments)
     if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:
@@ -64,11 +65,6 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     if segments[0] == RESERVED_SEGMENT:
         raise StreamNotFound(f"Paths under {RESERVED_SEGMENT} are reserved and hold no streams")
     return StreamKey(PLAIN_BUCKET, stream_id)
-
-
-def has_control_characters(text: str) -> bool:
-    """Those of ASCII, which no name may have. Everything else is legal, though not all of it is seen."""
-    return _CONTROL_CHARACTER.search(text) is not None
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:
@@ -168,7 +164,7 @@ def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None
     for name, text in (("prefix", request.prefix), ("after", request.after)):
         if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:
             raise Malformed(f"{name} must be at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
-        if has_control_characters(text):
+        if CONTROL_CHARACTER.search(text):
             raise Malformed(f"{name} must not contain control characters, got {text[:80]!r}")
     return request
 

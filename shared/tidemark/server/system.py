@@ -18,21 +18,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidemark.aws.clock import JumpWatch
+from tidemark.aws.clock import CLOCK, JumpWatch
 from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
 from tidemark.janitor.sweep import sweep
-from tidemark.log.entries import Batch, Pack
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.pack_format import Packing
+from tidemark.log.due import Packing
+from tidemark.log.read import load_stream
+from tidemark.log.records import Batch, Pack
 from tidemark.log.schema import PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.server.request_log import report_failure
-from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
+from tidemark.service.stores import MEGABYTE, Stores
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
@@ -145,8 +145,8 @@ class EmbeddedSystem:
         self.database = Database(data_dir / "tidemark.db" if data_dir else MEMORY)
         self.blobs = BlobFiles(blobs_dir, self.database.check_fast, settings.public_url)
         self.wake = WakeByHub()
-        self.changes = EmbeddedQueue(self.database, "change", wall_clock_ms)
-        self.notices = EmbeddedQueue(self.database, "attention", wall_clock_ms)
+        self.changes = EmbeddedQueue(self.database, "change", CLOCK.now_ms)
+        self.notices = EmbeddedQueue(self.database, "attention", CLOCK.now_ms)
         #: Whether changes are queued: only if there are subscriptions or a registry.
         self._is_followed = False
         self.table = EmbeddedTable(self.database, self._written)

@@ -64,27 +64,24 @@ from typing import Final
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.combining import MAIL_BYTES, SMALL_CROWD, fits_mail
 from tidemark.log.due import schedule_packing
-from tidemark.log.entries import Batch, Checksums, Entry, Tombstone
-from tidemark.log.records import StreamRecord
-from tidemark.log.tails import StreamHead
-from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
-from tidemark.protocol.caching import IfMatch
-from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
-from tidemark.protocol.producer import Claim
-from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.combine import combine
-from tidemark.service.crowd import (
+from tidemark.log.records import Batch, Checksums, Entry, StreamRecord, Tombstone
+from tidemark.log.tails import (
     CROWD,
     CROWDED_APART_MS,
     CROWDED_MS,
     SEVERAL,
     SHARED_MS,
     STALE_MS,
-    back_later,
+    StreamHead,
 )
-from tidemark.service.decide import decide
-from tidemark.service.load import Known, head_from, load_head, reload_tail
+from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
+from tidemark.protocol.caching import IfMatch
+from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
+from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.combine import back_later, combine
+from tidemark.service.load import Known, decide, head_from, load_head, reload_tail
 from tidemark.service.read import renew
 from tidemark.service.stores import ON_THE_SPOT_BYTES, Stores
 
@@ -127,7 +124,14 @@ def append(
     Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for all of
     them. If the tail is remembered, nothing is read first.
     """
-    return _Attempt(stores, key, requests, spilled, stores.new_id()).run()
+    attempt = _Attempt(stores, key, requests, spilled, stores.new_id())
+    known = _remembered_or_read(stores, key)
+    appends = attempt.parse(known.head.record)
+    while isinstance(step := attempt.step(known, appends), Known):
+        if step.head.record.incarnation != known.head.record.incarnation:
+            appends = attempt.parse(step.head.record)
+        known = step
+    return step
 
 
 @dataclass(slots=True)
@@ -142,27 +146,18 @@ class _Attempt:
     _losses: int = 0
     _has_lost_before: bool = False
 
-    def run(self) -> list[Outcome | ProtocolError]:
-        known = _remembered_or_read(self._stores, self._key)
-        appends = self.parse(known.head.record)
-        while isinstance(step := self.step(known, appends), Known):
-            if step.head.record.incarnation != known.head.record.incarnation:
-                appends = self.parse(step.head.record)
-            known = step
-        return step
-
     def step(self, known: Known, appends: Sequence[Append]) -> list[Outcome | ProtocolError] | Known:
         """Decide, and do what follows: the results, or what is known for the next decision."""
         head = known.head
         plan = decide(self._stores, head, appends)
         if not plan.writes:
             return self.settle(known, plan)
-        if self.spills_first(head, appends):
+        if not self.combines(head, appends):
+            return self.race(head, plan, appends)
+        if self.spills_first(head, appends[0].messages):
             return Known(reload_tail(self._stores, head.record), is_fresh=True)
-        if self.combines(head, appends):
-            combined = combine(self._stores, head, self.mailable(head.record, appends[0]), self._append_id)
-            return combined if isinstance(combined, Known) else [combined]
-        return self.race(head, plan, appends)
+        combined = combine(self._stores, head, self.mailable(head.record, appends[0]), self._append_id)
+        return combined if isinstance(combined, Known) else [combined]
 
     def settle(self, known: Known, plan: AppendPlan) -> list[Outcome | ProtocolError] | Known:
         """Nothing is to be written: that counts only on a fresh read."""
@@ -173,16 +168,6 @@ class _Attempt:
         if any(isinstance(result, Outcome) for result in plan.results):
             renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
         return plan.results
-
-    def spills_first(self, head: StreamHead, appends: Sequence[Append]) -> bool:
-        """Whether a large append was put into S3 just now. Others need less time for a batch, so the tail is
-        read anew before it is posted. In a large crowd those reads cost more than mail that is late."""
-        met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
-        is_large = len(appends) == 1 and fits_mail(appends[0]) and appends[0].messages.size > MAIL_BYTES
-        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(CROWDED_APART_MS, self._stores.clock_ms())
-        if not (is_large and is_small_crowd):
-            return False
-        return self.spill(head.record, appends[0].messages.data) is not before
 
     def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has
@@ -199,6 +184,15 @@ class _Attempt:
         if met.was_in(CROWDED_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= SEVERAL):
             return True
         return len(head.mailed) >= CROWD and now_ms - head.written_ms < CROWDED_APART_MS
+
+    def spills_first(self, head: StreamHead, messages: Messages) -> bool:
+        """Whether large mail was put into S3 just now. Others need less time for a batch, so the tail is read
+        anew before it is posted. In a large crowd those reads cost more than mail that is late."""
+        met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
+        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(CROWDED_APART_MS, self._stores.clock_ms())
+        if messages.size <= MAIL_BYTES or not is_small_crowd:
+            return False
+        return self.spill(head.record, messages.data) is not before
 
     def race(
         self, head: StreamHead, plan: AppendPlan, appends: Sequence[Append]
@@ -249,15 +243,16 @@ class _Attempt:
 
     def commit(self, head: StreamHead, plan: AppendPlan) -> None:
         """Raises TailMoved."""
-        stores, record, data = self._stores, head.record, plan.data
+        stores, record = self._stores, head.record
+        data, lengths, appends = plan.body()
         batch = Batch(
             start=plan.before.offset,
             after=plan.after,
             append_id=self._append_id,
             time_ms=stores.clock_ms(),
             data=data,
-            lengths=plan.lengths,
-            appends=plan.appends,
+            lengths=lengths,
+            appends=appends,
             checksums=Checksums.of(head.crc, plan.before.offset, data),
         )
         stored = batch

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tidemark.blobs import Stored, bootstrap_blob_key
-from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.snapshot import Part, part_bytes

@@ -11,8 +11,8 @@ from tidemark.log import buckets
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketChangedLater
 from tidemark.log.due import overdue
-from tidemark.log.lifecycle import StreamChanged, load_stream
-from tidemark.log.read import load_last
+from tidemark.log.lifecycle import StreamChanged
+from tidemark.log.read import load_last, load_stream
 from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
 from tidemark.log.schema import DUE_SHARDS, log_pk
 from tidemark.log.tails import StreamHead

@@ -13,16 +13,15 @@ from itertools import accumulate, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
-from tidemark.log.entries import Batch, Tombstone
 from tidemark.log.read import Page, load_last
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord, Tombstone
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey
 from tidemark.service.load import head_from, last_used_ms, load_head
-from tidemark.service.read import load_page, refuse_tombstone
+from tidemark.service.read import forgotten, load_page
 from tidemark.service.start_point import batches_back
 from tidemark.service.stores import Stores
 
@@ -174,8 +173,9 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
     """
     now_ms = stores.clock_ms()
     record, page = load_page(stores, key, start, now_ms, {"attributes": BOUNDARY_ATTRIBUTES})
-    last_used_ms(stores, record, page.last.time_ms if page.last else 0)
-    refuse_tombstone(stores, record, page)
+    last_used_ms(stores, record, page.written_ms)
+    if page.ended:
+        raise forgotten(stores, record)
     found = AppendTimes(record.incarnation, page.start, page.end, page.crc)
     for time_ms, messages, size in _writes_of(page):
         found.times_ms.append(time_ms)

@@ -57,9 +57,9 @@ from tidemark.log.combining import (
     waits_for_senders,
 )
 from tidemark.log.due import schedule_packing
-from tidemark.log.entries import Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.mailbox import collect, find_entry, find_receipt, post, put_receipt
-from tidemark.log.tails import StreamHead
+from tidemark.log.records import Batch, Checksums, Entry, Pack, Tombstone
+from tidemark.log.tails import THROTTLED_MS, StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
 from tidemark.protocol.errors import (
     Busy,
@@ -72,9 +72,7 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
-from tidemark.service.crowd import THROTTLED_MS, back_later
-from tidemark.service.decide import NONE_KNOWN, decide
-from tidemark.service.load import Known, head_from, load_head, reload_tail
+from tidemark.service.load import NONE_KNOWN, Known, decide, head_from, load_head, reload_tail
 from tidemark.service.stores import Stores
 
 _log = logging.getLogger("tidemark")
@@ -89,6 +87,12 @@ _LOOKS_FOR_RECEIPTS: Final = 4
 #: How many times as long a throttled writer pauses, and what it takes off with each look that succeeds.
 _FARTHEST: Final = 16.0
 _STEP_FORWARD: Final = 0.5
+#: Refused writers come back at different times.
+_LATEST_SECONDS: Final = 5
+
+
+def back_later() -> Busy:
+    return Busy(random.randint(1, _LATEST_SECONDS))
 
 
 def combine(stores: Stores, head: StreamHead, own: Append, append_id: str) -> Outcome | Known:
@@ -345,7 +349,8 @@ class _Combining:
             for mail, result in zip(mails, plan.results, strict=True)
             if isinstance(result, Outcome) and result.kind is Kind.APPENDED
         ]
-        data, blob, checksums = self._body(plan)
+        posted, lengths, appends = plan.body()
+        data, blob, checksums = self._stored_body(plan, posted)
         return Batch(
             start=plan.before.offset,
             after=plan.after,
@@ -353,17 +358,17 @@ class _Combining:
             time_ms=self._stores.clock_ms(),
             data=data,
             blob=blob,
-            lengths=plan.lengths,
-            appends=plan.appends,
+            lengths=lengths,
+            appends=appends,
             mailed=tuple(accepted),
             checksums=checksums,
         )
 
-    def _body(self, plan: AppendPlan) -> tuple[bytes | None, str | None, Checksums]:
+    def _stored_body(self, plan: AppendPlan, posted: bytes) -> tuple[bytes | None, str | None, Checksums]:
         """The bytes of the batch, or the name under which they are in S3, and the checksums."""
         before, start, accepted = self._head.crc, plan.before.offset, plan.accepted
         if plan.size <= COMBINED_INLINE_BYTES and not any(each.stored for each in accepted):
-            return plan.data, None, Checksums.of(before, start, plan.data)
+            return posted, None, Checksums.of(before, start, posted)
         runs = [list(run) for _, run in groupby(accepted, key=lambda each: each.stored)]
         bodies = self._stores.concurrency.each(self._stored, runs)
         blob = joined_key([(body.blob, size) for body, size in bodies])

@@ -8,7 +8,6 @@ from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketRetains, load_bucket
 from tidemark.log.due import schedule_once
-from tidemark.log.entries import Batch, Checksums, Tombstone
 from tidemark.log.lifecycle import (
     Creation,
     StreamChanged,
@@ -16,12 +15,21 @@ from tidemark.log.lifecycle import (
     StreamExists,
     bury,
     create_stream,
-    load_stream,
     replace_stream,
     tombstone,
 )
-from tidemark.log.read import load_last, read_page
-from tidemark.log.records import Due, DueKind, Fork, Segment, Snapshot, StreamRecord
+from tidemark.log.read import load_last, load_stream, read_page
+from tidemark.log.records import (
+    Batch,
+    Checksums,
+    Due,
+    DueKind,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Tombstone,
+)
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.create import (

@@ -10,12 +10,12 @@ from tidemark.log.lifecycle import (
     StreamChanged,
     drop_reference,
     end_stream,
-    load_stream,
     reclaim,
     release_due,
     remove_released,
     tombstone,
 )
+from tidemark.log.read import load_stream
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.table import TransactionRefused, Write
 from tidemark.log.tails import StreamHead

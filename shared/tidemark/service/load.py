@@ -1,17 +1,20 @@
-"""Finding a stream and its tail."""
+"""What a use case knows first: the stream and its tail, and how appends are decided on them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from tidemark.log.entries import Batch, Tombstone
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last
-from tidemark.log.records import StreamRecord
-from tidemark.log.schema import log_pk
+from tidemark.log.read import load_last, load_stream
+from tidemark.log.records import Batch, StreamRecord, Tombstone
+from tidemark.log.schema import decode_producer, log_pk, producer_key
 from tidemark.log.tails import StreamHead
+from tidemark.protocol.append import Append, AppendPlan, plan_appends, unknown_producers
 from tidemark.protocol.errors import ProtocolError, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
@@ -68,7 +71,7 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
     else:
         pk = log_pk(key, remembered.record.incarnation)
         record, last = stores.concurrency.pair(
-            lambda: load_stream(stores.table, key), lambda: load_last(stores.table, pk)
+            partial(load_stream, stores.table, key), partial(load_last, stores.table, pk)
         )
     if record is not None and (remembered is None or record.incarnation != remembered.record.incarnation):
         last = load_last(stores.table, log_pk(key, record.incarnation))
@@ -123,3 +126,32 @@ def reload_tail(stores: Stores, record: StreamRecord) -> StreamHead:
     head = head_from(record, last, now_ms)
     stores.tails.learn(head)
     return head
+
+
+NONE_KNOWN: Final[Mapping[str, ProducerState | None]] = MappingProxyType({})
+
+
+def decide(
+    stores: Stores,
+    head: StreamHead,
+    appends: Sequence[Append],
+    known: Mapping[str, ProducerState | None] = NONE_KNOWN,
+) -> AppendPlan:
+    """Decide each append in order, on the head and on the items of the producers that it does not name.
+    `known` are those that were looked up for this very head.
+
+    The items are read after the head, never before: read before, they could miss a producer that appends and
+    is pushed out in between. They may say more than an old head does; a batch of such a plan is refused.
+    Raises what storage raises.
+    """
+    if not head.tail.overflowed:
+        return plan_appends(head.tail, appends, known)
+    table, incarnation = stores.table, head.record.incarnation
+    unknown = sorted(unknown_producers(head.tail, appends) - known.keys())
+    if not unknown:
+        return plan_appends(head.tail, appends, known)
+    found = stores.concurrency.each(
+        lambda producer_id: table.get(producer_key(incarnation, producer_id)), unknown
+    )
+    states = [decode_producer(item) if item else None for item in found]
+    return plan_appends(head.tail, appends, {**known, **dict(zip(unknown, states, strict=True))})

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
-from tidemark.log.entries import Batch
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import PAGE_BYTES, Page, read_page
-from tidemark.log.records import StreamRecord
+from tidemark.log.read import PAGE_BYTES, Page, load_stream, read_page
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
 from tidemark.protocol.caching import is_of_another
@@ -34,6 +33,7 @@ from tidemark.service.stores import Stores
 SMALL_PAGE_BYTES: Final = 32 * 1024
 #: and how much of what a query brings is kept for its next pages.
 AHEAD_BYTES: Final = 1024 * 1024
+SMALL: Final[Mapping[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
 
 _log = logging.getLogger("tidemark")
 
@@ -65,16 +65,14 @@ def read(
         record = renew(stores, head.record, head.touched_ms, now_ms)
         tail = head.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
-    record, page = load_page(stores, key, read_from, now_ms, _limits(small=small), cursor=cursor)
+    record, page = load_page(stores, key, read_from, now_ms, SMALL if small else {}, cursor=cursor)
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
     """One page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
-    page = read_page(
-        stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes, fill=stores.fill
-    )
+    page = _query_page(stores, record, start, None, {"limit_bytes": limit_bytes})
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
@@ -83,12 +81,8 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
     deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
-    page = _query_page(stores, record, start, Tail(start), _limits(small=small))
+    page = _query_page(stores, record, start, Tail(start), SMALL if small else {})
     return _finish(stores, record, page, now_ms)
-
-
-def _limits(*, small: bool) -> Mapping[str, Any]:
-    return {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
 
 
 def load_page(
@@ -111,11 +105,10 @@ def load_page(
     if remembered is None:
         record = require_live(load_stream(stores.table, key))
     else:
-        head = remembered
-        guess = _begin(head.record, asked_from)
+        guess = _begin(remembered.record, asked_from)
         found, page = stores.concurrency.pair(
-            lambda: load_stream(stores.table, key),
-            lambda: _try_page(stores, head.record, guess, head.tail, asked),
+            partial(load_stream, stores.table, key),
+            partial(_try_page, stores, remembered.record, guess, remembered.tail, asked),
         )
         record = require_live(found)
         if guess != _begin(record, asked_from):
@@ -154,17 +147,14 @@ def _try_page(
 ) -> Page | ProtocolError:
     try:
         page = _query_page(stores, record, start, known_tail, asked)
+        if known_tail is None or not page.up_to_date or page.end >= known_tail.offset:
+            return page
+    except HistoryGone as fault:
+        if known_tail is None or start > known_tail.offset:
+            return fault
     except (Malformed, Damaged) as fault:
         return fault
-    except HistoryGone as fault:
-        return _short_of(known_tail, start) or fault
-    return (_short_of(known_tail, page.end + 1) if page.up_to_date else None) or page
-
-
-def _short_of(known_tail: Tail | None, missing: int) -> Damaged | None:
-    """The error for an offset that is not found, though it lies before a tail that was there."""
-    if known_tail is None or missing > known_tail.offset:
-        return None
+    # What was not found lies before a tail that was there.
     damaged = Damaged()
     damaged.__cause__ = LookupError(f"its last batches are missing: its tail was at {known_tail.offset}")
     return damaged
@@ -180,7 +170,7 @@ def _query_page(
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page) -> StreamRecord:
     """Check the expiry, and renew a sliding one. Raises StreamNotFound or SoftDeleted."""
-    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0)
+    touched_ms = last_used_ms(stores, record, page.written_ms)
     return renew(stores, record, touched_ms, stores.clock_ms())
 
 
@@ -212,7 +202,8 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
 
 def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     """Fill the page with its bytes, and remember its batches and tail. Raises StreamNotFound or Damaged."""
-    refuse_tombstone(stores, record, page)
+    if page.ended:
+        raise forgotten(stores, record)
     page = with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
     shared = stores.recent.keep(record.incarnation, *own)
@@ -222,11 +213,10 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
     return Reading(record, page)
 
 
-def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
-    """Raises StreamNotFound or SoftDeleted for a page that shows the end of the stream."""
-    if page.ended:
-        stores.tails.forget(record.key)
-        raise ended_error(stores, record)
+def forgotten(stores: Stores, record: StreamRecord) -> ProtocolError:
+    """The error for a stream whose page shows its end, of which nothing is remembered any more."""
+    stores.tails.forget(record.key)
+    return ended_error(stores, record)
 
 
 def with_blobs(stores: Stores, page: Page) -> Page:

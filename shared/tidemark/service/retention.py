@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from tidemark.log.entries import Batch
 from tidemark.log.read import load_batch_at
-from tidemark.log.records import Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.retention import RetainedMoved, commit_retained
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.errors import Busy, Conflict, RetentionGone, StreamNotFound

@@ -16,10 +16,8 @@ from zlib import crc32
 
 from tidemark.blobs import Composition, Stored, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
-from tidemark.log.entries import Tombstone
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_batch_at
-from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
+from tidemark.log.read import load_batch_at, load_stream
+from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord, Tombstone
 from tidemark.log.retention import SnapshotMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.errors import (

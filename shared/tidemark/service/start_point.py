@@ -13,9 +13,9 @@ from itertools import count as count_up
 from typing import Final
 
 from tidemark.log.chain import cut_batch, spans_of
-from tidemark.log.entries import Batch, Entry, Pack, Tombstone, UnreadBlock
 from tidemark.log.packs import Piece, blocks_of
 from tidemark.log.read import load_batch_at
+from tidemark.log.records import Batch, Entry, Pack, Tombstone, UnreadBlock
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Malformed

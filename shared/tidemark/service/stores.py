@@ -14,23 +14,21 @@ from itertools import chain, islice
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
-from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.http import Account
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
+from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.entries import Batch
 from tidemark.log.format import check_format
-from tidemark.log.pack_format import Packing
 from tidemark.log.packs import Piece, fill_blocks
-from tidemark.log.records import Snapshot
+from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
-from tidemark.log.tails import RecentBatches, TailCache
+from tidemark.log.tails import Crowd, RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.messages import ContentType, Messages, StoredBody, parse_messages
-from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 
 #: The worst JSON text of this size takes a few milliseconds.
@@ -98,13 +96,8 @@ MEGABYTE: Final = 1024 * 1024
 _log: Final = logging.getLogger("tidemark")
 
 
-def wall_clock_ms() -> int:
-    return CLOCK.now_ms()
-
-
-def new_id() -> str:
-    """96 random bits: the mark of a write, or of an incarnation."""
-    return secrets.token_urlsafe(12)
+#: 96 random bits: the mark of a write, or of an incarnation.
+new_id: Final = partial(secrets.token_urlsafe, 12)
 
 
 @dataclass(slots=True)
@@ -115,7 +108,7 @@ class Stores:
     blobs: Blobs
     tails: TailCache = field(default_factory=TailCache)
     recent: RecentBatches = field(default_factory=lambda: RecentBatches(16 * MEGABYTE))
-    clock_ms: Callable[[], int] = wall_clock_ms
+    clock_ms: Callable[[], int] = CLOCK.now_ms
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
@@ -154,11 +147,14 @@ class Stores:
 
     def fill(self, pieces: Sequence[Piece]) -> list[Batch]:
         """The batches, and the blocks of packs with their bytes. Raises as `fill_blocks`."""
+        batches = [piece for piece in pieces if isinstance(piece, Batch)]
+        if len(batches) == len(pieces):
+            return batches
         return fill_blocks(pieces, self.blobs.get_range, self.concurrency.each)
 
     def parse(self, content_type: ContentType, body: bytes) -> Messages:
         """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""
-        if not content_type.is_json or len(body) <= ON_THE_SPOT_BYTES:
+        if len(body) <= ON_THE_SPOT_BYTES or not content_type.is_json:
             return parse_messages(content_type, body)
         return self.concurrency.compute(partial(parse_messages, content_type, body))
 

@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Any, Final
 
 from tidemark.log.buckets import list_records
-from tidemark.log.entries import Batch
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.records import StreamRecord
+from tidemark.log.read import load_stream
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import (
     PK,
     SK,

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import orjson
 
 from tidemark.blobs import snapshot_blob_key
-from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_stream
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SnapshotNotFound
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import parse_token, render_offset

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.config import Config
 
-from tidemark.aws.account import Account
 from tidemark.aws.clients import CLIENT_SETTINGS
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.http import Account
 from tidemark.aws.retry import Failure
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs import BlobStore

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last
+from tidemark.log.read import load_last, load_stream
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SoftDeleted, StreamNotFound

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError
-from tidemark.protocol.stream_key import has_control_characters, parse_plain_path
+from tidemark.protocol.stream_key import CONTROL_CHARACTER, parse_plain_path
 
 ONE: Final = "*"
 ANY: Final = "**"
@@ -84,7 +84,7 @@ class SubscriptionConfiguration:
 def check_subscription_id(subscription_id: str) -> str:
     """Raises InvalidSubscription."""
     size = len(subscription_id.encode())
-    if not 0 < size <= MAX_ID_BYTES or "/" in subscription_id or has_control_characters(subscription_id):
+    if not 0 < size <= MAX_ID_BYTES or "/" in subscription_id or CONTROL_CHARACTER.search(subscription_id):
         raise InvalidSubscription(
             f"A subscription id has 1 to {MAX_ID_BYTES} bytes, no slash and no control characters"
         )

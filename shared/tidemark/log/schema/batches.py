@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
-from tidemark.log.entries import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.pack_format import CorruptPack, PackIndex, decode_index
+from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH, render_offset
@@ -146,9 +146,11 @@ def just_behind(start: int) -> str:
     return render_offset(start) + _BEHIND
 
 
-def _encode_written(pk: str, entry: Entry) -> Item:
+def _encode_written(pk: str, sk: str, entry: Entry) -> Item:
     """No entry has a time to live of its own: forks may need it after its stream has expired."""
-    return make_key(pk, entry_sk(entry)) | {
+    return {
+        PK: {"S": pk},
+        SK: {"S": sk},
         END: {"N": str(entry.end)},
         APPEND_ID: {"S": entry.append_id},
         TIME_MS: {"N": str(entry.time_ms)},
@@ -156,11 +158,12 @@ def _encode_written(pk: str, entry: Entry) -> Item:
 
 
 def encode_tombstone(pk: str, tombstone: Tombstone) -> Item:
-    return _encode_written(pk, tombstone) | {TOMBSTONE: {"BOOL": True}} | _encode_tail(tombstone.after)
+    item = _encode_written(pk, entry_sk(tombstone), tombstone)
+    return item | {TOMBSTONE: {"BOOL": True}} | _encode_tail(tombstone.after)
 
 
 def encode_batch(pk: str, batch: Batch) -> Item:
-    item = _encode_written(pk, batch)
+    item = _encode_written(pk, render_offset(batch.start), batch)
     if batch.data:
         item |= encode_data(batch.data)
     if batch.blob is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark.log.combining import Mail
-from tidemark.log.entries import Batch, Entry
+from tidemark.log.records import Batch, Entry
 from tidemark.log.schema.batches import (
     MESSAGE_LENGTHS,
     STATE_ATTRIBUTES,

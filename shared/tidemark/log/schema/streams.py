@@ -144,7 +144,7 @@ def stream_sk(stream_id: str) -> str:
 
 
 def stream_key(key: StreamKey) -> Key:
-    return make_key(bucket_pk(key.bucket), stream_sk(key.stream_id))
+    return {PK: {"S": f"bucket/{key.bucket}"}, SK: {"S": f"stream/{key.stream_id}"}}
 
 
 def stream_of(item: Item) -> StreamKey | None:
@@ -193,9 +193,7 @@ def encode_snapshot(snapshot: Snapshot) -> Item:
     }
 
 
-def decode_snapshot(item: Item) -> Snapshot | None:
-    if SNAPSHOT_BLOB not in item:
-        return None
+def _decode_snapshot(item: Item) -> Snapshot:
     known = {
         name: value
         for name in (SNAPSHOT_CRC, SNAPSHOT_ETAG, SNAPSHOT_BOOTSTRAP_CRC)
@@ -227,9 +225,7 @@ def _encode_fork(record: StreamRecord) -> Item:
     return item
 
 
-def _decode_fork(item: Item) -> Fork | None:
-    if FORK not in item:
-        return None
+def _decode_fork(item: Item) -> Fork:
     bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item[FORK]["S"])
     return Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
 
@@ -237,34 +233,30 @@ def _decode_fork(item: Item) -> Fork | None:
 def decode_stream(item: Item) -> StreamRecord:
     """The item must not be an end mark. Raises Damaged."""
     try:
-        return _decode_stream(item)
+        rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
+        return StreamRecord(
+            key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),
+            incarnation=item[INCARNATION]["S"],
+            content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
+            expiry=Expiry(
+                ttl_seconds=number(item, TTL_SECONDS),
+                expires_at=item[EXPIRES_AT]["S"] if EXPIRES_AT in item else None,
+                expires_at_ms=number(item, EXPIRES_AT_MS),
+            ),
+            created_ms=int(item[CREATED_MS]["N"]),
+            touched_ms=int(item[TOUCHED_MS]["N"]),
+            snapshot=_decode_snapshot(item) if SNAPSHOT_BLOB in item else None,
+            retained=number(item, RETAINED) or 0,
+            packed=number(item, PACKED) or 0,
+            retention=decode_retention(item),
+            lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
+            fork=_decode_fork(item) if FORK in item else None,
+            references=number(item, REFERENCES) or 0,
+            deleted=DELETED_MS in item,
+        )
     except (KeyError, Malformed, TypeError, ValueError) as fault:
         _log.error("a stream's item is damaged: %s %s: %r", item.get(PK), item.get(SK), fault)
         raise Damaged from fault
-
-
-def _decode_stream(item: Item) -> StreamRecord:
-    rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
-    return StreamRecord(
-        key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),
-        incarnation=item[INCARNATION]["S"],
-        content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
-        expiry=Expiry(
-            ttl_seconds=number(item, TTL_SECONDS),
-            expires_at=item[EXPIRES_AT]["S"] if EXPIRES_AT in item else None,
-            expires_at_ms=number(item, EXPIRES_AT_MS),
-        ),
-        created_ms=int(item[CREATED_MS]["N"]),
-        touched_ms=int(item[TOUCHED_MS]["N"]),
-        snapshot=decode_snapshot(item),
-        retained=number(item, RETAINED) or 0,
-        packed=number(item, PACKED) or 0,
-        retention=decode_retention(item),
-        lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
-        fork=_decode_fork(item),
-        references=number(item, REFERENCES) or 0,
-        deleted=DELETED_MS in item,
-    )
 
 
 EPOCH: Final = "ep"
