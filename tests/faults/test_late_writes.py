@@ -11,7 +11,6 @@ minutes were over for which DynamoDB remembers it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -33,13 +32,12 @@ from tests.faults.lives import (
     publish_the_upload,
     upload,
 )
-from tests.support import MINUTE_MS, World, items_left
-from tidemark.aws.retry import NoAnswer
+from tests.support import MINUTE_MS, World
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import schedule
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import stream_key
-from tidemark.protocol.errors import Busy, OutcomeUnknown, StreamNotFound, UploadNotFound
+from tidemark.protocol.errors import Busy, StreamNotFound, UploadNotFound
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -93,54 +91,7 @@ def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(
         assert life.visible() == visible, "the janitor acts on nothing that was left behind"
 
 
-# --- what a use case answers when it meets a late write, or the work of a clock that is ahead -----------
-
-
-def lose_the_reply(life: Life, operation: str, then: Callable[[], object]) -> None:
-    """The next call of this operation is carried out; its reply is lost, and something else happens
-    before it is sent again."""
-    pending = [then]
-    send = life.process.dynamodb.send
-
-    def losing(sent: str, body: bytes) -> tuple[int, bytes]:
-        answer = send(sent, body)
-        if sent == operation and pending:
-            pending.pop()()
-            raise NoAnswer("injected")
-        return answer
-
-    life.process.dynamodb.send = losing
-
-
-@pytest.mark.parametrize("body", [b"", b"content"])
-def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twice(
-    world: World, life: Life, body: bytes
-) -> None:
-    rival = world.process()
-    operation = "TransactWriteItems" if body else "PutItem"
-    lose_the_reply(life, operation, lambda: delete(rival.stores, life.key))
-    assert life.process.create(life.key, body=body).is_new
-    with pytest.raises(StreamNotFound):
-        rival.append(life.key, b"x")
-    assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
-
-
-def test_a_creation_does_not_say_200_where_its_own_stream_may_have_been_replaced(
-    world: World, life: Life
-) -> None:
-    """Its stream landed, was deleted, and another one was created: nobody can tell any more what the
-    retry of the creation should answer, so it says so."""
-    rival = world.process()
-
-    def replace_it() -> None:
-        world.clock.advance(1)
-        delete(rival.stores, life.key)
-        world.clock.advance(1)
-        rival.create(life.key)
-
-    lose_the_reply(life, "PutItem", replace_it)
-    with pytest.raises(OutcomeUnknown):
-        life.process.create(life.key)
+# --- what a use case answers when it meets the work of a clock that is ahead, or an item that came late ---
 
 
 def test_what_a_clock_ahead_has_deleted_can_be_made_by_a_slow_one(world: World, life: Life) -> None:

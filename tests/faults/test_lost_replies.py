@@ -17,12 +17,15 @@ import orjson
 import pytest
 
 from tests.faults.lives import LIVES, WRITES, Life
-from tests.support import World, make_world
+from tests.support import World, create_request, items_left, make_world
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import BucketRecord
-from tidemark.protocol.errors import BucketExists, BucketNotFound, OutcomeUnknown
+from tidemark.protocol.errors import BucketExists, BucketNotFound, OutcomeUnknown, StreamNotFound
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket
+from tidemark.service.create import create
+from tidemark.service.delete import delete
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
 from tidemark.subscriptions.lifecycle import subscribe, unsubscribe
@@ -93,6 +96,9 @@ def test_nobody_sees_that_the_reply_to_each_write_was_lost(
 # --- where others came between the tries, nobody can tell any more whether the first one was carried out ---
 
 
+KEY = StreamKey(PLAIN_BUCKET, "between")
+
+
 def make(stores: Stores) -> None:
     create_bucket(stores, "between")
 
@@ -107,8 +113,18 @@ def follow(stores: Stores) -> None:
     )
 
 
+def begin(stores: Stores) -> None:
+    create(stores, KEY, create_request())
+
+
+def end(stores: Stores) -> None:
+    delete(stores, KEY)
+
+
 Step = Callable[[Stores], object]
 UNKNOWN: dict[str, tuple[list[Step], Step, list[Step]]] = {
+    "the new stream was replaced": ([], begin, [end, begin]),
+    "the new stream was replaced, and that one deleted": ([], begin, [end, begin, end]),
     "the new bucket was deleted": ([], make, [remove]),
     "the new bucket was replaced": ([], make, [remove, make]),
     "the deleted bucket was made again": ([make], remove, [make]),
@@ -137,6 +153,19 @@ def test_an_answer_is_not_made_up_where_others_came_between(world: World, case: 
     world.clock.advance(1)
     with pytest.raises(OutcomeUnknown):
         step(life.process.stores)
+
+
+@pytest.mark.parametrize("body", [b"", b"content"])
+def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twice(
+    world: World, body: bytes
+) -> None:
+    life = Life(world.process(), world)
+    lose_replies(life, lambda: lived(world, [end]), writes=1)
+    assert life.process.create(KEY, body=body).is_new
+    rival = world.process()
+    with pytest.raises(StreamNotFound):
+        rival.append(KEY, b"x")
+    assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
 
 
 @pytest.mark.parametrize("case", KNOWN)
