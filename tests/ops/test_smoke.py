@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
+from tidemark.aws import clients
 from tidemark.ops import cli, smoke
 
 SECRET = "0123456789abcdef" * 4
@@ -78,3 +79,13 @@ def test_a_secret_that_the_functions_would_refuse_makes_no_token() -> None:
     made = token(secret="short")
     assert made.exit_code == 2
     assert "has 5 bytes and must have 32" in made.output
+
+
+def test_a_secret_that_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(name: str) -> str:
+        raise clients.ParameterUnavailable(f"The parameter {name} cannot be read: AccessDeniedException")
+
+    monkeypatch.setattr(clients, "load_parameter", unavailable)
+    refused = token("--secret-name", "/tides/secret")
+    assert refused.exit_code == 1
+    assert refused.output == "Error: The parameter /tides/secret cannot be read: AccessDeniedException\n"

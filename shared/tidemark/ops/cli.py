@@ -358,9 +358,12 @@ def token(secret_name: str | None, scopes: str, hours: float) -> None:
 
 
 def parameter(name: str) -> str:
-    import boto3
+    from tidemark.aws.clients import ParameterUnavailable, load_parameter
 
-    return str(boto3.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+    try:
+        return load_parameter(name)
+    except ParameterUnavailable as failed:
+        raise click.ClickException(str(failed)) from None
 
 
 if __name__ == "__main__":
