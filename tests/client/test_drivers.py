@@ -27,7 +27,6 @@ from tidemark.client import (
     StreamClosed,
     StreamConflict,
     StreamGone,
-    asynchronous,
     blocking,
     wire,
 )
@@ -390,8 +389,7 @@ def test_a_block_that_is_interrupted_sends_what_it_has_and_waits_for_no_server_t
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Ctrl-C, or because its task is cancelled."""
-    for driver in (blocking, asynchronous):
-        monkeypatch.setattr(driver, "INTERRUPTED_SECONDS", 0.1)
+    monkeypatch.setattr(wire, "INTERRUPTED_SECONDS", 0.1)
 
     async def interrupted() -> None:
         patient = Retry(max_retries=1_000_000, initial_delay_seconds=3600, max_delay_seconds=3600)

@@ -18,7 +18,7 @@ from tests.http.published import openapi_document
 from tidemark.http import subscriptions
 from tidemark.http.subscriptions import jwks_url
 from tidemark.protocol.errors import Busy
-from tidemark.subscriptions import lifecycle
+from tidemark.subscriptions import storage
 
 JSON = {"Content-Type": "application/json"}
 _serial = itertools.count(1)
@@ -304,7 +304,7 @@ def test_a_listing_goes_on_after_a_page_whose_subscriptions_have_all_ended(
 ) -> None:
     for each in ("a", "b", "c"):
         send(door, "PUT", at(f"{name}-{each}"), pool(name))
-    monkeypatch.setattr(lifecycle, "load_subscription", lambda *_: None)
+    monkeypatch.setattr(storage, "load_subscription", lambda *_: None)
     page = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-&limit=2").json
     assert page["subscriptions"] == []
     assert (page["has_more"], page["next_cursor"]) == (True, f"{name}-b")

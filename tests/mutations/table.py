@@ -417,8 +417,8 @@ MUTATIONS = (
     mutation(
         "backup copies blobs before the table",
         "ops/store.py",
-        "        _copy_table(table, target / source.name)\n        _copy_beside(data_dir, target)",
-        "        _copy_beside(data_dir, target)\n        _copy_table(table, target / source.name)",
+        "            table.backup(copy)\n        _copy_beside(data_dir, target)",
+        "            _copy_beside(data_dir, target)\n            table.backup(copy)",
         "ops/test_store.py",
     ),
     mutation(

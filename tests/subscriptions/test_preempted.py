@@ -18,7 +18,7 @@ from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import Scene
 from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
-from tidemark.subscriptions import pending, storage, workers
+from tidemark.subscriptions import pending, state, storage
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, Subscribers
@@ -201,7 +201,7 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
     ("place", "name", "broken", "orders"),
     [
         pytest.param(
-            pending,
+            storage,
             "remove_mark",
             remove_any_mark,
             (True, "callback", "append"),
@@ -222,7 +222,7 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
             id="transitions do not exclude each other",
         ),
         pytest.param(
-            workers,
+            state,
             "check_fence",
             lambda *_: None,
             (False, "ack", "ack"),
@@ -235,6 +235,6 @@ def test_without_one_of_the_rules_some_interleaving_loses_a_delivery(
 ) -> None:
     monkeypatch.setattr(place, name, broken)
     # It looks at the tails themselves, and would find most of what is lost: only of 1,000 streams.
-    monkeypatch.setattr(workers, "mark_appended", lambda *_: False)
+    monkeypatch.setattr(pending, "mark_appended", lambda *_: False)
     with pytest.raises(AssertionError):
         play_every_order(*orders)

@@ -180,7 +180,8 @@ class Batches:
         if self.failure is not None:
             return None
         batch = next((one for one in self._unanswered if self._may_repeat(one) and one.ready_at <= now), None)
-        if batch is None and self._may_begin() and (self._is_due() or now >= self._linger_end):
+        is_due = self._closing or self._urgent or self._has_whole_batch() or now >= self._linger_end
+        if batch is None and is_due and self._may_begin():
             batch = self._begin()
         if batch is not None:
             batch.in_flight, batch.was_first = True, batch is self._unanswered[0]
@@ -287,9 +288,6 @@ class Batches:
         if self._unanswered and (self._claiming or self._unanswered[0].failures):
             return False
         return len(self._unanswered) < self.limits.max_in_flight
-
-    def _is_due(self) -> bool:
-        return self._closing or self._urgent or self._has_whole_batch()
 
     @property
     def _linger_end(self) -> float:

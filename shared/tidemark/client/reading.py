@@ -12,26 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from tidemark.client.chunks import (
-    Chunk,
-    EventParser,
-    check_goes_on,
-    decode_base64,
-    ends_whole,
-    is_json,
-    joined,
-    tells,
-    whole_characters,
-)
-from tidemark.client.errors import (
-    MalformedReply,
-    NotFound,
-    StatusError,
-    StreamError,
-    StreamGone,
-    StreamReplaced,
-    is_true,
-)
+from tidemark.client import chunks, errors
+from tidemark.client.chunks import Chunk, EventParser
+from tidemark.client.errors import is_true
 from tidemark.client.exchange import (
     SECONDS,
     Effect,
@@ -112,7 +95,7 @@ class ReadOperations:
         may be empty."""
         _check_choice("live", live, ("long-poll", False))
         chunk = yield from self._page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
-        while not (chunk.up_to_date or ends_whole(chunk)):
+        while not (chunk.up_to_date or chunks.ends_whole(chunk)):
             more = yield from self._page(chunk, live=False)
             chunk = replace(more, data=chunk.data + more.data)
         return chunk
@@ -143,7 +126,7 @@ class ReadOperations:
         _check_choice("missing", missing, ("error", "wait"))
         _check_choice("on_recreated", on_recreated, ("error", "restart"))
         place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
-        return whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
+        return chunks.whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
 
     def _follow_name(
         self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
@@ -154,10 +137,10 @@ class ReadOperations:
                 yield from self._wait_for_stream()
             try:
                 return (yield from self._follow(place, live, gone))
-            except StreamReplaced:
+            except errors.StreamReplaced:
                 if on_recreated == "error":
                     raise
-            except NotFound:
+            except errors.NotFound:
                 if (missing, on_recreated) != ("wait", "restart"):
                     raise
             place = Chunk(b"", "-1")
@@ -167,7 +150,7 @@ class ReadOperations:
         while True:
             try:
                 yield from self.head()
-            except NotFound:
+            except errors.NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
                 asked += 1
             else:
@@ -184,7 +167,7 @@ class ReadOperations:
                 before = chunk
                 if not chunk.up_to_date or live == "long-poll":
                     chunk = yield from self._next_page(chunk, silent, forever=ever)
-                    silent = 0 if tells(chunk, before) else silent + 1
+                    silent = 0 if chunks.tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
@@ -193,7 +176,7 @@ class ReadOperations:
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live, silent = "long-poll", 0
                 ever = True
-            except StreamGone as why:
+            except errors.StreamGone as why:
                 if gone == "error" and chunk.incarnation is None:
                     raise
                 head = yield from self.head()
@@ -209,7 +192,7 @@ class ReadOperations:
         chunk = yield from self._page(place, silent, live=place.up_to_date, forever=forever)
         if place.up_to_date:
             chunk = yield from self._last_data(chunk)
-        if tells(chunk, place):
+        if chunks.tells(chunk, place):
             yield chunk
         return chunk
 
@@ -242,8 +225,8 @@ class ReadOperations:
             self._learn(headers)
         following = next_offset(request, reply)
         # An empty page of a JSON stream is an empty array.
-        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
-        check_goes_on(request, data, place.offset, following)
+        data = b"" if reply.body.strip() == b"[]" and chunks.is_json(self.content_type or "") else reply.body
+        chunks.check_goes_on(request, data, place.offset, following)
         closed = is_true(headers, "stream-closed")
         if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
             yield Sleep(self.retry.delay(silent, reply))
@@ -266,22 +249,22 @@ class ReadOperations:
         yield from self.known_content_type()
         try:
             reply = yield from exchange(request, self.retry, forever=forever)
-        except StatusError as refused:
+        except errors.StatusError as refused:
             if refused.status in {400, 405, 406, 415, 501}:
                 raise _NoEventStream(refused) from refused
             raise
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         events, pieces, last = EventParser(), list[bytes](), place
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
             for name, text in events.feed(received):
                 if name == "data":
-                    pieces.append(decode_base64(text) if base64 else text.encode())
+                    pieces.append(chunks.decode_base64(text) if base64 else text.encode())
                 elif name == "control":
                     before, last, pieces = last, self._chunk(request, pieces, text, last), []
                     last = yield from self._last_data(last)
-                    if tells(last, before):
+                    if chunks.tells(last, before):
                         yield last
         return last
 
@@ -293,7 +276,7 @@ class ReadOperations:
             return chunk
         try:
             there = yield from self._page(chunk, live=False)
-        except (NotFound, StreamGone):
+        except (errors.NotFound, errors.StreamGone):
             return chunk
         return there if there.data else chunk
 
@@ -309,12 +292,12 @@ class ReadOperations:
             told = json.loads(control)
             offset = told["streamNextOffset"]
         except (ValueError, TypeError, KeyError) as wrong:
-            raise MalformedReply(
+            raise errors.MalformedReply(
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
-        data = joined(pieces, json_array=is_json(self.content_type or ""))
-        check_goes_on(request, data, before.offset, str(offset))
+        data = chunks.joined(pieces, json_array=chunks.is_json(self.content_type or ""))
+        chunks.check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
             offset=str(offset),
@@ -329,7 +312,7 @@ class ReadOperations:
         """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
         told = _ETAG.match(etag or "")
         if told and incarnation not in {None, told[1]}:
-            raise StreamReplaced(
+            raise errors.StreamReplaced(
                 f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
                 "the earlier stream; begin again from offset -1"
             )
@@ -342,7 +325,7 @@ class ReadOperations:
 class _NoEventStream(Exception):
     """The server has none for this stream."""
 
-    def __init__(self, reason: StreamError) -> None:
+    def __init__(self, reason: errors.StreamError) -> None:
         super().__init__(reason)
         self.reason: Final = reason
 
@@ -359,7 +342,7 @@ def given_values(values: Mapping[str, str | int | None]) -> dict[str, str]:
 def next_offset(request: Request, reply: Reply) -> str:
     offset = reply.headers.get("stream-next-offset")
     if offset is None:
-        raise MalformedReply(
+        raise errors.MalformedReply(
             f"{request.what}: {reply.status} without Stream-Next-Offset; no server of the protocol answers so"
         )
     return offset

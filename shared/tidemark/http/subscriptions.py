@@ -10,29 +10,13 @@ from fastapi import APIRouter, Query, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidemark.http import subscription_bodies as bodies
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.catalog import PageQuery
 from tidemark.http.requests import ACCESS
 from tidemark.http.responses import origin
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
-from tidemark.http.subscription_bodies import (
-    AnswerWake,
-    ClaimDescription,
-    ClaimWake,
-    CreateSubscription,
-    NameStreams,
-    SigningDescription,
-    SubscriptionDescription,
-    SubscriptionPage,
-    SubscriptionRefusal,
-    WakeAnswered,
-    WakeDescription,
-    render_claim,
-    render_delivery,
-    render_listed,
-    render_subscription,
-)
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
@@ -54,7 +38,9 @@ router: Final = APIRouter(
     prefix="/v1/stream/__ds",
     route_class=ControlRoute,
     tags=["subscriptions"],
-    responses={400: {"description": "The request breaks a rule of form.", "model": SubscriptionRefusal}},
+    responses={
+        400: {"description": "The request breaks a rule of form.", "model": bodies.SubscriptionRefusal}
+    },
 )
 _ONE: Final = "/subscriptions/{id:id}"
 _SEE: Final = [Security(SUBSCRIPTION, scopes=["write", "manage"])]
@@ -85,7 +71,9 @@ async def _active_kid(request: Request, keys: SigningKeys) -> str:
 
 
 @router.get("/subscriptions", dependencies=[Security(ALL_SUBSCRIPTIONS, scopes=["write", "manage"])])
-async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query()]) -> SubscriptionPage:
+async def list_subscriptions(
+    request: Request, page: Annotated[PageQuery, Query()]
+) -> bodies.SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
     backend, asked = backend_of(request), page.listing()
     records, next_cursor = await backend.call(
@@ -93,7 +81,7 @@ async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query(
     )
     return {
         "prefix": asked.prefix,
-        "subscriptions": [render_listed(record) for record in records],
+        "subscriptions": [bodies.render_listed(record) for record in records],
         "next_cursor": next_cursor,
         "has_more": next_cursor is not None,
     }
@@ -102,11 +90,11 @@ async def list_subscriptions(request: Request, page: Annotated[PageQuery, Query(
 @router.put(
     _ONE,
     dependencies=_MANAGE,
-    response_model=SubscriptionDescription,
+    response_model=bodies.SubscriptionDescription,
     status_code=201,
-    responses={200: {"description": "There already, the same.", "model": SubscriptionDescription}},
+    responses={200: {"description": "There already, the same.", "model": bodies.SubscriptionDescription}},
 )
-async def create_subscription(request: Request, body: CreateSubscription) -> Response:
+async def create_subscription(request: Request, body: bodies.CreateSubscription) -> Response:
     """Create a subscription (§6.2)."""
     asked = body.configuration(allow_local=backend_of(request).settings.allows_local_webhooks)
     keys = _signing_keys(request)
@@ -123,22 +111,22 @@ async def create_subscription(request: Request, body: CreateSubscription) -> Res
 async def describe_subscription(
     request: Request,
     after: Annotated[str, Query(description="The `streams_after` of the page before.")] = "",
-) -> SubscriptionDescription:
+) -> bodies.SubscriptionDescription:
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
     return await _describe(request, after)
 
 
-async def _describe(request: Request, after: str = "") -> SubscriptionDescription:
+async def _describe(request: Request, after: str = "") -> bodies.SubscriptionDescription:
     backend, record = backend_of(request), await _ask(request, lifecycle.require_subscription)
     links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
-    signing: SigningDescription | None = None
+    signing: bodies.SigningDescription | None = None
     keys = _signing_keys(request)
     if record.configuration.webhook_url is not None and keys is not None:
         kid = await _active_kid(request, keys)
         signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend)}
-    return render_subscription(record, links, next_after, signing)
+    return bodies.render_subscription(record, links, next_after, signing)
 
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
@@ -149,7 +137,7 @@ async def delete_subscription(request: Request) -> Response:
 
 
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
-async def name_streams(request: Request, body: NameStreams) -> Response:
+async def name_streams(request: Request, body: bodies.NameStreams) -> Response:
     """Follow streams by name (§6.4)."""
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
@@ -166,33 +154,33 @@ async def unname_stream(request: Request) -> Response:
 
 
 @router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
-async def wake_subscription(request: Request) -> WakeDescription:
+async def wake_subscription(request: Request) -> bodies.WakeDescription:
     """Deliver now (an extension).
 
     The pending wake is delivered now, and not at the time of the next attempt."""
-    return render_delivery((await _ask(request, deliver_now)).delivery)
+    return bodies.render_delivery((await _ask(request, deliver_now)).delivery)
 
 
 @router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN)
-async def callback(request: Request, body: AnswerWake) -> WakeAnswered:
+async def callback(request: Request, body: bodies.AnswerWake) -> bodies.WakeAnswered:
     """A webhook's later answer (§7.1)."""
     return await _answer(request, SubscriptionKind.WEBHOOK, body)
 
 
 @router.post(f"{_ONE}/claim", dependencies=_SEE)
-async def claim_wake(request: Request, body: ClaimWake) -> ClaimDescription:
+async def claim_wake(request: Request, body: bodies.ClaimWake) -> bodies.ClaimDescription:
     """A worker takes a wake (§7.2)."""
-    return render_claim(await _ask(request, claim, body.worker))
+    return bodies.render_claim(await _ask(request, claim, body.worker))
 
 
 @router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN)
-async def ack_wake(request: Request, body: AnswerWake) -> WakeAnswered:
+async def ack_wake(request: Request, body: bodies.AnswerWake) -> bodies.WakeAnswered:
     """A worker acknowledges (§7.2)."""
     return await _answer(request, SubscriptionKind.PULL_WAKE, body)
 
 
 @router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
-async def release_wake(request: Request, body: AnswerWake) -> Response:
+async def release_wake(request: Request, body: bodies.AnswerWake) -> Response:
     """A worker gives a wake back (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
     await _answer(request, SubscriptionKind.PULL_WAKE, released)
@@ -209,7 +197,7 @@ async def webhook_keys(request: Request) -> Response:
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
-async def _answer(request: Request, kind: SubscriptionKind, body: AnswerWake) -> WakeAnswered:
+async def _answer(request: Request, kind: SubscriptionKind, body: bodies.AnswerWake) -> bodies.WakeAnswered:
     scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" and token.strip() else None
     answered = Answer(bearer, body.generation, body.wake_id, body.offsets(), body.done)

@@ -151,7 +151,10 @@ class DynamoDBProtocol:
         token = arguments.pop("ClientRequestToken", None)
         asked = [next(iter(each.items())) for each in arguments["TransactItems"]]
         writes = [_write(kind, write) for kind, write in asked]
-        self._check_transaction(writes)
+        if len({place_of(key_of(write)) for write in writes}) < len(writes):
+            raise _invalid("Transaction request cannot include multiple operations on one item")
+        if not 0 < len(writes) <= MAX_WRITES:
+            raise _invalid(f"Member must have length less than or equal to {MAX_WRITES}")
         if token is not None and self._is_repeated(token, orjson.dumps(arguments)):
             return {}
         try:
@@ -175,12 +178,6 @@ class DynamoDBProtocol:
         for token in self._uncommitted:
             del self._tokens[token]
         self._uncommitted.clear()
-
-    def _check_transaction(self, writes: Sequence[Write]) -> None:
-        if len({place_of(key_of(write)) for write in writes}) < len(writes):
-            raise _invalid("Transaction request cannot include multiple operations on one item")
-        if not 0 < len(writes) <= MAX_WRITES:
-            raise _invalid(f"Member must have length less than or equal to {MAX_WRITES}")
 
     def _is_repeated(self, token: str, body: bytes) -> bool:
         """Whether a transaction with this token was carried out in the last ten minutes."""

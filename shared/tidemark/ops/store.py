@@ -78,6 +78,10 @@ def back_up(data_dir: Path, target: Path) -> None:
             raise NoStore(f"{target} is there already: name a folder that is not") from None
         with closing(sqlite3.connect(target / source.name)) as copy:
             table.backup(copy)
+        _copy_beside(data_dir, target)
+
+
+def _copy_beside(data_dir: Path, target: Path) -> None:
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():

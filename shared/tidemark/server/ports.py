@@ -21,7 +21,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise OSError(f"port {port} on {host} cannot be used: {error.strerror}") from error
+        why = f"port {port} on {host} cannot be used: {error.strerror}; choose another HOST or PORT"
+        raise OSError(why) from error
     return listener
 
 

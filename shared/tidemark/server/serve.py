@@ -74,7 +74,7 @@ def run_configured(
         configuration = LocalConfiguration.from_environment(environment)
         settings = Settings.from_environment(environment)
         settings.authorization.check_not_open(configuration.host)
-        with _listening(configuration) as listener:
+        with listening_socket(configuration.host, configuration.port) as listener:
             host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
             public_url = settings.public_url or _url_of(host, listener)
             return run(configuration, replace(settings, public_url=public_url), listener)
@@ -86,13 +86,6 @@ def run_configured(
         return 1
     except KeyboardInterrupt:
         return 0
-
-
-def _listening(configuration: LocalConfiguration) -> socket.socket:
-    try:
-        return listening_socket(configuration.host, configuration.port)
-    except OSError as error:
-        raise OSError(f"{error}; choose another HOST or PORT") from error
 
 
 def _run(

@@ -33,6 +33,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
+from tidemark.subscriptions import state, storage
 from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
@@ -40,27 +41,8 @@ from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_no
 from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import SigningKeys
-from tidemark.subscriptions.state import (
-    DeliveryFailure,
-    DeliveryState,
-    Step,
-    attempt_abandoned,
-    attempt_deferred,
-    attempt_failed,
-    attempt_succeeded,
-    due_ms,
-    end_delivery,
-    next_step,
-    start_attempt,
-)
-from tidemark.subscriptions.storage import (
-    SubscriptionChanged,
-    load_ended,
-    load_subscription,
-    put_mark,
-    reload_subscription,
-    remove_belongings,
-)
+from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
+from tidemark.subscriptions.storage import SubscriptionChanged
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
 from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
 from tidemark.subscriptions.workers import begin_if_pending, commit, finish, make_token, new_delivery
@@ -98,17 +80,17 @@ class Deliverer:
         table, name = self.stores.table, notice.subscription_id
         if isinstance(notice, Appended):
             # The mark comes before the look at the subscription: `storage.py` says why.
-            put_mark(table, notice.mark)
-        record = load_subscription(table, name)
+            storage.put_mark(table, notice.mark)
+        record = storage.load_subscription(table, name)
         if isinstance(notice, Appended):
             followed_by = notice.mark.subscription_incarnation
             if record is None or record.incarnation != followed_by:
-                return remove_belongings(table, name, followed_by)
+                return storage.remove_belongings(table, name, followed_by)
         if record is not None:
             with suppress(SubscriptionNotFound):
                 self._follow(record, notice)
-        elif (ended := load_ended(table, name)) is not None:
-            remove_belongings(table, name, ended.ended_id)
+        elif (ended := storage.load_ended(table, name)) is not None:
+            storage.remove_belongings(table, name, ended.ended_id)
         return None
 
     def _follow(self, record: SubscriptionRecord, notice: Notice) -> None:
@@ -119,16 +101,16 @@ class Deliverer:
             finish_ms = record.created_ms + CREATION_MS
             if now_ms >= finish_ms:
                 record = activate(self.stores, record)
-            step = next_step(record.delivery, now_ms) if record.active else Step.WAIT
+            step = state.next_step(record.delivery, now_ms) if record.active else Step.WAIT
             if step is Step.WAIT:
-                at_ms = due_ms(record.delivery) if record.active else finish_ms
+                at_ms = state.due_ms(record.delivery) if record.active else finish_ms
                 if at_ms is not None and not steps:
                     self._set_timer(record, notice, at_ms, now_ms)
                 return
             with suppress(SubscriptionChanged):  # Another one took this step.
                 if not self._take(record, step):
                     return
-            latest = reload_subscription(self.stores.table, record)
+            latest = storage.reload_subscription(self.stores.table, record)
             if latest is None:
                 return
             record = latest
@@ -149,7 +131,7 @@ class Deliverer:
         if not streams:
             if step is Step.LOOK:
                 return False
-            begin_if_pending(self.stores, commit(self.stores, record, end_delivery(delivery)))
+            begin_if_pending(self.stores, commit(self.stores, record, state.end_delivery(delivery)))
             return True
         if step is not Step.DELIVER:
             delivery = new_delivery(self.stores, record)
@@ -173,7 +155,7 @@ class Deliverer:
             if is_free:
                 self._attempt(seen, delivery, streams, WEBHOOK_MS)
             else:
-                deferred = attempt_deferred(delivery, self.stores.clock_ms(), self.chance())
+                deferred = state.attempt_deferred(delivery, self.stores.clock_ms(), self.chance())
                 commit(self.stores, seen, deferred)
         return None
 
@@ -187,7 +169,9 @@ class Deliverer:
         """The attempt is committed before the call, so that no other worker makes it too."""
         lease_ttl_ms, began_ms = seen.configuration.lease_ttl_ms, self.stores.clock_ms()
         timeout_ms = min(patience_ms, lease_ttl_ms)
-        started = start_attempt(delivery, began_ms, max(timeout_ms + SPARE_MS, lease_ttl_ms), lease_ttl_ms)
+        started = state.start_attempt(
+            delivery, began_ms, max(timeout_ms + SPARE_MS, lease_ttl_ms), lease_ttl_ms
+        )
         record = commit(self.stores, seen, started)
         try:
             done = says_done(self._call(record, streams, timeout_ms / 1000))
@@ -201,7 +185,7 @@ class Deliverer:
         if done:
             self._while_same(record, lambda latest: finish(self.stores, latest, streams, slow=slow))
         else:
-            self._settle(record, lambda state: replace(attempt_succeeded(state, now_ms), slow=slow))
+            self._settle(record, lambda seen: replace(state.attempt_succeeded(seen, now_ms), slow=slow))
 
     def _fail(
         self, record: SubscriptionRecord, failure: DeliveryFailure, began_ms: int, timeout_ms: int
@@ -210,11 +194,11 @@ class Deliverer:
         now_ms, chance = self.stores.clock_ms(), self.chance()
         is_silent = failure is DeliveryFailure.SILENT
         if is_silent and timeout_ms < min(WEBHOOK_MS, record.configuration.lease_ttl_ms):
-            self._settle(record, lambda state: attempt_abandoned(state, now_ms))
+            self._settle(record, lambda seen: state.attempt_abandoned(seen, now_ms))
         else:
             slow = is_silent or now_ms - began_ms >= FIRST_MS
             self._settle(
-                record, lambda state: replace(attempt_failed(state, now_ms, chance, failure), slow=slow)
+                record, lambda seen: replace(state.attempt_failed(seen, now_ms, chance, failure), slow=slow)
             )
 
     def _call(
@@ -262,7 +246,7 @@ class Deliverer:
             try:
                 act(latest)
             except SubscriptionChanged:
-                latest = reload_subscription(self.stores.table, record)
+                latest = storage.reload_subscription(self.stores.table, record)
             else:
                 return
 
@@ -293,13 +277,13 @@ class Deliverer:
             now_ms, chance = self.stores.clock_ms(), self.chance()
             self._settle(
                 record,
-                lambda state: attempt_failed(
-                    replace(state, attempts=state.attempts + 1), now_ms, chance, DeliveryFailure.REFUSED
+                lambda seen: state.attempt_failed(
+                    replace(seen, attempts=seen.attempts + 1), now_ms, chance, DeliveryFailure.REFUSED
                 ),
             )
         else:
             now_ms = self.stores.clock_ms()
-            self._settle(record, lambda state: attempt_succeeded(state, now_ms))
+            self._settle(record, lambda seen: state.attempt_succeeded(seen, now_ms))
 
 
 LinkType = Literal["explicit", "glob"]

@@ -23,27 +23,12 @@ from typing import Final, TypeVar
 from tidemark.log.records import EndMark
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
 from tidemark.service.stores import Stores
+from tidemark.subscriptions import storage
 from tidemark.subscriptions.configuration import SubscriptionConfiguration
 from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
-from tidemark.subscriptions.storage import (
-    SubscriptionChanged,
-    change_link,
-    commit_subscription,
-    create_subscription,
-    end_subscription,
-    load_link,
-    load_links,
-    load_roster,
-    load_subscription,
-    put_follower,
-    put_link_once,
-    put_roster_entry,
-    reload_subscription,
-    remove_follower,
-    remove_link,
-)
+from tidemark.subscriptions.storage import SubscriptionChanged
 
 _MAX_TRIES: Final = 10
 
@@ -76,7 +61,7 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
             version=1,
             write_id=stores.new_id(),
         )
-        there = create_subscription(stores.table, record)
+        there = storage.create_subscription(stores.table, record)
         if isinstance(there, EndMark):
             created_ms = there.ended_ms + 1
         elif there.configuration != configuration:
@@ -101,8 +86,10 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     latest: SubscriptionRecord | None = record
     while latest is not None and not latest.active:
         with suppress(SubscriptionChanged):
-            return commit_subscription(stores.table, latest, replace(latest, active=True), stores.new_id())
-        latest = reload_subscription(stores.table, record)
+            return storage.commit_subscription(
+                stores.table, latest, replace(latest, active=True), stores.new_id()
+            )
+        latest = storage.reload_subscription(stores.table, record)
     if latest is None:
         raise SubscriptionNotFound
     return latest
@@ -113,27 +100,29 @@ def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explici
     entry = RosterEntry(
         record.subscription_id, record.incarnation, asked.pattern, asked.wake_stream, has_explicit
     )
-    put_roster_entry(stores.table, entry)
+    storage.put_roster_entry(stores.table, entry)
 
 
 def _link_at_tail(stores: Stores, record: SubscriptionRecord, path: str, *, explicit: bool) -> None:
     head = find_head(stores, path)
     acked, incarnation = (head.tail.offset, head.record.incarnation) if head is not None else (0, "")
     if head is not None or explicit:
-        put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
+        storage.put_link_once(
+            stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation)
+        )
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
     """The follower comes before the link: an append in between finds the subscription."""
 
     def name(path: str) -> None:
-        put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
+        storage.put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
         _link_at_tail(stores, record, path, explicit=True)
 
         def step() -> None:
-            link = load_link(stores.table, record.incarnation, path)
+            link = storage.load_link(stores.table, record.incarnation, path)
             if link is not None and not link.explicit:
-                change_link(stores.table, link, replace(link, explicit=True))
+                storage.change_link(stores.table, link, replace(link, explicit=True))
 
         until_committed(stores, step)
 
@@ -142,7 +131,7 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
 
 def require_subscription(stores: Stores, subscription_id: str) -> SubscriptionRecord:
     """Raises SubscriptionNotFound."""
-    record = load_subscription(stores.table, subscription_id)
+    record = storage.load_subscription(stores.table, subscription_id)
     if record is None:
         raise SubscriptionNotFound
     return record
@@ -152,7 +141,7 @@ def list_links(
     stores: Stores, record: SubscriptionRecord, after: str, limit: int
 ) -> tuple[list[StreamLink], str | None]:
     """A page of links by path, and behind which path the next page begins; None on the last one."""
-    links = load_links(stores.table, record.incarnation, after, limit + 1)
+    links = storage.load_links(stores.table, record.incarnation, after, limit + 1)
     page = links[:limit]
     return page, page[-1].path if len(links) > limit else None
 
@@ -162,18 +151,18 @@ def list_subscriptions(
 ) -> tuple[list[SubscriptionRecord], str | None]:
     """A page by id, and behind which id the next page begins; None on the last one. The roster takes one
     query, each subscription one read; one that has ended meanwhile is left out."""
-    ids = sorted({entry.subscription_id for entry in load_roster(stores.table)})
+    ids = sorted({entry.subscription_id for entry in storage.load_roster(stores.table)})
     wanted = [each for each in ids if each.startswith(prefix) and each > after]
     page = wanted[:limit]
-    records = stores.concurrency.each(lambda each: load_subscription(stores.table, each), page)
+    records = stores.concurrency.each(lambda each: storage.load_subscription(stores.table, each), page)
     return [record for record in records if record is not None], page[-1] if len(wanted) > limit else None
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:
     """Delete a subscription: all later callbacks, acks and releases fail. Deleting a missing one succeeds."""
-    record = load_subscription(stores.table, subscription_id)
+    record = storage.load_subscription(stores.table, subscription_id)
     if record is not None:
-        end_subscription(stores.table, record, stores.clock_ms())
+        storage.end_subscription(stores.table, record, stores.clock_ms())
 
 
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
@@ -188,13 +177,13 @@ def remove_stream(stores: Stores, subscription_id: str, path: str) -> None:
     record = require_subscription(stores, subscription_id)
 
     def step() -> None:
-        link = load_link(stores.table, record.incarnation, path)
+        link = storage.load_link(stores.table, record.incarnation, path)
         if link is None or not link.explicit:
             return
-        remove_follower(stores.table, StreamFollower(path, subscription_id, record.incarnation))
+        storage.remove_follower(stores.table, StreamFollower(path, subscription_id, record.incarnation))
         if record.configuration.follows(path):
-            change_link(stores.table, link, replace(link, explicit=False))
+            storage.change_link(stores.table, link, replace(link, explicit=False))
         else:
-            remove_link(stores.table, link)
+            storage.remove_link(stores.table, link)
 
     until_committed(stores, step)

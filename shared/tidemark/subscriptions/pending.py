@@ -21,23 +21,12 @@ from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
+from tidemark.subscriptions import storage
 from tidemark.subscriptions.configuration import literal_prefix
 from tidemark.subscriptions.notices import Changed, encode_notice
 from tidemark.subscriptions.records import PendingMark, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import Step, next_step
-from tidemark.subscriptions.storage import (
-    SubscriptionChanged,
-    change_link,
-    load_link,
-    load_links,
-    load_marks,
-    load_roster,
-    load_subscription,
-    put_link_once,
-    put_mark,
-    remove_link,
-    remove_mark,
-)
+from tidemark.subscriptions.storage import SubscriptionChanged
 
 #: Streams that one delivery names. The others stay pending, and the next delivery names them.
 MAX_STREAMS_IN_A_DELIVERY: Final = 500
@@ -88,7 +77,7 @@ def find_pending(
     after = ""
     while len(found) < limit:
         most = min(100, max(_AT_ONCE, limit - len(found)))
-        marks = load_marks(stores.table, record.incarnation, after, most)
+        marks = storage.load_marks(stores.table, record.incarnation, after, most)
         for some in _sixteens(marks):
             checked = stores.concurrency.each(lambda mark: _check_mark(stores, record, mark), some)
             found += [stream for stream in checked if stream is not None]
@@ -108,7 +97,7 @@ def _sixteens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
 def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -> PendingStream | None:
     """Looks up the stream of the mark. The tail is read after the mark: an append after that raises the
     mark."""
-    link = load_link(stores.table, record.incarnation, mark.path)
+    link = storage.load_link(stores.table, record.incarnation, mark.path)
     head = find_head(stores, mark.path)
     if head is None:
         if link is not None:
@@ -117,10 +106,10 @@ def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -
         # The stream is new: it is linked before its first append (§6.2).
         new = head.record.incarnation
         link = StreamLink(record.incarnation, mark.path, explicit=False, acked=0, stream_incarnation=new)
-        put_link_once(stores.table, link)
+        storage.put_link_once(stores.table, link)
     if head is not None and link is not None and is_behind(link, head):
         return PendingStream(link, acked_in(link, head), head.tail.offset, head.record.incarnation)
-    remove_mark(stores.table, mark)
+    storage.remove_mark(stores.table, mark)
     return None
 
 
@@ -128,9 +117,9 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
     """The stream has ended. One that was named stays named, and begins again with the next of that name."""
     with suppress(SubscriptionChanged):
         if link.explicit:
-            change_link(stores.table, link, replace(link, acked=0, stream_incarnation=""))
+            storage.change_link(stores.table, link, replace(link, acked=0, stream_incarnation=""))
         else:
-            remove_link(stores.table, link)
+            storage.remove_link(stores.table, link)
 
 
 def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
@@ -140,7 +129,7 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
     The next batch of a stream lies where the last one ended, so one call asks a hundred streams. One that is
     acked up to the middle of a batch has its mark still, and one that was not there when it was named leaves
     its mark by the trigger."""
-    links = load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
+    links = storage.load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
     by_log = {log_pk(stream_key_of(each.path), each.stream_incarnation): each for each in links}
     keys = [batch_key(pk, link.acked) for pk, link in by_log.items() if link.stream_incarnation]
     hundreds = [keys[start : start + MAX_GETS] for start in range(0, len(keys), MAX_GETS)]
@@ -162,7 +151,7 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everythi
         return True
 
     found, most = False, None if everything else MAX_LOOKED_AT
-    for some in _sixteens(load_links(stores.table, record.incarnation, limit=most)):
+    for some in _sixteens(storage.load_links(stores.table, record.incarnation, limit=most)):
         found = any(stores.concurrency.each(look, some)) or found
         if found and not everything:
             break
@@ -171,7 +160,7 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everythi
 
 def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
     """Write the lowest mark; the trigger's own mark raises it."""
-    put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))
+    storage.put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))
 
 
 # --- where notices were lost --------------------------------------------------------
@@ -183,14 +172,14 @@ def remind(
     """Send a notice for each subscription that is due, not created to the end, or idle with a mark. Returns
     how many. It takes one query for the roster, and one or two small reads for each subscription."""
     found: list[str] = []
-    for entry in load_roster(stores.table):
+    for entry in storage.load_roster(stores.table):
         if not has_time_left():
             break
-        record = load_subscription(stores.table, entry.subscription_id)
+        record = storage.load_subscription(stores.table, entry.subscription_id)
         if record is None or record.incarnation != entry.incarnation or not record.active:
             is_due = True
         elif (step := next_step(record.delivery, stores.clock_ms())) is Step.LOOK:
-            is_due = bool(load_marks(stores.table, record.incarnation, limit=1))
+            is_due = bool(storage.load_marks(stores.table, record.incarnation, limit=1))
         else:
             is_due = step is not Step.WAIT
         if is_due:
@@ -204,13 +193,13 @@ def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
     """For a process that has not seen the table's stream for a while: mark every followed stream that holds
     something new, and send a notice for each subscription. It takes two reads for each link and each stream
     that a pattern may match."""
-    roster = load_roster(stores.table)
+    roster = storage.load_roster(stores.table)
     for entry in roster:
-        record = load_subscription(stores.table, entry.subscription_id)
+        record = storage.load_subscription(stores.table, entry.subscription_id)
         if record is not None and record.incarnation == entry.incarnation and record.active:
             mark_what_is_pending(stores, record, everything=True)
             for stream in chain.from_iterable(followed_streams(stores, record)):
-                if load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
+                if storage.load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
                     _mark(stores, record, stream.key.stream_id, stream.incarnation)
     if roster:
         send([encode_notice(Changed(entry.subscription_id)) for entry in roster])

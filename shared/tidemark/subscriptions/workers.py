@@ -20,29 +20,12 @@ import jwt
 from tidemark.log.table import Write
 from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, InvalidSubscription, NoPendingWork
 from tidemark.service.stores import Stores
+from tidemark.subscriptions import pending, state
 from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.lifecycle import activate, require_subscription, until_committed
-from tidemark.subscriptions.pending import (
-    PendingStream,
-    acked_in,
-    find_head,
-    find_pending,
-    mark_appended,
-    mark_what_is_pending,
-)
+from tidemark.subscriptions.pending import PendingStream
 from tidemark.subscriptions.records import SubscriptionRecord
-from tidemark.subscriptions.state import (
-    DeliveryState,
-    attempt_succeeded,
-    begin_delivery,
-    check_fence,
-    check_unclaimed,
-    claim_delivery,
-    decide_ack,
-    end_delivery,
-    extend_lease,
-    phase,
-)
+from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import (
     ACKS_AT_ONCE,
     SubscriptionChanged,
@@ -96,13 +79,13 @@ def commit(
 def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
     """Of a new generation."""
     asked, now_ms = seen.configuration, stores.clock_ms()
-    return begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
+    return state.begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
 
 
 def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
     """After a delivery has ended: begin the next one if a stream still has something new, and say whether. If
     another transition comes first, that one looks at the streams itself."""
-    if not find_pending(stores, seen, limit=1):
+    if not pending.find_pending(stores, seen, limit=1):
         return False
     with suppress(SubscriptionChanged):
         commit(stores, seen, new_delivery(stores, seen))
@@ -119,20 +102,20 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
     def step() -> Claimed:
         record = activate(stores, _require_kind(stores, subscription_id, SubscriptionKind.PULL_WAKE))
         now_ms = stores.clock_ms()
-        check_unclaimed(record.delivery, now_ms)
-        mark_appended(stores, record)
-        streams = find_pending(stores, record)
-        if not streams and mark_what_is_pending(stores, record):
-            streams = find_pending(stores, record)
+        state.check_unclaimed(record.delivery, now_ms)
+        pending.mark_appended(stores, record)
+        streams = pending.find_pending(stores, record)
+        if not streams and pending.mark_what_is_pending(stores, record):
+            streams = pending.find_pending(stores, record)
         if streams:
             lease_ttl_ms = record.configuration.lease_ttl_ms
-            claimed = claim_delivery(record.delivery, worker, new_wake_id(stores), now_ms, lease_ttl_ms)
+            claimed = state.claim_delivery(record.delivery, worker, new_wake_id(stores), now_ms, lease_ttl_ms)
             record = commit(stores, record, claimed)
             return Claimed(record, make_token(record, now_ms), streams)
         if record.delivery.wake_id is not None:
             # Its work is gone, and its wake event was read: without this no event would follow. Later appends
             # leave a mark, and are looked for once more.
-            begin_if_pending(stores, commit(stores, record, end_delivery(record.delivery)))
+            begin_if_pending(stores, commit(stores, record, state.end_delivery(record.delivery)))
         raise NoPendingWork
 
     return until_committed(stores, step)
@@ -153,16 +136,16 @@ def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answere
     def step() -> bool:
         record, now_ms = _require_kind(stores, subscription_id, kind), stores.clock_ms()
         generation = token_generation(record, answered.token, now_ms)
-        check_fence(record.delivery, generation, answered.generation, answered.wake_id)
+        state.check_fence(record.delivery, generation, answered.generation, answered.wake_id)
         acks = _decide_acks(stores, record, answered.acks)
-        extended = extend_lease(record.delivery, now_ms, record.configuration.lease_ttl_ms)
-        last = end_delivery(extended) if answered.done else extended
+        extended = state.extend_lease(record.delivery, now_ms, record.configuration.lease_ttl_ms)
+        last = state.end_delivery(extended) if answered.done else extended
         record = commit(stores, record, last, acks, between=extended)
         if not answered.done:
             return False
         # Appends just before count too (§7), though their stream records may not have arrived yet.
         return begin_if_pending(stores, record) or (
-            mark_appended(stores, record) and begin_if_pending(stores, record)
+            pending.mark_appended(stores, record) and begin_if_pending(stores, record)
         )
 
     return until_committed(stores, step)
@@ -177,11 +160,13 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
     def step() -> SubscriptionRecord:
         record = activate(stores, require_subscription(stores, subscription_id))
         delivery = record.delivery
-        if phase(delivery) in {"claimed", "leased"}:
-            check_unclaimed(replace(delivery, holder=delivery.holder or "webhook"), stores.clock_ms())
-        if phase(delivery) == "delivering":
+        if state.phase(delivery) in {"claimed", "leased"}:
+            state.check_unclaimed(replace(delivery, holder=delivery.holder or "webhook"), stores.clock_ms())
+        if state.phase(delivery) == "delivering":
             return record
-        if not find_pending(stores, record, limit=1) and not mark_what_is_pending(stores, record):
+        if not pending.find_pending(stores, record, limit=1) and not pending.mark_what_is_pending(
+            stores, record
+        ):
             raise NoPendingWork
         return commit(stores, record, new_delivery(stores, record))
 
@@ -194,10 +179,10 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
     def decide(ack: tuple[str, str]) -> Write:
         path, token = ack
         link = load_link(stores.table, record.incarnation, path)
-        head = find_head(stores, path)
+        head = pending.find_head(stores, path)
         if link is None or head is None:
             raise InvalidAck(f"Ack of {path[:80]!r}: the subscription follows no such stream")
-        offset = decide_ack(token, acked_in(link, head), head.tail.offset)
+        offset = state.decide_ack(token, pending.acked_in(link, head), head.tail.offset)
         return ack_link(link, offset, head.record.incarnation)
 
     return stores.concurrency.each(decide, list(acks.items()))
@@ -213,8 +198,10 @@ def finish(
         for stream in streams
         if load_link(stores.table, record.incarnation, stream.link.path) == stream.link
     ]
-    arrived = replace(attempt_succeeded(record.delivery, stores.clock_ms()), slow=slow)
-    begin_if_pending(stores, commit(stores, record, end_delivery(arrived), acks))  # Nobody is told of it.
+    arrived = replace(state.attempt_succeeded(record.delivery, stores.clock_ms()), slow=slow)
+    begin_if_pending(
+        stores, commit(stores, record, state.end_delivery(arrived), acks)
+    )  # Nobody is told of it.
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
