@@ -21,6 +21,7 @@ from tidemark.log.records import Batch, Checksums, Pack, Tombstone
 from tidemark.log.schema import encode_batch
 from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType
+from tidemark.protocol.stream_key import ListingRequest
 from tidemark.protocol.tail import Tail
 from tidemark.service import catalog, start_point
 from tidemark.service.append import append
@@ -430,3 +431,22 @@ def test_a_pack_that_cannot_be_read_is_not_taken_in_and_the_new_one_is_made(
     with pytest.raises(ProtocolError):
         read(scene.process(), KEY, harmed.start)
     assert scene.read_from(harmed.end) == scene.data[harmed.end :]
+
+
+def test_a_listing_does_not_take_the_place_that_a_pack_has_emptied_for_the_tail() -> None:
+    """Of a stream that it knew shorter. With no least age of what is packed, that may be seconds later."""
+    scene = Scene(Packing.after_seconds(0))
+    scene.append(3)
+    lister = scene.process()
+
+    def listed() -> list[int]:
+        return [
+            head.tail.offset for head in catalog.list_streams(lister, KEY.bucket, ListingRequest()).streams
+        ]
+
+    known = scene.ends[-1]
+    assert listed() == [known]
+    scene.append(5)
+    scene.sweep_after(1000)
+    assert known not in scene.starts()
+    assert listed() == [scene.ends[-1]]

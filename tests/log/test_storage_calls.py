@@ -334,20 +334,23 @@ def test_a_creation_in_a_bucket_is_one_write_and_two_where_it_gets_the_buckets_l
 
 @pytest.mark.parametrize("streams", [3, 30])
 @pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
-def test_a_listing_costs_a_page_and_each_listed_tail(
+def test_a_listing_costs_a_page_and_each_tail_that_is_not_known_and_still_there(
     world: World, streams: int, content_type: object
 ) -> None:
-    """The bucket, a page of items, and the tail of each listed stream. The stream that only shows that there
-    is more costs nothing."""
-    process = world.process()
+    """The bucket, a page of items, and the tail of each listed stream; later one call for a hundred tails.
+    The stream that only shows that there is more costs nothing."""
+    process, lister = world.process(), world.process()
     bucket, expiry = new_bucket(process), Expiry(ttl_seconds=60)
     for index in range(streams):
         process.create(StreamKey(bucket, str(index)), content_type=content_type, expiry=expiry)
-    process.calls.taken()
-    assert len(list_streams(process.stores, bucket, ListingRequest()).streams) == streams
-    assert process.calls.taken() == {"GetItem": 1, "Query": streams + 1}
-    assert list_streams(process.stores, bucket, ListingRequest(limit=2)).has_more
-    assert process.calls.taken() == {"GetItem": 1, "Query": 3}
+    lister.calls.taken()
+    assert list_streams(lister.stores, bucket, ListingRequest(limit=2)).has_more
+    assert lister.calls.taken() == {"GetItem": 1, "Query": 3}
+    assert len(list_streams(lister.stores, bucket, ListingRequest()).streams) == streams
+    assert lister.calls.taken() == {"GetItem": 1, "Query": streams - 1, "BatchGetItem": 1}
+    process.append(StreamKey(bucket, "1"), b"[1]", content_type=content_type)
+    list_streams(lister.stores, bucket, ListingRequest())
+    assert lister.calls.taken() == {"GetItem": 1, "Query": 2, "BatchGetItem": 1}
 
 
 def test_bucket_operations_cost_the_same_for_any_number_of_streams(world: World) -> None:

@@ -185,9 +185,9 @@ def list_records(
     records: list[StreamRecord] = []
     at_least, more = stream_sk(first), True
     while more and len(records) <= limit:
-        # One more than `limit`: the first may be `after` itself, which is left out.
+        # Two more than `limit`: one shows that there may be more, and one may be `after`, which is left out.
         items, more = table.query(
-            bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 1
+            bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 2
         )
         found = (decode_stream(item) for item in items if not is_end_mark(item))
         records += [record for record in found if record.key.stream_id != after]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import Page, load_last
 from tidemark.log.records import Batch, StreamRecord, Tombstone
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, PK, batch_key, decode_producer, log_pk, producer_pk
+from tidemark.log.table import MAX_GETS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.producer import ProducerState
@@ -67,14 +68,44 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
 def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
     """The streams that exist, with their current tails."""
     now_ms = stores.clock_ms()
+    confirmed = _confirm_tails(stores, records, now_ms)
 
     def load(record: StreamRecord) -> StreamHead | None:
-        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        last = None if record.deleted else load_last(stores.table, log_pk(record.key, record.incarnation))
+        if record.deleted or isinstance(last, Tombstone):
+            return None
         head = head_from(record, last, now_ms)
-        has_ended = record.deleted or isinstance(last, Tombstone)
-        return None if has_ended or head.is_expired(now_ms) else head
+        stores.tails.learn(head)
+        return head
 
-    return [head for head in stores.concurrency.each(load, records) if head is not None]
+    others = [record for record in records if record.key not in confirmed]
+    loaded = [head for head in stores.concurrency.each(load, others) if head is not None]
+    heads = confirmed | {head.record.key: head for head in loaded}
+    found = (heads.get(record.key) for record in records)
+    return [head for head in found if head is not None and not head.is_expired(now_ms)]
+
+
+def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> dict[StreamKey, StreamHead]:
+    """The remembered tails that are the tails still: whatever is written next takes the place at the tail, so
+    where nothing is at that place, nothing was written. One call asks for a hundred places. What is confirmed
+    counts as no younger than it was: an append may not rest on it for longer."""
+    known: dict[StreamKey, StreamHead] = {}
+    for record in records:
+        head = stores.tails.get(record.key, now_ms)
+        if head is None or record.deleted or head.record.incarnation != record.incarnation:
+            continue
+        # A pack may have emptied the place at an older tail.
+        if record.packed <= head.tail.offset:
+            known[record.key] = replace(head, record=record)
+    # Nothing follows a closure.
+    open_heads = (head for head in known.values() if not head.tail.closed)
+    keys = {log_pk(head.record.key, head.record.incarnation): head.record.key for head in open_heads}
+    places = [batch_key(pk, known[key].tail.offset) for pk, key in keys.items()]
+    hundreds = [places[low : low + MAX_GETS] for low in range(0, len(places), MAX_GETS)]
+    pages = stores.concurrency.each(lambda some: stores.table.get_many(some, (PK,)), hundreds)
+    for item in (item for page in pages for item in page):
+        del known[keys[item[PK]["S"]]]
+    return known
 
 
 def _exists(stores: Stores, record: StreamRecord) -> bool:
