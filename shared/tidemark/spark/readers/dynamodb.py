@@ -127,8 +127,12 @@ class DynamoDBReader:
             asked = self._load_records([name for name in names if name not in listed], pool)
             records = [record for record in (listed | asked).values() if not record.deleted]
             tails = self._confirm_tails(records, pool)
-            found = pool.map(lambda each: self._load_head(each, tails.get(each.key.stream_id)), records)
-            return {head.name: head for head in found if head is not None}
+            others = [record for record in records if record.key.stream_id not in tails]
+            loaded = zip(others, pool.map(self._load_tail, others), strict=True)
+        tails |= {record.key.stream_id: tail for record, tail in loaded if tail is not None}
+        known = ((record, tails.get(record.key.stream_id)) for record in records)
+        found = (self._head_of(record, tail) for record, tail in known if tail is not None)
+        return {head.name: head for head in found if head is not None}
 
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
@@ -169,12 +173,9 @@ class DynamoDBReader:
                 confirmed[name].learned_ms = now_ms
         return confirmed
 
-    def _load_head(self, record: StreamRecord, known: _KnownTail | None) -> Head | None:
-        """None for a stream that has ended. The tail is asked for where it is not known."""
-        known = known or self._load_tail(record)
-        if known is None or is_expired(
-            record.expiry, max(record.used_ms, known.written_ms), self._clock_ms()
-        ):
+    def _head_of(self, record: StreamRecord, known: _KnownTail) -> Head | None:
+        """None for a stream that has expired."""
+        if is_expired(record.expiry, max(record.used_ms, known.written_ms), self._clock_ms()):
             return None
         earliest = _earliest(record)
         tail = replace(earliest, offset=render_offset(known.end), closed=known.closed)

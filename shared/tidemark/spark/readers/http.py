@@ -118,8 +118,13 @@ class HttpReader:
                 return self.head(name)
             return None
 
+        # A thread for each of very many streams whose head is known would take longer than the listing.
+        listed = {name: head for name in names if isinstance(head := self._listed.get(name), Head)}
+        for name in listed:
+            del self._listed[name]
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
-            return {head.name: head for head in pool.map(find, names) if head is not None}
+            loaded = pool.map(find, [name for name in names if name not in listed])
+            return listed | {head.name: head for head in loaded if head is not None}
 
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
         return {name: head.earliest for name, head in self.heads(names).items()}
