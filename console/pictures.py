@@ -11,13 +11,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from tests.browser.chromium import CHROMIUM
 from tests.conformance.servers import Server, running, tidemark_server
 
 IMAGES: Final = Path(__file__).resolve().parents[1] / "docs" / "images"
-_SIZE: Final = {"width": 1280, "height": 800}
+_SIZE: Final = ViewportSize(width=1280, height=800)
+_PHONE: Final = ViewportSize(width=360, height=740)
 _ANSWER: Final = (
     "Why are there two tides a day? The Moon pulls the near side of the Earth more than its centre."
 )
@@ -38,7 +39,7 @@ def fill(server: Server) -> None:
             server,
             "PUT",
             f"/v1/stream/orders/2026-11-{number:02}",
-            [{"order": number * 100 + n} for n in range(40)],
+            [{"order": number * 100 + n, "customer": "ada", "total": 12.5 + n} for n in range(40)],
         )
     send(server, "PUT", "/v1/stream/sessions/7f3a", [{"cursor": 1}], Stream_TTL="3600")
     send(server, "PUT", "/v1/stream/answers/42", [])
@@ -61,10 +62,14 @@ def draw_overview(page: Page, server: Server) -> None:
     expect(reader.locator("#state")).to_contain_text("live")
     page.goto(f"{server.base_url}/v1/console")
     for number in range(150):
-        send(server, "POST", f"/v1/stream/orders/2026-11-{5 - number % 7 // 4:02}", [{"order": number}])
-        page.wait_for_timeout(100)
+        order = {"order": number, "customer": "grace", "total": 7.5 + number}
+        send(server, "POST", f"/v1/stream/orders/2026-11-{5 - number % 7 // 4:02}", [order])
+        page.wait_for_timeout(200 + 150 * (number // 20 % 3))
     expect(page.get_by_role("region", name="Requests a second").locator("canvas")).to_be_visible()
     page.screenshot(path=IMAGES / "console-overview.png")
+    page.emulate_media(color_scheme="dark")
+    page.screenshot(path=IMAGES / "console-overview-dark.png")
+    page.emulate_media(color_scheme="light")
     reader.close()
 
 
@@ -75,7 +80,7 @@ def draw(page: Page, server: Server) -> None:
     page.get_by_role("link", name="answers/42").click()
     expect(page.locator("#state")).to_contain_text("live")
     write_answer(page, server)
-    expect(page.locator(".card", has_text="Size")).to_contain_text(f"{len(_ANSWER.split())} messages")
+    expect(page.locator("#facts")).to_contain_text(f"{len(_ANSWER.split())} messages")
     page.locator("[role=listbox] [role=option]").nth(8).click()
     page.get_by_role("button", name="Requests").click()
     page.locator(".call").filter(has_text="/v1/stream/answers/42?offset=").filter(
@@ -83,6 +88,11 @@ def draw(page: Page, server: Server) -> None:
     ).first.click()
     expect(page.get_by_text("Server-Timing:")).to_be_visible()
     page.screenshot(path=IMAGES / "console-stream.png")
+    page.set_viewport_size(_PHONE)
+    page.goto(f"{server.base_url}/v1/console#/stream?path=%2Fv1%2Fstream%2Forders%2F2026-11-05")
+    expect(page.locator("#state")).to_contain_text("live")
+    expect(page.locator("[role=option]").first).to_be_visible()
+    page.screenshot(path=IMAGES / "console-phone.png")
 
 
 def main() -> None:

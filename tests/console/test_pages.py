@@ -59,6 +59,15 @@ def test_the_overview_of_an_empty_server_shows_how_to_begin(console: Console) ->
     expect(console.page.get_by_text("–", exact=True)).to_have_count(0)
 
 
+def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:
+    console.open().get_by_label("Colours").select_option("Dark")
+    for place in ("/", "/v1/docs", "/v1/console"):
+        console.page.goto(console.server.base_url + place)
+        expect(console.page.locator("html")).to_have_attribute("data-colours", "dark")
+        expect(console.page.get_by_role("heading", level=1)).to_be_visible()
+        console.check_accessible()
+
+
 def test_an_unknown_address_says_so(console: Console) -> None:
     page = console.open("#/bukcets")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
@@ -98,7 +107,7 @@ def test_streams_are_searched_by_prefix_and_paged(console: Console) -> None:
     address = page.url.partition("/v1/console")[2]
     page.goto("about:blank")
     console.open(address)
-    expect(page.get_by_text(f"50 streams behind {group}/049")).to_be_visible()
+    expect(page.get_by_text(f"50 streams after {group}/049")).to_be_visible()
     expect(older).to_be_disabled()
     first.click()
     expect(page.get_by_text("50 streams on page 1")).to_be_visible()
@@ -150,10 +159,10 @@ def test_messages_arrive_while_they_are_watched(console: Console) -> None:
     path = make_stream(console.server, [{"n": number} for number in range(30)])
     page = console.open_stream(path)
     expect(page.locator("#state")).to_contain_text("live")
-    expect(page.locator("#counted")).to_contain_text("30 messages held")
+    expect(page.locator("#counted")).to_contain_text("30 messages shown")
     for number in range(30, 40):
         append(console.server, path, {"n": number})
-    expect(page.locator("#counted")).to_contain_text("40 messages held")
+    expect(page.locator("#counted")).to_contain_text("40 messages shown")
     expect(console.row('{"n": 39}')).to_be_visible()
     expect(page.locator("#announcer")).to_contain_text("new messages")
     console.check_accessible()
@@ -182,7 +191,7 @@ def test_every_offset_is_where_its_message_begins(console: Console) -> None:
         append(console.server, path, [value])
     page = console.open_stream(path)
     expect(console.rows).to_have_count(len(values))
-    assert page.locator(".offset").all_inner_texts() == starts
+    assert page.locator(".row .offset").all_inner_texts() == starts
     for start, value in zip(starts, values, strict=True):
         with urllib.request.urlopen(f"{console.server.base_url}{path}?offset={start}") as answer:
             assert json.load(answer)[0] == value
@@ -209,30 +218,30 @@ def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> 
 
 def test_only_messages_with_a_text_are_shown(console: Console) -> None:
     path = make_stream(console.server, [{"n": number, "even": number % 2 == 0} for number in range(20)])
-    page = console.open_stream(path)
-    expect(page.locator("#counted")).to_contain_text("20 messages held")
+    page = console.open_stream(path, view="raw")
+    expect(page.locator("#counted")).to_contain_text("20 messages shown")
     console.search('"EVEN": true')
-    expect(page.locator("#counted")).to_contain_text("10 of 20 messages held")
+    expect(page.locator("#counted")).to_contain_text("10 of 20 messages shown")
     append(console.server, path, {"n": 20, "even": True})
-    expect(page.locator("#counted")).to_contain_text("11 of 21 messages held")
+    expect(page.locator("#counted")).to_contain_text("11 of 21 messages shown")
     expect(console.rows.first).to_contain_text('{"n": 0')
 
 
 def test_text_that_comes_word_by_word_is_one_line_as_it_is_when_read_again(console: Console) -> None:
     """Writers of text end anywhere, here in a character. A filter looks again at a line that has grown."""
     path = make_stream(console.server, [], "text/plain")
-    page = console.open_stream(path)
-    expect(page.locator("#counted")).to_have_text("0 lines held; what is appended is shown here")
+    page = console.open_stream(path, view="lines")
+    expect(page.locator("#counted")).to_have_text("0 lines shown; new ones appear here")
     console.search("tides")
     for part in ("Why are there two ti", "des a day?\nThe M", "oon ü"):
         for piece in (part.encode()[:-1], part.encode()[-1:]):
             with page.expect_response(re.compile("live=long-poll")):
                 send(console.server, "POST", path, piece, Content_Type="text/plain")
-    expect(page.locator("#counted")).to_have_text("1 of 2 lines held")
+    expect(page.locator("#counted")).to_have_text("1 of 2 lines shown")
     page.locator("#search").fill("")
     expect(console.rows).to_have_count(2)
     shown = page.locator("[role=option]").all_inner_texts()
-    assert [" ".join(row.split()[1:]) for row in shown] == ["Why are there two tides a day?", "The Moon ü"]
+    assert [row.splitlines()[-1] for row in shown] == ["Why are there two tides a day?", "The Moon ü"]
     page.reload()
     expect(console.rows).to_have_count(2)
     assert page.locator("[role=option]").all_inner_texts() == shown
@@ -241,8 +250,7 @@ def test_text_that_comes_word_by_word_is_one_line_as_it_is_when_read_again(conso
 def test_a_text_stream_is_shown_as_running_text_to_its_end(console: Console) -> None:
     path = make_stream(console.server, [b"".join(b"line %d\n" % n for n in range(500))], "text/plain")
     page = console.open_stream(path)
-    expect(page.locator("#counted")).to_contain_text("500 lines held")
-    page.get_by_role("button", name="As running text").click()
+    expect(page.locator("#counted")).to_contain_text("500 lines shown")
     text = page.get_by_label("The text")
     for word in (b"A model ", b"writes ", b"word by word."):
         send(console.server, "POST", path, word, Content_Type="text/plain")
@@ -253,7 +261,7 @@ def test_a_text_stream_is_shown_as_running_text_to_its_end(console: Console) -> 
 
 def test_a_paused_text_stands_still_in_the_middle_of_a_line(console: Console) -> None:
     path = make_stream(console.server, [b"one "], "text/plain")
-    page = console.open_stream(path)
+    page = console.open_stream(path, view="lines")
     expect(console.rows).to_have_count(1)
     page.keyboard.press("p")
     send(console.server, "POST", path, b"two", Content_Type="text/plain")
@@ -267,7 +275,7 @@ def test_what_was_there_before_is_not_told_as_coming_now(console: Console) -> No
     """The rate is that of appends, not that of the page which reads what is old."""
     path = make_stream(console.server, [{"n": number} for number in range(700)])
     page = console.open_stream(path)
-    expect(page.locator("#counted")).to_contain_text("700 messages held")
+    expect(page.locator("#counted")).to_contain_text("700 messages shown")
     pace = page.locator("#pace")
     for _ in range(30):
         assert pace.count() == 0
@@ -283,35 +291,76 @@ def test_what_was_there_before_is_not_told_as_coming_now(console: Console) -> No
 
 def test_text_is_shown_by_lines_and_bytes_by_rows(console: Console) -> None:
     text = make_stream(console.server, [b"one\ntwo \xc3\xbc\nthree"], "text/plain")
-    console.open_stream(text)
+    console.open_stream(text, view="lines")
     expect(console.rows).to_have_count(3)
     expect(console.rows.nth(1)).to_contain_text("two ü")
     data = make_stream(console.server, [bytes(range(70))], "application/octet-stream")
     console.open_stream(data)
+    expect(console.rows).to_have_count(5)
+    expect(console.rows.nth(3)).to_contain_text(f"{48:016}")
+    expect(console.rows.nth(3)).to_contain_text("30 31 32 33")
+    expect(console.rows.nth(3)).to_contain_text("0123456789:;<=>?")
+
+
+def test_bytes_are_told_by_how_they_begin_and_downloaded_as_they_are(console: Console) -> None:
+    data = bytes.fromhex("89504e470d0a1a0a") + bytes(range(256))
+    page = console.open_stream(make_stream(console.server, [data], "application/octet-stream"))
+    expect(page.locator("#content-type")).to_contain_text("looks like PNG image")
+    page.get_by_text("More", exact=True).click()
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download what is shown").click()
+    assert downloading.value.suggested_filename.endswith(".png")
+    assert downloading.value.path().read_bytes() == data
+
+
+def test_json_is_a_log_with_the_columns_that_its_messages_have(console: Console) -> None:
+    """And with the time of each message. A link opens the same view."""
+    orders = [{"id": 1, "state": "paid", "lines": [1]}, {"id": 2, "state": "open", "note": "late"}]
+    path = make_stream(console.server, orders * 3)
+    page = console.open_stream(path)
+    cells = console.rows.first.locator(".cell")
+    expect(cells).to_have_text(["1", "paid", '{"lines":[1]}'])
+    expect(page.locator(".log-head .cell")).to_have_text(["id", "state", "more"])
+    expect(console.rows.first.locator("time")).to_have_attribute("title", re.compile(r"^20\d\d-"))
+    console.check_accessible()
+    page.get_by_role("button", name="Raw").click()
+    page.locator("#search").fill("late")
     expect(console.rows).to_have_count(3)
-    expect(console.rows.nth(1)).to_contain_text(f"{32:016}")
-    expect(console.rows.nth(1)).to_contain_text("20 21 22")
-    console.rows.nth(1).click()
-    shown = console.page.get_by_role("region", name="Message").locator("pre")
-    expect(shown).to_contain_text("000010  30 31 32 33")
-    expect(shown).to_contain_text("0123456789:;<=>?")
+    expect(console.rows.first.locator(".preview")).to_have_text('{"id": 2, "state": "open", "note": "late"}')
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.locator("#search")).to_have_value("late")
+    expect(console.rows.first.locator(".preview")).to_contain_text("late")
 
 
-def test_the_cards_say_what_is_known_of_a_stream(console: Console) -> None:
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (1280, 800), (1920, 1080), (2560, 1440)])
+def test_messages_are_on_the_first_screen_at_every_width(console: Console, width: int, height: int) -> None:
+    console.page.set_viewport_size({"width": width, "height": height})
+    page = console.open_stream(make_stream(console.server, [{"id": n, "name": "x"} for n in range(50)]))
+    expect(console.rows.last).to_be_in_viewport()
+    box = page.get_by_role("listbox").bounding_box()
+    assert box is not None
+    assert box["y"] + 200 < height
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_line_says_what_is_known_of_a_stream(console: Console) -> None:
     source = make_stream(console.server, [1, 2, 3])
     path = f"{source}-fork"
     send(console.server, "PUT", path, Stream_Forked_From=source, Stream_TTL="3600")
     claim = {"Producer_Id": "writer-7", "Producer_Epoch": "2", "Producer_Seq": "0"}
     send(console.server, "POST", path, b"[4]", Content_Type="application/json", **claim, Stream_Closed="true")
     page = console.open_stream(path)
-    expect(page.locator("#state")).to_contain_text("closed")
-    expect(page.locator(".card", has_text="Closed")).to_contain_text("by writer-7")
-    expect(page.locator(".card", has_text="Producers")).to_contain_text("writer-7")
-    expect(page.locator(".card", has_text="Expires")).to_contain_text("after 3600 s without use")
-    expect(page.locator(".card", has_text="Size")).to_contain_text("4 messages")
-    page.locator(".card", has_text="Forks").get_by_role("link").click()
+    facts = page.locator("#facts")
+    for told in ("closed by writer-7", "in 4 messages", "after 3600 s without use", f"at {3 * 2:016}"):
+        expect(facts).to_contain_text(told)
+    page.get_by_text("Details", exact=True).click()
+    expect(page.get_by_role("row", name="writer-7")).to_be_visible()
+    expect(page.get_by_role("img")).to_have_attribute("aria-label", re.compile("fork at .*, closed$"))
+    facts.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(source.removeprefix("/v1/stream/"))
-    expect(page.locator(".card", has_text="Forks")).to_contain_text("1 made of it")
+    expect(page.locator("#facts")).to_contain_text("1 fork")
 
 
 def test_a_stream_that_does_not_exist_can_be_created_and_is_then_shown(console: Console) -> None:
@@ -320,7 +369,7 @@ def test_a_stream_that_does_not_exist_can_be_created_and_is_then_shown(console: 
     expect(page.get_by_role("alert")).to_contain_text("Stream does not exist")
     page.get_by_role("link", name="create it").click()
     page.get_by_role("button", name="Create a stream").click()
-    page.get_by_role("dialog").get_by_role("button", name="PUT now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.locator("#state")).to_contain_text("live")
 

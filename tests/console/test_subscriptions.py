@@ -66,13 +66,13 @@ def test_a_webhook_is_made_tested_and_deleted(console: Console, receiver: Receiv
     shown.get_by_label("Webhook's URL").fill(receiver.url)
     expect(shown.locator("pre")).to_contain_text('"lease_ttl_ms":30000')
     console.check_accessible()
-    shown.get_by_role("button", name="PUT now").click()
+    shown.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.locator("#wake-state")).to_contain_text("idle")
     page.get_by_role("button", name="Test", exact=True).click()
     shown = page.get_by_role("dialog")
     expect(shown.locator("pre")).to_contain_text("Stream-TTL: 3600")
-    shown.get_by_role("button", name="PUT now").click()
+    shown.get_by_role("button", name="Test", exact=True).click()
     expect(shown.get_by_text("Done: 201")).to_be_visible()
     page.keyboard.press("Escape")
     followed = page.get_by_role("link", name=f"{name}/console-test-")
@@ -85,9 +85,9 @@ def test_a_webhook_is_made_tested_and_deleted(console: Console, receiver: Receiv
     console.check_accessible()
     page.get_by_role("button", name="Delete", exact=True).click()
     shown = page.get_by_role("dialog")
-    expect(shown.get_by_role("button", name="DELETE now")).to_be_disabled()
+    expect(shown.get_by_role("button", name="Delete", exact=True)).to_be_disabled()
     shown.get_by_label("to confirm").fill(name)
-    shown.get_by_role("button", name="DELETE now").click()
+    shown.get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Subscriptions")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         send(console.server, "GET", f"/v1/stream/__ds/subscriptions/{name}")
@@ -108,7 +108,7 @@ def test_a_webhook_that_fails_is_seen_and_called_again_at_once(console: Console,
     page.get_by_role("button", name="Wake now").click()
     shown = page.get_by_role("dialog")
     expect(shown.locator("pre")).to_contain_text(f"__ds/subscriptions/{name}/wake")
-    shown.get_by_role("button", name="POST now").click()
+    shown.get_by_role("button", name="Wake", exact=True).click()
     # Its own next attempt may have come just before: then nothing is left to wake for.
     done = shown.get_by_text("Done: 202").or_(
         shown.get_by_text("No stream of the subscription has anything new")
@@ -147,7 +147,7 @@ def test_a_worker_that_has_claimed_is_named(console: Console) -> None:
     expect(page.get_by_text("<b>of the night</b>")).to_be_visible()
     expect(page.get_by_role("link", name=f"{name}-wake")).to_be_visible()
     page.get_by_role("button", name="Wake now").click()
-    page.get_by_role("button", name="POST now").click()
+    page.get_by_role("button", name="Wake", exact=True).click()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Another worker has claimed")
 
 
@@ -163,6 +163,6 @@ def test_subscriptions_are_searched_and_paged(console: Console) -> None:
     expect(page.get_by_text("50 subscriptions on page 1")).to_be_visible()
     page.get_by_role("button", name="Next page").click()
     expect(page.get_by_text("2 subscriptions on page 2")).to_be_visible()
-    page.get_by_label("Ids that begin with").fill("none-has-this")
+    page.get_by_label("Id begins with").fill("none-has-this")
     expect(page.get_by_text("No subscription has an id")).to_be_visible()
     console.check_accessible()

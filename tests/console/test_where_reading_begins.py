@@ -22,7 +22,7 @@ def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None
     assert f"at={offset}" in page.url
     page.reload()
     expect(console.rows.first).to_contain_text('{"n": 2}')
-    expect(page.locator("#counted")).to_contain_text("2 messages held")
+    expect(page.locator("#counted")).to_contain_text("2 messages shown")
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_where_reading_begins(console: Console, choice: str, value: str, count: 
     if value:
         page.locator("[name=start-value]").fill(value)
     page.get_by_role("button", name="Read", exact=True).click()
-    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages held"))
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages shown"))
     if choice == "the beginning":
         expect(console.row('{"n": 0}')).to_be_in_viewport()
     expect(page.locator("#state")).to_contain_text("live")
     append(console.server, path, "after")
-    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count + 1} messages? held"))
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count + 1} messages? shown"))
 
 
 def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Console) -> None:
     path = make_stream(console.server, [{"n": number} for number in range(500)])
     page = console.open_stream(path)
-    expect(page.locator("#counted")).to_contain_text("500 messages held")
+    expect(page.locator("#counted")).to_contain_text("500 messages shown")
     page.get_by_role("listbox").focus()
     page.keyboard.press("Home")
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Cons
     link = page.evaluate("navigator.clipboard.readText()")
     page.goto("about:blank")
     page.goto(link)
-    expect(page.locator("#counted")).to_contain_text("497 messages held")
+    expect(page.locator("#counted")).to_contain_text("497 messages shown")
     expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
     expect(page.locator(".row.selected")).to_be_in_viewport()
     expect(page.get_by_role("region", name="Message")).to_contain_text("n: 3")
@@ -83,7 +83,7 @@ def test_another_address_in_the_same_tab_is_followed(console: Console) -> None:
     expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
     console.open_stream(path, at=f"{9 * 7:016}")
     expect(page.locator(".row.selected")).to_contain_text('{"n": 7}')
-    expect(page.locator("#counted")).to_contain_text("3 messages held")
+    expect(page.locator("#counted")).to_contain_text("3 messages shown")
     console.open("#/streams?prefix=nobody-has-this")
     expect(page.get_by_text("No stream has a name that begins like this.")).to_be_visible()
     page.get_by_role("link", name="Streams", exact=True).click()
@@ -104,7 +104,7 @@ def test_an_offset_that_is_gone_leads_behind_the_snapshot(console: Console) -> N
     page = console.open_stream(f"/{bucket}/run", at=f"{0:016}")
     expect(page.get_by_text("is no longer kept: the snapshot holds it")).to_be_visible()
     expect(console.rows).to_have_count(1)
-    expect(page.locator(".card", has_text="Snapshot")).to_contain_text(f"{4:016}")
+    expect(page.locator("#facts")).to_contain_text(f"snapshot at {4:016}")
 
 
 def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answered(console: Console) -> None:
@@ -112,18 +112,18 @@ def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answere
     path = make_stream(console.server, [1, 2, 3])
     page = console.open_stream(path)
     expect(page.locator("#state")).to_contain_text("live")
-    expect(page.locator("#counted")).to_contain_text("3 messages held")
+    expect(page.locator("#counted")).to_contain_text("3 messages shown")
     held: list[Route] = []
     page.route("**?offset=now*", lambda route: held.append(route))  # noqa: PLW0108 - a built-in method is refused
     keep_what_is_said(page)
     page.get_by_label("Start at").select_option(label="now")
     page.get_by_role("button", name="Read", exact=True).click()
-    expect(page.locator("#counted")).to_have_text("0 messages held")
+    expect(page.locator("#counted")).to_have_text("0 messages shown")
     expect(page.locator("#state")).to_contain_text("connecting")
-    assert set(page.evaluate("said")) == {"0 messages held"}
+    assert set(page.evaluate("said")) == {"0 messages shown"}
     append(console.server, path, "before the answer")
     held[0].continue_()
-    expect(page.locator("#counted")).to_have_text("0 messages held; what is appended is shown here")
+    expect(page.locator("#counted")).to_have_text("0 messages shown; new ones appear here")
     append(console.server, path, "after")
     expect(console.rows).to_have_count(1)
     expect(console.row("after")).to_be_visible()
@@ -143,7 +143,7 @@ def test_another_token_reads_the_stream_of_an_address_anew(console: Console) -> 
     """Each message is there once."""
     path = make_stream(console.server, [{"n": number} for number in range(10)])
     page = console.open_stream(path, at=f"{9 * 3:016}")
-    expect(page.locator("#counted")).to_contain_text("7 messages held")
+    expect(page.locator("#counted")).to_contain_text("7 messages shown")
     page.get_by_role("button", name="Token").click()
     page.get_by_label("Bearer token").fill("another")
     reads: list[str] = []
@@ -155,4 +155,4 @@ def test_another_token_reads_the_stream_of_an_address_anew(console: Console) -> 
         page.wait_for_timeout(50)
     append(console.server, path, {"n": 10})
     expect(console.row('{"n": 10}')).to_be_visible()
-    expect(page.locator("#counted")).to_contain_text("8 messages held")
+    expect(page.locator("#counted")).to_contain_text("8 messages shown")

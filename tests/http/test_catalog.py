@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -450,6 +451,23 @@ def test_a_console_page_loads_nothing_from_another_host(door: Door, place: str) 
     assert " on" not in body.replace(" one", "").replace(" on ", "")
     unchanged = door.get(place, {"If-None-Match": f"W/{answer['etag']}"})
     assert (unchanged.status, unchanged.body) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [("gzip, deflate, br", True), ("br;q=1.0, GZIP;q=0.5", True), ("gzip;q=0", False), ("br", False)],
+)
+def test_a_console_file_is_compressed_for_those_who_accept_it(
+    door: Door, accepted: str, is_compressed: bool
+) -> None:
+    """Each form has an entity tag of its own."""
+    place = "/v1/console/console.js"
+    plain, answer = (door.get(place, {"Accept-Encoding": each}) for each in ("", accepted))
+    assert (answer["content-encoding"] == "gzip", answer["vary"]) == (is_compressed, "Accept-Encoding")
+    assert (gzip.decompress(answer.body) if is_compressed else answer.body) == plain.body
+    assert (answer["etag"] == plain["etag"]) != is_compressed
+    again = door.get(place, {"Accept-Encoding": accepted, "If-None-Match": answer["etag"] or ""})
+    assert (again.status, again.body) == (304, b"")
 
 
 def test_only_the_consoles_own_files_are_served(door: Door) -> None:

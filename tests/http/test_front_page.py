@@ -21,7 +21,7 @@ def test_a_browser_gets_a_page_that_introduces_the_server(door: Door) -> None:
     page = answer.body.decode()
     for told in ("Tidemark", DOCS, "/v1/console", "/v1/docs", "/v1/openapi.json", "/v1/health"):
         assert told in page
-    assert (answer["Vary"], answer["Cache-Control"]) == ("Accept", "no-store")
+    assert (answer["Vary"], answer["Cache-Control"]) == ("Accept, Accept-Encoding", "no-store")
     assert "script-src 'self'" in (answer["Content-Security-Policy"] or "")
     for file in re.findall(r'"(/v1/console/[^"]+)"', page):
         assert door.get(file).status == 200, file

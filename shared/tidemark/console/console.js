@@ -2,6 +2,7 @@
 import { render } from "./preact.js"
 import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
 import { loadMe, me, placeOf, silentSince, token } from "./api.js"
+import { choose, chosenColours } from "./colours.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
 import { html } from "./html.js"
 import { Inspector } from "./inspector.js"
@@ -13,7 +14,6 @@ import { Streams } from "./streams.js"
 import { Subscriptions } from "./subscriptions.js"
 import "./signals.js"
 
-const COLOURS_KEY = "tidemark-colours"
 const NAMED_KEYS = new Set(["j", "k", "p", "g", "Enter"])
 
 // `arrival` counts the addresses that the reader went to. What a page itself writes into the address is none of them.
@@ -25,15 +25,6 @@ function useAddress() {
     return () => removeEventListener("hashchange", look)
   }, [])
   return address
-}
-
-function useColours() {
-  const [colours, setColours] = useState(localStorage.getItem(COLOURS_KEY) ?? "")
-  useEffect(() => {
-    document.documentElement.dataset.colours = colours
-    colours ? localStorage.setItem(COLOURS_KEY, colours) : localStorage.removeItem(COLOURS_KEY)
-  }, [colours])
-  return [colours, setColours]
 }
 
 // Keys work wherever nothing is typed, and not with a modifier. (Of all effects those of layout are made with the page:
@@ -70,7 +61,7 @@ const titleOf = ({ place, query }) =>
 
 function App() {
   const address = useAddress()
-  const [colours, setColours] = useColours()
+  const [colours, setColours] = useState(chosenColours)
   const [dialog, setDialog] = useState("")
   const [isInspecting, setIsInspecting] = useState(false)
   useKeys(setDialog)
@@ -90,7 +81,7 @@ function App() {
         <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
         <button aria-expanded=${isInspecting ? "true" : "false"} onClick=${() => setIsInspecting(!isInspecting)}>Requests</button>
         <label class="colours"><span class="unseen">Colours</span>
-          <select value=${colours} onChange=${(event) => setColours(event.currentTarget.value)}><option value="">as the system</option><option value="light">light</option><option value="dark">dark</option></select>
+          <select value=${colours} onChange=${(event) => { choose(event.currentTarget.value); setColours(event.currentTarget.value) }}><option value="">System colours</option><option value="light">Light</option><option value="dark">Dark</option></select>
         </label>
         <button onClick=${() => setDialog("help")} aria-label="Keys">?</button>
       </span>

@@ -16,6 +16,23 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`
 }
 
+// A button that opens what is in it. It closes with Escape, a click elsewhere, and a choice.
+export function Menu({ label, class: style = "", children }) {
+  const box = useRef(null)
+  useEffect(() => {
+    const close = (event) => {
+      if (event.key === "Escape" || (event.type === "click" && !box.current.querySelector("summary").contains(event.target))) box.current.open = false
+    }
+    addEventListener("click", close)
+    addEventListener("keydown", close)
+    return () => {
+      removeEventListener("click", close)
+      removeEventListener("keydown", close)
+    }
+  }, [])
+  return html`<details class="menu" ref=${box}><summary class=${style || "button"}>${label}</summary><div>${children}</div></details>`
+}
+
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState("")
   async function copy() {
@@ -43,7 +60,7 @@ export function Code({ versions }) {
   </div>`
 }
 
-// `build(values)` makes the request; `confirm` is a name that has to be typed first. `place(values)` says what the rights
+// The first word of the title is what its button does. `build(values)` makes the request; `confirm` is a name that has to be typed first. `place(values)` says what the rights
 // are needed for, where that is not the stream at the request's path.
 export function ActionDialog({ title, fields = [], build, rights, place, confirm, onDone, onClose, note }) {
   const [values, setValues] = useState(Object.fromEntries(fields.map((field) => [field.name, field.initial ?? ""])))
@@ -90,7 +107,7 @@ export function ActionDialog({ title, fields = [], build, rights, place, confirm
       html`<label>Type <b>${confirm}</b> to confirm<input name="confirm" value=${typed} onInput=${(event) => setTyped(event.currentTarget.value)} autocomplete="off" /></label>`}
       ${lacks && html`<p class="lacks">The token lacks the scope <code>${lacks}</code>.</p>`}
       <div class="dialog-foot">
-        <button class="primary" type="submit" disabled=${isBlocked}>${request.method} now</button>
+        <button class="primary" type="submit" disabled=${isBlocked}>${title.split(" ")[0]}</button>
         <span role="status">${state.done}</span>
         <span role="alert" class="error">${state.error}</span>
       </div>
@@ -106,12 +123,12 @@ export function TokenDialog({ onClose }) {
     setText("")
   }
   return html`<${Dialog} title="Token" onClose=${onClose}>
-    <p>A token stays in this tab until it is closed. It is sent to this server alone.</p>
+    <p>It stays in this tab until you close it, and is sent to this server alone.</p>
     <form onSubmit=${keep}>
       <label>Bearer token<textarea rows="3" name="token" value=${text} onInput=${(event) => setText(event.currentTarget.value)} autocomplete="off" spellcheck=${false}></textarea></label>
       <div class="dialog-foot">
         <button class="primary" type="submit">Use this token</button>
-        <button type="button" onClick=${() => setToken("")}>Forget it</button>
+        <button type="button" onClick=${() => setToken("")}>Forget this token</button>
         <span role="alert" class="error">${meError.value}</span>
       </div>
     </form>

@@ -19,6 +19,8 @@ export function duration(ms) {
 // How long ago, as precisely as anybody wants to know.
 export const age = (ms) => duration(ms < 60_000 ? ms : ms - (ms % 60_000)).replace(/ 0 (s|min)$/, "")
 
+export const moment = (ms) => new Date(ms).toLocaleString("en-GB", { month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" }).replace(",", "")
+
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB")
 
 export function short(count) {

@@ -1,4 +1,6 @@
 // The front page: a stream of this very server with two readers, and how to begin, with this server's own address.
+import "./colours.js"
+
 const $ = (id) => document.getElementById(id)
 const said = (text) => ($("said").textContent = text)
 

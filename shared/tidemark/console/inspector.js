@@ -5,7 +5,7 @@ import { html } from "./html.js"
 import { time } from "./format.js"
 
 function Headers({ title, rows, none }) {
-  return html`<h4>${title}</h4>
+  return html`<h3>${title}</h3>
     <table class="headers"><tbody>
       ${!rows.length && html`<tr><td>${none}</td></tr>`}
       ${rows.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}

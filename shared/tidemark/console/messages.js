@@ -3,8 +3,7 @@
 export const MAX_MESSAGES = 100_000
 export const MAX_BYTES = 64 * 1024 * 1024
 const CHUNK_MESSAGES = 4096
-const HEX_ROW = 32
-const DUMP_ROW = 16
+const HEX_ROW = 16
 // A line that grows is one row until it is so long: it is copied each time that something is added.
 const MAX_OPEN_LINE = 16 * 1024
 
@@ -131,6 +130,13 @@ export class Messages {
     return decoder.decode(joined(rows).subarray(-limit))
   }
 
+  // All that is held, as a file: JSON with a message on each line.
+  all() {
+    const parts = []
+    for (let each = this.first; each < this.end; each++) parts.push(this.at(each).bytes, ...(this.kind === "json" ? [Uint8Array.of(LINE_FEED)] : []))
+    return joined(parts)
+  }
+
   at(number) {
     let [low, high] = [0, this.chunks.length - 1]
     while (low < high) {
@@ -148,22 +154,22 @@ export class Messages {
   text(number, limit = Infinity) {
     const message = this.at(number)
     if (!message) return ""
-    return this.kind === "binary" ? hex(message.bytes, limit) : decoder.decode(message.bytes.subarray(0, limit))
+    return this.kind === "binary" ? hexdump(message.bytes) : decoder.decode(message.bytes.subarray(0, limit))
   }
 }
 
-export function hex(bytes, limit = Infinity) {
-  return Array.from(bytes.subarray(0, limit), (byte) => byte.toString(16).padStart(2, "0")).join(" ")
+const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join(" ")
+
+// A row of bytes, and what of it is ASCII.
+function hexdump(row) {
+  const ascii = Array.from(row, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("")
+  return `${hex(row).padEnd(3 * HEX_ROW - 1)}  ${ascii}`
 }
 
 // Bytes as people know them from `hexdump -C`: with their place, and what of them is ASCII.
 export function dump(bytes) {
   const rows = []
-  for (let start = 0; start < bytes.length; start += DUMP_ROW) {
-    const row = bytes.subarray(start, start + DUMP_ROW)
-    const ascii = Array.from(row, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("")
-    rows.push(`${start.toString(16).padStart(6, "0")}  ${hex(row).padEnd(3 * DUMP_ROW - 1)}  ${ascii}`)
-  }
+  for (let start = 0; start < bytes.length; start += HEX_ROW) rows.push(`${start.toString(16).padStart(6, "0")}  ${hexdump(bytes.subarray(start, start + HEX_ROW))}`)
   return rows.join("\n")
 }
 

@@ -118,8 +118,8 @@ function Failing({ streams, subscriptions }) {
   return html`<${Beside} title="Failing" rows=${rows} />`
 }
 
-function First() {
-  const request = { method: "PUT", path: "/v1/stream/first", headers: { "Content-Type": "text/plain" }, body: "hello\n" }
+export function First({ bucket = "v1" }) {
+  const request = { method: "PUT", path: pathOf(bucket, "first"), headers: { "Content-Type": "text/plain" }, body: "hello\n" }
   return html`<section class="panel first"><h2>Create the first stream</h2><${Code} versions=${snippets(request)} /></section>`
 }
 

@@ -6,6 +6,7 @@ import { bytes, counted, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
+import { First } from "./overview.js"
 import { Ago, Left, showsNumbers } from "./server.js"
 
 const PAGE = 50
@@ -70,7 +71,7 @@ export function Streams() {
         <input name="bucket" list="buckets" value=${typedBucket} onInput=${(event) => setTypedBucket(event.currentTarget.value)} onChange=${(event) => { setBucket(event.currentTarget.value || "v1"); setCursors([""]) }} autocomplete="off" />
         <datalist id="buckets"><option value="v1"></option>${(buckets.found?.buckets ?? []).map(({ bucket_id: id }) => html`<option key=${id} value=${id}></option>`)}</datalist>
       </label>
-      <label>Names that begin with
+      <label>Name begins with
         <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => search(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
       </label>
       <button type="button" onClick=${reload}>Refresh</button>
@@ -88,8 +89,9 @@ export function Streams() {
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `behind ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : prefix ? "No stream has a name that begins like this." : "There are no streams yet."}</p>
-    <nav class="paging" aria-label="Pages">
+    <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `after ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : prefix ? "No stream has a name that begins like this." : "There are no streams yet."}</p>
+    ${found && key === path && !streams.length && !prefix && !cursors.at(-1) && html`<${First} bucket=${bucket} />`}
+    <nav class="paging" aria-label="Pages of the list">
       <button disabled=${!cursors.at(-1)} onClick=${() => setCursors([""])}>First page</button>
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== path || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>

@@ -68,9 +68,9 @@ function List() {
   const lacks = missing(["write", "manage"], "v1", `__ds/subscriptions/${prefix}`)
   return html`<main id="main" tabindex="-1">
     <div class="page-head"><h1>Subscriptions</h1><button class="primary" onClick=${() => setIsCreating(true)}>Create a subscription</button></div>
-    <p class="hint">A subscription wakes workers when its streams have something new: by a signed webhook, or by an event that workers claim.</p>
+    <p class="hint">A subscription calls your webhook, or wakes a worker, when one of its streams has something new.</p>
     <form class="toolbar" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <label>Ids that begin with
+      <label>Id begins with
         <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => { setPrefix(event.currentTarget.value); setCursors([""]) }} autocomplete="off" spellcheck=${false} />
       </label>
     </form>
@@ -88,7 +88,7 @@ function List() {
     </table>
     </div>
     <p role="status" class="hint">${found ? (found.subscriptions.length ? `${counted(found.subscriptions.length, "subscription")} on page ${number(cursors.length)}` : prefix ? "No subscription has an id that begins like this." : "There are no subscriptions yet.") : error ? "" : "Loading…"}</p>
-    <nav class="paging" aria-label="Pages">
+    <nav class="paging" aria-label="Pages of the list">
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== String(asked) || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
     </nav>
@@ -114,7 +114,7 @@ function Subscription({ id }) {
 }
 
 function Card({ title, children }) {
-  return html`<div class="card"><h3>${title}</h3>${children}</div>`
+  return html`<div class="card"><h2>${title}</h2>${children}</div>`
 }
 
 const lastDelivery = (wake) => (wake.last_delivery_at ? html`last delivered <${Ago} at=${Date.parse(wake.last_delivery_at)} />` : "never delivered so far")
@@ -165,10 +165,10 @@ function Action({ name, subscription, onDone, onClose }) {
   const [unique] = useState(() => `console-test-${Date.now().toString(36)}`)
   const shared = { title: ACTIONS[name], onClose, onDone, place: () => placeTo(id) }
   if (name === "wake") {
-    return html`<${ActionDialog} ...${shared} rights=${["manage"]} note="What is pending is delivered now, and not at the time of the next attempt. An attempt that is still under way is fenced." build=${() => ({ method: "POST", path: `${pathTo(id)}/wake` })} />`
+    return html`<${ActionDialog} ...${shared} rights=${["manage"]} note="Delivers what is pending now, without waiting for the next attempt." build=${() => ({ method: "POST", path: `${pathTo(id)}/wake` })} />`
   }
   if (name === "delete") {
-    return html`<${ActionDialog} ...${shared} rights=${["manage"]} confirm=${id} note="Nobody is woken any more, and how far its streams were processed is forgotten. The streams stay." build=${() => ({ method: "DELETE", path: pathTo(id) })} onDone=${() => { location.hash = "#/subscriptions" }} />`
+    return html`<${ActionDialog} ...${shared} rights=${["manage"]} confirm=${id} note="It wakes nobody any more and forgets how far its streams were processed. The streams stay." build=${() => ({ method: "DELETE", path: pathTo(id) })} onDone=${() => { location.hash = "#/subscriptions" }} />`
   }
   const fields = [
     { name: "to", label: "Stream", initial: pattern ? matching(pattern, unique) : (subscription.streams[0]?.path ?? "") },

@@ -8,7 +8,9 @@ client makes, with the token that its user gives it.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -85,7 +87,7 @@ def built_from() -> str | None:
 async def front_page(request: Request) -> Response:
     """What this is and where to read on, as a page for browsers and as JSON for programs."""
     # CloudFront's cache does not tell requests apart by Accept.
-    headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
+    headers = {"Cache-Control": NO_STORE, "Vary": "Accept, Accept-Encoding"}
     is_browser = "text/html" in (header(request, "Accept") or "")
     response = _file_response(request, "front.html") if is_browser else JSONResponse(FACTS)
     response.headers.update(headers)
@@ -160,21 +162,31 @@ async def console_file(request: Request) -> Response:
 
 
 @cache
-def _file(name: str) -> tuple[bytes, str, str]:
-    """The file's bytes, type and entity tag. Raises RouteNotFound: a name is one in the folder, not a
-    path."""
+def _file(name: str, *, is_compressed: bool) -> tuple[bytes, str, str]:
+    """The file's bytes as they are sent, its type and entity tag. Raises RouteNotFound: a name is one in the
+    folder, not a path."""
     found = next((each for each in _STATIC.iterdir() if each.is_file() and each.name == name), None)
     kind = _TYPES.get("." + name.rpartition(".")[2])
     if found is None or kind is None:
         raise RouteNotFound
     body = found.read_bytes()
+    if is_compressed:
+        body = gzip.compress(body, mtime=0)
     return body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def _file_response(request: Request, name: str) -> Response:
-    body, kind, tag = _file(name)
-    headers = _CONSOLE_HEADERS | {"ETag": tag}
+    is_compressed = _accepts_gzip(request)
+    body, kind, tag = _file(name, is_compressed=is_compressed)
+    headers = _CONSOLE_HEADERS | {"ETag": tag, "Vary": "Accept-Encoding"}
     # A distribution that compresses makes the tag a weak one.
     if tag in (request.headers.get("If-None-Match") or ""):
         return Response(status_code=304, headers=headers)
+    if is_compressed:
+        headers["Content-Encoding"] = "gzip"
     return Response(body, headers=headers | {"Content-Type": kind})
+
+
+def _accepts_gzip(request: Request) -> bool:
+    codings = (header(request, "Accept-Encoding") or "").lower().replace(" ", "").split(",")
+    return any(each.startswith("gzip") and not re.search(r";q=0(\.0*)?$", each) for each in codings)

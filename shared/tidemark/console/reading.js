@@ -1,0 +1,52 @@
+// The messages of a stream as a page reads them, and those of them that contain a text.
+import { useEffect, useMemo, useRef, useState } from "./preact-hooks.js"
+import { token } from "./api.js"
+import { Messages } from "./messages.js"
+import { Rate } from "./pace.js"
+import { Tail } from "./tail.js"
+
+const CONNECTING = { of: null, name: "connecting", error: null }
+
+// The messages of a stream from `start` on, while the page is open. With another `round` or token they are read anew.
+export function useTail(path, start, kind, round) {
+  const [version, setVersion] = useState(0)
+  const [told, setTold] = useState(CONNECTING)
+  const held = useMemo(() => ({ messages: kind && new Messages(kind), rate: new Rate(), asked: false }), [path, start, kind, round, token.value])
+  // What the reader before told says nothing of this one.
+  const state = told.of === held ? told : CONNECTING
+
+  useEffect(() => {
+    if (!kind || start === null) return undefined
+    const show = () => {
+      held.asked = false
+      setVersion((old) => old + 1)
+    }
+    const tail = new Tail(path, start, {
+      onChunk(chunk, next, isNew) {
+        const count = held.messages.add(chunk, next)
+        if (isNew) held.rate.add(kind === "json" ? count : chunk.length)
+        // Once a frame; a page in the background has none, and shows all when it is seen again.
+        if (!held.asked) held.asked = requestAnimationFrame(show)
+      },
+      onState: (name, error = null) => setTold((old) => (old.of === held && old.name === name && !error ? old : { of: held, name, error })),
+    })
+    tail.run()
+    return () => tail.stop()
+  }, [held])
+
+  return { ...held, version, state }
+}
+
+// Numbers of the messages that contain the text, looked for only among those that are new since the last time, and in the
+// last one before, which may have grown.
+export function useFilter(messages, filter, version) {
+  const found = useRef({ messages: null, filter: "", numbers: [], seen: 0 })
+  if (!filter || !messages) return null
+  const state = found.current
+  if (state.messages !== messages || state.filter !== filter) Object.assign(state, { messages, filter, numbers: [], seen: messages.first })
+  const wanted = filter.toLowerCase()
+  for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (state.numbers.at(-1) !== each && messages.text(each).toLowerCase().includes(wanted)) state.numbers.push(each)
+  state.seen = messages.end - 1
+  while (state.numbers.length && state.numbers[0] < messages.first) state.numbers.shift()
+  return state.numbers
+}
