@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--list", choices=JOURNEYS, help="print the functions of one journey")
     listed = parser.parse_args().list
     watch = Watch()
-    with LocalServices(in_memory=True) as services:
+    with LocalServices() as services:
         name = f"journeys-{uuid.uuid4()}"
         os.environ.update(ENVIRONMENT | services.environment | {"TABLE_NAME": name, "BUCKET_NAME": name})
         services.create_table(name)

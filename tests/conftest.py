@@ -22,9 +22,9 @@ TESTS = Path(__file__).parent
 
 #: DynamoDB, S3 and SQS, by the name of what DynamoDB is; the first is that of `VIA=lambda`.
 ENGINES: dict[str, Callable[[], LocalServices]] = {
-    "embedded": lambda: LocalServices(in_memory=True),
+    "embedded": LocalServices,
     "moto": MotoServices,
-    "ministack": lambda: LocalServices(in_memory=True, engine="ministack"),
+    "ministack": lambda: LocalServices(engine="ministack"),
 }
 #: The storage contract: what these files say must hold on every engine, and so also on DynamoDB, S3 and SQS.
 #: docs/internals/testing.md lists where the engines differ.

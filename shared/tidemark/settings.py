@@ -1,7 +1,7 @@
 """Settings: every environment variable the application reads, in one place.
 
 A plain dataclass rather than a settings library: every cold start imports it. A variable that is
-empty counts as not set. The variables of the local stack alone are in `server/configuration.py`.
+empty counts as not set. The variables of the local stack alone are in `server/serve.py`.
 """
 
 from __future__ import annotations
@@ -163,18 +163,15 @@ class Settings:
         default = cls()
         # The two words are Lambda's own for the mode of its tracing.
         tracing = parse_choice(environment, "TRACING", ("Active", "Disabled"), "Disabled")
-
-        def wait_seconds(name: str, default: float) -> float:
-            right = f"a number of seconds between 0 and {MAX_WAIT_SECONDS:g}"
-            return parse_number(environment, name, default, right, MAX_WAIT_SECONDS)
-
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
             queue_prefix=environment.get("QUEUE_PREFIX") or default.queue_prefix,
-            long_poll_seconds=wait_seconds("LONG_POLL_SECONDS", default.long_poll_seconds),
-            sse_seconds=wait_seconds("SSE_SECONDS", default.sse_seconds),
-            sse_buffered_seconds=wait_seconds("SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+            long_poll_seconds=parse_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
+            sse_seconds=parse_seconds(environment, "SSE_SECONDS", default.sse_seconds),
+            sse_buffered_seconds=parse_seconds(
+                environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
+            ),
             requests_per_second=parse_number(
                 environment, "REQUESTS_PER_SECOND", default.requests_per_second, "a number, 0 for no limit"
             ),
@@ -220,6 +217,13 @@ def parse_number(
     if not 0 <= number <= most:
         raise InvalidSetting(f"{name} must be {right}, got {given!r}")
     return number
+
+
+def parse_seconds(
+    environment: Mapping[str, str], name: str, default: float, most: float = MAX_WAIT_SECONDS
+) -> float:
+    """Raises InvalidSetting."""
+    return parse_number(environment, name, default, f"a number of seconds between 0 and {most:g}", most)
 
 
 def parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

@@ -9,6 +9,6 @@ from tests.support import make_world
 from tidemark.local.engines import LocalServices
 
 if __name__ == "__main__":
-    with LocalServices(in_memory=True) as services:
+    with LocalServices() as services:
         os.environ.update(services.environment)
         print(*tables(measure_all(make_world(services))), sep="\n\n")

@@ -22,7 +22,7 @@ def main() -> int:
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     started, done = time.monotonic(), 0
-    with LocalServices(in_memory=True) as services:
+    with LocalServices() as services:
         os.environ.update(services.environment)
         while done < asked.requests:
             half = min(ROUND, asked.requests - done) // 2

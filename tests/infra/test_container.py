@@ -18,7 +18,7 @@ from tests.infra.test_template import (
     CloudFormationLoader,
     statements_of,
 )
-from tidemark.server.configuration import ContainerConfiguration
+from tidemark.server.container import ContainerConfiguration
 
 ROOT = Path(__file__).parents[2]
 CHILD = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)

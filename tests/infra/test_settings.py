@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from tidemark.server.configuration import LocalConfiguration
+from tidemark.server.serve import LocalConfiguration
 from tidemark.settings import InvalidSetting, Settings
 
 READERS: dict[str, Callable[[Mapping[str, str]], bool]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.configuration import LocalConfiguration
+from tidemark.server.serve import LocalConfiguration
 from tidemark.settings import InvalidSetting
 
 

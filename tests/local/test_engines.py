@@ -46,8 +46,6 @@ def test_engines_end_with_a_parent_that_is_killed(parent: subprocess.Popen[str],
 
 
 def test_what_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="unknown services: kafka"):
-        LocalServices(in_memory=True, only=["kafka"]).start()
     monkeypatch.setattr("tidemark.local.emulators.find_spec", lambda _: None)
     with pytest.raises(EngineFailed, match="ministack is not installed; `make run` installs it"):
         LocalServices(tmp_path / "data").start()
@@ -55,6 +53,6 @@ def test_what_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_run_in_memory_leaves_no_directory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with LocalServices(in_memory=True, only=["dynamodb"]):
+    with LocalServices(only=["dynamodb"]):
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())

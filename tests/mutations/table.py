@@ -466,7 +466,7 @@ MUTATIONS = (
     mutation(
         "a stream ends before the tail that it had",
         "service/read.py",
-        "if known_tail is None or missing > known_tail.offset:",
+        "if known_tail is None or start > known_tail.offset:",
         "if True:",
         "faults/test_damaged_bytes.py",
     ),

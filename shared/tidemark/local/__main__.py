@@ -29,9 +29,9 @@ from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.server import Application, serve
-from tidemark.server.configuration import ASGI, LocalConfiguration
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
+from tidemark.server.serve import ASGI, LocalConfiguration
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.subscriptions.pending import recover

@@ -43,12 +43,11 @@ _CONFIG: Final = Config(
 class LocalServices:
     """The running engines. Enter it, or call `start` and `stop`, from the main thread (see `Child`).
 
-    `in_memory` keeps nothing and is fast: for tests. `only` is a part of `ALL`. `on_failure` is called, from
-    another thread, when ministack ends by itself.
+    Without a `data_dir` nothing is kept, which is fast: for tests. `only` is a part of `ALL`. `on_failure` is
+    called, from another thread, when ministack ends by itself.
     """
 
     data_dir: Path | str | None = None
-    in_memory: bool = False
     only: Collection[str] = ALL
     on_failure: Callable[[str], None] = lambda _: None
     #: Of DynamoDB.
@@ -71,10 +70,6 @@ class LocalServices:
 
     def start(self) -> None:
         """Raises DataDirectoryInUse, EngineFailed, OSError, UnusableDatabase, and leaves nothing running."""
-        if unknown := set(self.only) - set(ALL):
-            raise ValueError(f"unknown services: {', '.join(sorted(unknown))}")
-        if not self.in_memory and self.data_dir is None:
-            raise ValueError("a data directory is needed unless in_memory")
         try:
             self._start_engines(self._directory())
         except BaseException:
@@ -131,15 +126,15 @@ class LocalServices:
         for each in (tables, objects, logs):
             each.mkdir(exist_ok=True)
         emulated = [name for name in ALL if name in self.only]
-        endpoints: dict[str, str] = {}
-        if self.engine == "embedded" and "dynamodb" in emulated:
+        endpoints, is_kept = dict[str, str](), self.data_dir is not None
+        if self.engine == "embedded":
             emulated.remove("dynamodb")
-            self._tables = DynamoDBServer(None if self.in_memory else tables, self._changed)
+            self._tables = DynamoDBServer(tables if is_kept else None, self._changed)
             self._running.callback(self._tables.stop)
             self._tables.start()
             endpoints["dynamodb"] = self._tables.endpoint
         if emulated:
-            emulator = Ministack(emulated, None if self.in_memory else objects, logs / "ministack.log")
+            emulator = Ministack(emulated, objects if is_kept else None, logs / "ministack.log")
             self._running.callback(emulator.child.stop)
             emulator.start((descriptor,))
             emulator.wait_until_ready()

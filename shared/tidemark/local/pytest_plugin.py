@@ -24,7 +24,7 @@ def tidemark_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     from tidemark.settings import Settings
 
     names = Settings()
-    with LocalServices(in_memory=True, engine="ministack") as services:
+    with LocalServices(engine="ministack") as services:
         services.create_table(names.table_name)
         services.create_bucket(names.bucket_name)
         queue_url = services.create_queue(f"{names.table_name}-subscriptions")

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 from aws_lambda_powertools import Logger
@@ -162,12 +163,6 @@ class Reporting:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._reporter.answered(event, _Invocation(lambda_context(scope)), status)
+            context = SimpleNamespace(aws_request_id=lambda_context(scope).get("request_id"))
+            self._reporter.answered(event, context, status)
             self._reporter.report()
-
-
-class _Invocation:
-    """Lambda's context object, as its own runtime hands it to a handler."""
-
-    def __init__(self, context: dict[str, Any]) -> None:
-        self.aws_request_id = context.get("request_id")

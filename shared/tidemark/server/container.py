@@ -13,19 +13,44 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
-from tidemark.server.configuration import ContainerConfiguration
+from tidemark.server.connections import Limits
 from tidemark.server.http_server import NotHealthy, loop_factory, serve
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog
 from tidemark.server.serve import main as serve_embedded
+from tidemark.server.serve import parse_port
 from tidemark.service.stores import MEGABYTE, connect
-from tidemark.settings import InvalidSetting, Settings
+from tidemark.settings import InvalidSetting, Settings, parse_seconds
+
+
+@dataclass(frozen=True)
+class ContainerConfiguration:
+    """How it is to run, from the environment."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - a container's own network
+    port: int = 8080
+    #: How long requests have to finish once the end was asked for. ECS kills a task after 30 s.
+    drain_seconds: float = 25.0
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> ContainerConfiguration:
+        """Raises InvalidSetting."""
+        return cls(
+            host=environment.get("HOST") or cls.host,
+            port=parse_port(environment, cls.port),
+            drain_seconds=parse_seconds(environment, "DRAIN_SECONDS", cls.drain_seconds, 3600),
+            limits=Limits.from_environment(environment),
+        )
+
 
 #: The default address of a single node, the same as of a container in front of AWS.
 _ADDRESS: Final = {"HOST": ContainerConfiguration.host, "PORT": str(ContainerConfiguration.port)}

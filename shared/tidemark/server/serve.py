@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, Never
@@ -27,18 +27,60 @@ from tidemark.http.security.open_server import own_pages_only
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
-from tidemark.server.configuration import LocalConfiguration
+from tidemark.server.connections import Limits
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, wants_colour, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
-from tidemark.settings import InvalidSetting, Settings
+from tidemark.settings import InvalidSetting, Settings, parse_boolean, parse_choice, parse_seconds
 
 #: Python's own 5 ms are a long time for a commit that is done and waits to say so.
 _SWITCH_SECONDS: Final = 0.0005
+#: The ways in: the server itself, and the deployed handlers. The first is that of a server without VIA.
+ASGI: Final = "asgi"
+WAYS: Final = (ASGI, "lambda")
 #: The errors that can keep a server from starting.
 REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase)
+
+
+@dataclass(frozen=True)
+class LocalConfiguration:
+    """How the server is to run, from the environment."""
+
+    host: str = "127.0.0.1"
+    #: 0 takes any free port.
+    port: int = 4437
+    data_dir: Path = Path(".data")
+    via: str = ASGI
+    #: 0 leaves the janitor out.
+    janitor_seconds: float = 300.0
+    #: Whether `VIA=lambda` has the edge in front.
+    edge: bool = True
+    #: The limits of each connection, and of their number.
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
+        """Raises InvalidSetting."""
+        # Batches that are packed at once are looked for every second.
+        interval = 1.0 if environment.get("PACK_AFTER_SECONDS") == "0" else cls.janitor_seconds
+        return cls(
+            host=environment.get("HOST") or cls.host,
+            port=parse_port(environment, cls.port),
+            data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
+            via=parse_choice(environment, "VIA", WAYS, cls.via),
+            janitor_seconds=parse_seconds(environment, "JANITOR_SECONDS", interval, 86_400),
+            edge=parse_boolean(environment, "EDGE", default=cls.edge),
+            limits=Limits.from_environment(environment),
+        )
+
+
+def parse_port(environment: Mapping[str, str], default: int) -> int:
+    text = environment.get("PORT") or str(default)
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise InvalidSetting(f"PORT must be a number from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
