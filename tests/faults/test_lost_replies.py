@@ -16,12 +16,20 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.buckets import objects
 from tests.faults.lives import LIVES, WRITES, Life
-from tests.support import World, create_request, items_left, make_world
+from tests.subscriptions.scene import Scene
+from tests.support import Process, World, create_request, items_left, make_world
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import BucketRecord
-from tidemark.protocol.errors import BucketExists, BucketNotFound, OutcomeUnknown, StreamNotFound
+from tidemark.protocol.errors import (
+    BucketExists,
+    BucketNotFound,
+    NoPendingWork,
+    OutcomeUnknown,
+    StreamNotFound,
+)
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.create import create
@@ -31,10 +39,10 @@ from tidemark.subscriptions.configuration import SubscriptionConfiguration, Subs
 from tidemark.subscriptions.lifecycle import subscribe, unsubscribe
 
 
-def lose_replies(life: Life, then: Callable[[], object] = lambda: None, writes: float = inf) -> None:
+def lose_replies(process: Process, then: Callable[[], object] = lambda: None, writes: float = inf) -> None:
     """The first try of each of so many writes is carried out, and `then` something else happens. The next try
     is sent as if the ten minutes were over for which DynamoDB remembers a transaction by its token."""
-    send = life.process.dynamodb.send
+    send = process.dynamodb.send
     unanswered: set[bytes] = set()
     left = writes
 
@@ -50,8 +58,8 @@ def lose_replies(life: Life, then: Callable[[], object] = lambda: None, writes: 
             body = orjson.dumps(orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)})
         return send(operation, body)
 
-    life.process.dynamodb.send = losing
-    life.process.dynamodb.sleep = lambda _: None
+    process.dynamodb.send = losing
+    process.dynamodb.sleep = lambda _: None
 
 
 def shape(seen: list[Any], names: dict[str, str]) -> list[Any]:
@@ -78,7 +86,7 @@ def test_nobody_sees_that_the_reply_to_each_write_was_lost(
     world: World, other_world: World, name: str
 ) -> None:
     calm, troubled = Life(world.process(), world), Life(other_world.process(), other_world)
-    lose_replies(troubled)
+    lose_replies(troubled.process)
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for number, step in enumerate(LIVES[name]):
         seen = []
@@ -89,7 +97,8 @@ def test_nobody_sees_that_the_reply_to_each_write_was_lost(
             step(life)
             # The janitor's queue may have an entry more: it looks for itself whether there is anything to do.
             items = sum(not partition.startswith("due/") for partition, _ in life.table())
-            seen.append([items, *shape(life.visible(), own)])
+            blobs = len(objects(life.process, life.world, ""))
+            seen.append([items, blobs, *shape(life.visible(), own)])
         assert seen[1] == seen[0], f"step {number}: {step}"
 
 
@@ -149,7 +158,7 @@ def test_an_answer_is_not_made_up_where_others_came_between(world: World, case: 
     before, step, between = UNKNOWN[case]
     lived(world, before)
     life = Life(world.process(), world)
-    lose_replies(life, lambda: lived(world, between), writes=1)
+    lose_replies(life.process, lambda: lived(world, between), writes=1)
     world.clock.advance(1)
     with pytest.raises(OutcomeUnknown):
         step(life.process.stores)
@@ -160,7 +169,7 @@ def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twi
     world: World, body: bytes
 ) -> None:
     life = Life(world.process(), world)
-    lose_replies(life, lambda: lived(world, [end]), writes=1)
+    lose_replies(life.process, lambda: lived(world, [end]), writes=1)
     assert life.process.create(KEY, body=body).is_new
     rival = world.process()
     with pytest.raises(StreamNotFound):
@@ -168,12 +177,22 @@ def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twi
     assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
 
 
+def test_a_worker_has_what_it_claimed_and_what_it_answered(world: World) -> None:
+    scene = Scene(world)
+    scene.begin()
+    scene.news()
+    lose_replies(scene.worker)
+    scene.ack(scene.claim())
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+
+
 @pytest.mark.parametrize("case", KNOWN)
 def test_a_refusal_whose_reply_was_lost_is_one_still(world: World, case: str) -> None:
     before, step, refusal = KNOWN[case]
     lived(world, before)
     life = Life(world.process(), world)
-    lose_replies(life)
+    lose_replies(life.process)
     world.clock.advance(1)
     with pytest.raises(refusal):
         step(life.process.stores)
