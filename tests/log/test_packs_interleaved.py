@@ -154,6 +154,7 @@ def play(kind: str, seed: int) -> int:
     scene.check()
     scene.wait_until_removed()
     scene.check()
+    assert scene.world.bucket.objects.keys() == {pack.blob for pack in scene.packs()}, "nothing is left over"
     return taken_in if kind == "packs" else sum(packed)
 
 
