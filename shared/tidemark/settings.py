@@ -205,16 +205,22 @@ def parse_boolean(environment: Mapping[str, str], name: str, *, default: bool) -
 
 
 def parse_number(
-    environment: Mapping[str, str], name: str, default: float, right: str, most: float = sys.float_info.max
+    environment: Mapping[str, str],
+    name: str,
+    default: float,
+    right: str,
+    *,
+    most: float = sys.float_info.max,
+    least: float = 0.0,
 ) -> float:
-    """The one rule for every variable that is a number from 0 on; `right` says what would be right. Raises
+    """The one rule for every variable that is a number; `right` says what would be right. Raises
     InvalidSetting."""
     given = environment.get(name) or str(default)
     try:
         number = float(given)
     except ValueError:
         number = math.nan
-    if not 0 <= number <= most:
+    if not least <= number <= most:
         raise InvalidSetting(f"{name} must be {right}, got {given!r}")
     return number
 
@@ -223,7 +229,7 @@ def parse_seconds(
     environment: Mapping[str, str], name: str, default: float, most: float = MAX_WAIT_SECONDS
 ) -> float:
     """Raises InvalidSetting."""
-    return parse_number(environment, name, default, f"a number of seconds between 0 and {most:g}", most)
+    return parse_number(environment, name, default, f"a number of seconds between 0 and {most:g}", most=most)
 
 
 def parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

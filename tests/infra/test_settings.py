@@ -1,8 +1,10 @@
-"""One rule for every variable that is true or false, whoever reads it."""
+"""The environment is read strictly, by one rule for each kind of value: an invalid one is refused with the
+name of its variable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,28 @@ def test_a_wait_outside_of_what_lambda_allows_is_refused(name: str, value: str) 
 def test_an_unknown_log_level_is_refused_and_the_known_ones_are_named(value: str) -> None:
     with pytest.raises(InvalidSetting, match="LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR"):
         Settings.from_environment({"LOG_LEVEL": value})
+
+
+def test_an_unset_or_empty_variable_means_its_default() -> None:
+    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), "asgi")
+    assert LocalConfiguration.from_environment({}) == expected
+    assert LocalConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
+
+
+def test_each_variable_sets_its_option() -> None:
+    environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
+    expected = LocalConfiguration("::1", 0, Path("d"), "lambda", 0, edge=False)
+    assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
+
+
+INVALID = {
+    "PORT": ["http", "65536", "-1", "４４"],
+    "VIA": ["ASGI", "sam"],
+    "JANITOR_SECONDS": ["soon", "-1", "nan"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, each) for name in INVALID for each in INVALID[name]])
+def test_an_invalid_value_is_refused_with_the_variables_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{name} must be"):
+        LocalConfiguration.from_environment({name: value})

@@ -12,7 +12,6 @@ dropped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypedDict
@@ -227,7 +226,8 @@ class Batches:
             # have closed the stream since: it is asked again.
             self._unanswered[-1].overtook = False
         elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
-            self._claim_above(why.headers)
+            current = why.headers["producer-epoch"]
+            self.epoch = max(self.epoch, int(current) if current.isdigit() else 0) + 1
             batch.tries = 0
         elif passing(reply) and batch.failures < self._retry.max_retries:
             if not batch.failures:
@@ -273,10 +273,6 @@ class Batches:
     def _may_claim(self, batch: ProducerBatch) -> bool:
         """Not if the first batch may be there already, in the epoch before: it would be written twice."""
         return self._claiming and not batch.may_be_written
-
-    def _claim_above(self, headers: Mapping[str, str]) -> None:
-        current = headers["producer-epoch"]
-        self.epoch = max(self.epoch, int(current) if current.isdigit() else 0) + 1
 
     def _may_repeat(self, batch: ProducerBatch) -> bool:
         return not batch.in_flight and (not batch.overtook or batch is self._unanswered[0])

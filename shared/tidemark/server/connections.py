@@ -13,6 +13,7 @@ import gc
 import json
 import resource
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemark.protocol.caching import NO_STORE
-from tidemark.settings import InvalidSetting
+from tidemark.settings import parse_number
 
 #: How much of a response a transport buffers before the writer has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
@@ -50,6 +51,7 @@ _FIELD_BYTES: Final = len(": \r\n")
 TLS_HANDSHAKE: Final = b"\x16"
 
 
+_LEAST: Final = sys.float_info.min
 #: The limits that a variable sets. One patience with a client that stalls is enough.
 VARIABLES: Final = {
     "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
@@ -76,16 +78,10 @@ class Limits:
         """Raises InvalidSetting."""
         given: dict[str, float] = {}
         for variable, names in VARIABLES.items():
-            value = environment.get(variable)
-            if not value:
-                continue
-            try:
-                limit = float(value)
-            except ValueError:
-                limit = 0.0
-            if not 0 < limit <= 1_000_000:
-                raise InvalidSetting(f"{variable} must be a number above 0, got {value!r}")
-            given |= dict.fromkeys(names, limit)
+            if environment.get(variable):
+                right = "a number above 0"
+                limit = parse_number(environment, variable, 0, right, most=1_000_000, least=_LEAST)
+                given |= dict.fromkeys(names, limit)
         return cls(**given)
 
 

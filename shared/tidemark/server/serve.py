@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
-from typing import Final, Never
+from typing import Final
 
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.http.app import create_app
@@ -111,7 +110,7 @@ def run_configured(
     """The process's exit code: that of `run`; 2 for a setting that cannot be used, 1 for what else keeps it
     from starting. Each is one line on standard error."""
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, _interrupt)
+        signal.signal(name, signal.default_int_handler)  # Raises KeyboardInterrupt.
     try:
         configuration = LocalConfiguration.from_environment(environment)
         settings = Settings.from_environment(environment)
@@ -183,10 +182,6 @@ async def serve_logged(
 
 def _url_of(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> Never:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
