@@ -19,10 +19,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidemark.spark.failures import Exit, repeat_slow_start
+from tidemark.spark.gaps import find_losses
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -36,6 +37,21 @@ from tidemark.spark.job import (
     run,
     until_stopped,
 )
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.progress import (
+    NoCheckpoint,
+    Progress,
+    file_sink_fits,
+    is_new,
+    last_planned,
+    pending_batch,
+    query_id,
+    taken_by_all,
+    taken_progress,
+)
+from tidemark.spark.queries import load_heads
+from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import Head, NoTimes, is_past
 
 NAME = "archive"
 LOOK_SECONDS = 1
@@ -116,9 +132,6 @@ class SubscribedStreams:
     InvalidOptions, and JobFailed."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        from tidemark.spark.options.read import parse_read_options
-        from tidemark.spark.readers import connect
-
         options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
         for name, why in OWN_OPTIONS.items():
             if name in map(str.lower, options):
@@ -128,17 +141,13 @@ class SubscribedStreams:
         self._reader = connect(self._options.connection)
         self.bucket = self._options.connection.bucket
 
-    def heads(self) -> Any:
+    def heads(self) -> dict[str, Head]:
         """As they are now, by name."""
-        from tidemark.spark.queries import load_heads
-
         return load_heads(self._options, self._reader)
 
-    def source_options(self, heads: Any, job: Job) -> dict[str, str]:
+    def source_options(self, heads: dict[str, Head], job: Job) -> dict[str, str]:
         """Those of the source. Over HTTP it asks for event time, unless the user has decided that: the
         archive is parted by it, and it cannot be asked for later. Where a server has none it goes without."""
-        from tidemark.spark.readers.port import NoTimes
-
         if "includetimestamps" not in map(str.lower, self._given):
             self._given |= {"includeTimestamps": "true"}
             try:
@@ -154,8 +163,6 @@ def take_what_came(
     spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
 ) -> None:
     """Archive what is there now, and add to `found` what that was."""
-    from tidemark.spark.gaps import find_losses
-
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     heads = streams.heads()
     source = spark.readStream.format("tidemark").options(**streams.source_options(heads, job) | limit).load()
@@ -175,7 +182,7 @@ def take_what_came(
         # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
         # brings no rows.
         came_from, came_to = came_to, progress(spark, given.checkpoint)
-        if came_to == came_from or has_reached(came_to, streams.bucket, heads):
+        if came_to == came_from or has_reached(came_to, streams.bucket, heads.values()):
             break
     if given.iceberg:
         record_closed(open_lake(given), streams.bucket, heads, came_to)
@@ -195,8 +202,6 @@ def to_directory(
     spark: Any, source: Any, given: argparse.Namespace, *, is_first: bool
 ) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
     """What starts the query, and the files that it has written since."""
-    from tidemark.spark.progress import pending_batch
-
     files_before = frozenset() if is_first else files_of(spark, given.out)
     # A batch that the archive has and the checkpoint does not know of belongs to this run.
     files_before -= logged_files(spark, given.out, pending_batch(spark, given.checkpoint))
@@ -230,8 +235,6 @@ def to_table(
 def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: SubscribedStreams) -> None:
     """Raises JobFailed where the checkpoint is that of another archive or older than this one, and where it
     is new and the archive is not: the archive would lack messages, or a table would have them twice."""
-    from tidemark.spark.progress import file_sink_fits, is_new, last_planned, query_id
-
     if given.out:
         if not file_sink_fits(spark, given.checkpoint, given.out):
             why = "the directory does not have the batches that the checkpoint knows of"
@@ -293,38 +296,28 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
     return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
 
 
-def has_reached(reached: Any, bucket: str, heads: Any) -> bool:
-    from tidemark.spark.readers.port import is_past
-
-    places = {name: reached.taken(bucket, head) for name, head in heads.items()}
-    return all(
-        places[name] is not None and not is_past(head.tail.offset, places[name].offset)
-        for name, head in heads.items()
-    )
+def has_reached(reached: Progress, bucket: str, heads: Iterable[Head]) -> bool:
+    places = [(head, reached.taken(bucket, head)) for head in heads]
+    return all(place is not None and not is_past(head.tail.offset, place.offset) for head, place in places)
 
 
-def record_closed(lake: Any, bucket: str, heads: Any, reached: Any) -> None:
+def record_closed(lake: Any, bucket: str, heads: dict[str, Head], reached: Progress) -> None:
     """Streams that were closed, once the table has all of them."""
     from tidemark.spark.lake import ClosedStream
 
-    whole = {
-        name: head
-        for name, head in heads.items()
-        if head.closed and has_reached(reached, bucket, {name: head})
-    }
     lake.add_closed(
         [
-            ClosedStream(bucket, name, head.tail.incarnation, head.tail.offset, head.tail.content_type)
-            for name, head in whole.items()
-            if not reached.taken(bucket, head).is_of_another(head.tail)
+            ClosedStream(bucket, head.name, head.tail.incarnation, head.tail.offset, head.tail.content_type)
+            for head in heads.values()
+            if head.closed
+            and has_reached(reached, bucket, [head])
+            and taken_by_all([reached], bucket, head) is not None
         ]
     )
 
 
-def progress(spark: Any, checkpoint: str) -> Any:
+def progress(spark: Any, checkpoint: str) -> Progress:
     """How far the archive has come; nothing before its first run."""
-    from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
-
     try:
         return taken_progress(spark, checkpoint)
     except NoCheckpoint:

@@ -11,10 +11,10 @@ after a failure.
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from tidemark.protocol.offset import parse_token
+from tidemark.spark.gaps import find_gaps
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -26,6 +26,11 @@ from tidemark.spark.job import (
     run,
     write_once,
 )
+from tidemark.spark.options.write import WriteOptions, parse_write_options
+from tidemark.spark.readers import connect
+from tidemark.spark.writer.manifest import StagedBatches
+from tidemark.spark.writer.publish import connect_publisher
+from tidemark.spark.writer.staging import connect_staging
 
 NAME = "replay"
 
@@ -44,10 +49,6 @@ def parser() -> argparse.ArgumentParser:
 
 def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from pyspark.sql import functions
-
-    from tidemark.spark.gaps import find_gaps
-    from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.writer.publish import connect_publisher
 
     if bool(given.archive) == bool(given.iceberg):
         raise JobFailed("give either --archive or --iceberg")
@@ -78,32 +79,21 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.say(f"{messages} messages, {size} bytes of {content_types[0]}")
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
-    require_new(given, target)
+    options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
+    require_new(given, options)
     summary = write_once(ordered, given, job, **target)
     if is_closed(rows, given):
-        options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
         connect_publisher(options.connection).close(given.to)
         summary["closed"] = "true"
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 
 
-def require_new(given: argparse.Namespace, target: dict[str, str]) -> None:
+def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
     """Raises JobFailed where the new stream has messages already, unless an earlier run under this id began
     to write it: behind them the archived stream would not be itself."""
-    from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.queries import load_heads
-    from tidemark.spark.readers import connect
-    from tidemark.spark.writer.manifest import StagedBatches
-    from tidemark.spark.writer.staging import connect_staging
-
-    connection = connection_options(given)
-    staging = connect_staging(parse_write_options(connection | target | {"stagingDir": given.staging}))
-    if StagedBatches(staging, given.id).load(0) is not None:
+    if StagedBatches(connect_staging(options), given.id).load(0) is not None:
         return
-    names = {"subscribe": json.dumps([given.to])}
-    options = parse_read_options(connection | names, streaming=False)
-    head = load_heads(options, connect(options.connection)).get(given.to)
+    head = connect(options.connection).heads([given.to]).get(given.to)
     if head is not None and (parse_token(head.tail.offset) or 0) > 0:
         raise JobFailed(
             f"{given.to} has messages already: replay writes a new stream, so give --to another name"

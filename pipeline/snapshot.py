@@ -29,6 +29,10 @@ from tidemark.spark.job import (
     read_options,
     run,
 )
+from tidemark.spark.options import ConnectionOptions, Transport, parse_url
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.queries import load_heads, require_all
+from tidemark.spark.readers import connect
 
 NAME = "snapshot"
 
@@ -55,9 +59,6 @@ def parser() -> argparse.ArgumentParser:
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import SnapshotPlan, UnknownFold, find_fold, snapshot_streams
-    from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries import load_heads, require_all
-    from tidemark.spark.readers import connect
 
     options = parse_read_options(read_options(given), streaming=False)
     if not given.dry_run and options.connection.bucket == "v1":
@@ -86,11 +87,9 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     conclude(results, given, job)
 
 
-def published_by(origin: Any, url: str | None) -> Any:
+def published_by(origin: ConnectionOptions, url: str | None) -> ConnectionOptions:
     """The server that is named, or else who reads the table publishes as the server would. Raises
     JobFailed."""
-    from tidemark.spark.options import Transport, parse_url
-
     try:
         root = parse_url(url) if url else origin.url
     except ValueError as fault:
@@ -104,17 +103,14 @@ def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
     rows = results.collect()
     if given.dry_run:
         results.coalesce(1).write.mode("overwrite").json(given.dry_run)
-    counts: dict[str, int] = {}
     for row in rows:
-        counts[row.outcome] = counts.get(row.outcome, 0) + 1
         if row.outcome in ("failed", "conflict"):
             job.say(f"{row.stream}: {row.outcome}: {row.detail}")
         if row.skipped:
             job.say(f"{row.stream}: {row.skipped} skipped, the first of them: {row.skipped_first}")
-    words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
     messages, skipped = sum(row.messages for row in rows), sum(row.skipped for row in rows)
-    job.finish(streams=len(rows), messages=messages, skipped_messages=skipped, **words)
-    if counts.get("failed"):
+    counts = job.finish_streams(rows, messages=messages, skipped_messages=skipped)
+    if counts["failed"]:
         raise RuntimeError(f"{counts['failed']} streams failed; see above")
 
 

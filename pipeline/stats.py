@@ -30,6 +30,9 @@ from tidemark.spark.job import (
     run,
     subscribed,
 )
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.queries import load_heads
+from tidemark.spark.readers import connect
 
 NAME = "stats"
 #: Of a plot, which can tell no more streams apart.
@@ -56,10 +59,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries import load_heads
-    from tidemark.spark.readers import connect
-
     if given.archive and given.iceberg:
         raise JobFailed("give either --archive or --iceberg")
     consumers = dict(consumers_progress(spark, given))

@@ -29,6 +29,8 @@ from tidemark.spark.job import (
     run,
     subscribed,
 )
+from tidemark.spark.options import Transport
+from tidemark.spark.options.read import parse_read_options
 
 NAME = "trim"
 
@@ -52,8 +54,6 @@ def parser() -> argparse.ArgumentParser:
 
 def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.lake import SPARK_SCHEMA
-    from tidemark.spark.options import Transport
-    from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
 
     if not given.archived or not given.iceberg:
@@ -74,13 +74,10 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.keep_hours:
         rows = rows.where(rows["time"] < now - timedelta(hours=given.keep_hours))
     results = trim_streams(plan, archived_stretches(rows), given.tasks).collect()
-    counts: dict[str, int] = {}
     for row in results:
-        counts[row.outcome] = counts.get(row.outcome, 0) + 1
         if row.detail:
             job.say(f"{row.stream}: {row.outcome} {row.detail}")
-    words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
-    job.finish(streams=len(results), bytes=sum(row.bytes for row in results), **words)
+    job.finish_streams(results, bytes=sum(row.bytes for row in results))
 
 
 if __name__ == "__main__":

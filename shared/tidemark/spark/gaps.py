@@ -15,22 +15,19 @@ from tidemark.protocol.offset import parse_token
 from tidemark.spark.readers.port import BEGINNING, Position
 
 #: Offsets at which a stream begins, on this server and on any (§8).
-_BEGINNINGS: Final = (BEGINNING, "0000000000000000")
+_BEGINNINGS: Final = frozenset({BEGINNING, "0000000000000000"})
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The messages between two offsets are missing; inside a page, those after `position`. `start` is empty
-    if everything up to `end` is missing."""
+    """Messages between two offsets are missing, all of them or, where the two are a page, some. `start` is
+    empty if everything up to `end` is missing."""
 
     start: str
     end: str
-    position: int | None = None
 
     def __str__(self) -> str:
-        if self.position is not None:
-            return f"after position {self.position} of the page from {self.start} to {self.end}"
-        return f"from {self.start} to {self.end}" if self.start else f"from the beginning to {self.end}"
+        return f"from {self.start or 'the beginning'} to {self.end}"
 
 
 def find_gaps(rows: Any) -> list[Gap]:
@@ -42,23 +39,13 @@ def find_gaps(rows: Any) -> list[Gap]:
         functions.max("position").alias("last"), functions.count("*").alias("count")
     )
     torn = pages.where("count != last + 1").collect()
+    gaps = [Gap(page["offset"], page["end_offset"]) for page in torn]
     ends = pages.select(functions.col("end_offset").alias("at"))
     orphans = pages.join(ends, pages["offset"] == ends["at"], "left_anti").select("offset").collect()
-    gaps = [Gap(page["offset"], page["end_offset"], _last_before_gap(rows, page["offset"])) for page in torn]
-    for row in orphans:
-        begin = row["offset"]
-        if begin in _BEGINNINGS:
-            continue
+    for begin in {row["offset"] for row in orphans} - _BEGINNINGS:
         before = pages.where(functions.col("end_offset") <= begin).agg(functions.max("end_offset")).first()[0]
         gaps.append(Gap(before or "", begin))
     return sorted(gaps, key=lambda gap: (gap.end, gap.start))
-
-
-def _last_before_gap(rows: Any, offset: str) -> int:
-    """The last position of a page before the first one that is missing; -1 if that is the first of all."""
-    found = rows.where(rows["offset"] == offset).select("position").collect()
-    positions = {row["position"] for row in found}
-    return next(place for place in range(len(positions) + 1) if place not in positions) - 1
 
 
 def find_losses(

@@ -11,12 +11,18 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options import CONNECTION_OPTIONS
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.options.write import parse_write_options
+from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
+from tidemark.spark.writer.manifest import Manifest, StagedBatches
+from tidemark.spark.writer.staging import connect_staging
 
 #: On a terminal, where Spark draws its progress.
 _CLEAR_LINE: Final = "\r\x1b[K"
@@ -41,6 +47,13 @@ class Job:
         clear = _CLEAR_LINE if sys.stderr.isatty() else ""
         sys.stderr.write(f"{clear}{self.name}: {text}\n")
         sys.stderr.flush()
+
+    def finish_streams(self, results: Sequence[Any], **summary: object) -> Counter[str]:
+        """The summary of rows that have the `outcome` of a stream each: how many of each."""
+        counts = Counter(row.outcome for row in results)
+        words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
+        self.finish(streams=len(results), **summary, **words)
+        return counts
 
     def finish(self, **summary: object) -> None:
         """The summary, on standard output, for people and for scripts."""
@@ -127,10 +140,8 @@ def require_driver(what: str) -> None:
         raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
 
 
-def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Any]]:
+def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
     """The streaming queries that `--consumer` names, and how far each has come. Raises JobFailed."""
-    from tidemark.spark.progress import NoCheckpoint, taken_progress
-
     named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
     if named:
         require_driver("--consumer reads a checkpoint: it")
@@ -160,7 +171,7 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
     return options | {"subscribePattern": given.pattern}
 
 
-def subscribed(rows: Any, options: Any) -> Any:
+def subscribed(rows: Any, options: ReadOptions) -> Any:
     """The rows of the archive that belong to the streams of these options."""
     from pyspark.sql import functions
 
@@ -212,10 +223,6 @@ def open_lake(given: argparse.Namespace) -> Any:
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
     """Write the rows under the job's id. Returns the fields of the summary: the batch of that id, as the
     first run staged it. Spark's exceptions pass through."""
-    from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.writer.manifest import Manifest, StagedBatches
-    from tidemark.spark.writer.staging import connect_staging
-
     told = connection_options(given) | options
     told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
     batches = StagedBatches(connect_staging(parse_write_options(told)), given.id)
