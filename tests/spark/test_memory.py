@@ -28,12 +28,11 @@ from benchmarks.spark_standin import ROW_BYTES, STORED, row
 from tidemark.spark.folds import SnapshotPlan, Snapshotter
 from tidemark.spark.options import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.readers import connect
 from tidemark.spark.writer.manifest import Manifest
 from tidemark.spark.writer.publish import Publication, publish
 from tidemark.spark.writer.staging import connect_staging
-from tidemark.spark.writer.writers import make_write
+from tidemark.spark.writer.writers import plan_write
 
 ROOT = Path(__file__).parents[2]
 ROWS, STAGED = 60_000, 80_000
@@ -72,7 +71,7 @@ def stage(directory: str, rows: int, streams: int) -> None:
     given = {"url": "http://127.0.0.1:1", "streamColumn": "stream", "stagingDir": directory}
     given |= {"producerId": "p", "contentType": "application/json"}
     schema = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
-    write = make_write(parse_write_options(given), schema)
+    write = plan_write(given, schema)
     size = 5_000
     names = pa.array([f"stream-{index % streams}" for index in range(size)])
     # Each row is of a size of its own: what is remembered of each would be seen.

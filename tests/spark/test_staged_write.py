@@ -26,7 +26,6 @@ from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.spark import storage
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.storage import s3_client
 from tidemark.spark.writer import chunks, manifest
 from tidemark.spark.writer import staging as files
@@ -34,7 +33,7 @@ from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
 from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
 from tidemark.spark.writer.staging import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
-from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
+from tidemark.spark.writer.writers import StagedPartition, StagedWrite, plan_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 ROWS = [orjson.dumps({"n": index}) for index in range(400)]
@@ -64,7 +63,7 @@ def target(request: pytest.FixtureRequest) -> Options:
 
 
 def write_with(options: Options, **more: str) -> StagedWrite:
-    return make_write(parse_write_options(options | more), SCHEMA)
+    return plan_write(options | more, SCHEMA)
 
 
 def stage(write: StagedWrite, rows: list[Any], *, tasks: int = 4) -> list[StagedPartition]:
@@ -441,7 +440,7 @@ def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: Options)
     schema = StructType([StructField("body", StringType())])
     given = over_http | {"bytesPerAppend": "0", "steam": "x", "batch": "1"}
     with pytest.raises(InvalidOptions) as refused:
-        parse_write(given, schema, overwrite=True, streaming=True)
+        plan_write(given, schema, overwrite=True, streaming=True)
     assert refused.value.faults == [
         "unknown option steam (did you mean stream?)",
         "bytesPerAppend: must be a whole number of bytes above 0, got '0'",

@@ -18,7 +18,7 @@ from tidemark.http.backend import many_at_once
 from tidemark.service.stores import connect
 from tidemark.settings import AuthorizationSettings, Settings
 from tidemark.spark.failures import Exit, explain_failure
-from tidemark.spark.writer.writers import make_write, parse_write
+from tidemark.spark.writer.writers import plan_write
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 
@@ -74,8 +74,7 @@ def test_a_write_with_a_token_that_only_reads_says_which_right_it_needs(
     """And not that another driver runs, which is what a 403 with `Producer-Epoch` says."""
     given = {"stream": streams.name, "stagingDir": str(tmp_path), "producerId": "p"}
     for scope in ("read:*", "read:* write:*"):
-        options = parse_write(guarded | given | {"token": token(scope)}, SCHEMA, overwrite=False)
-        write = make_write(options, SCHEMA)
+        write = plan_write(guarded | given | {"token": token(scope)}, SCHEMA)
         staged = [write.stage([(streams.name, pa.array([b"2"]))])]
         if "write" in scope:
             write.publish(staged, 0)

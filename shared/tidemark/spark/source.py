@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import uuid
 from typing import Any
 
 import pyspark
@@ -77,20 +76,15 @@ class TidemarkSource(DataSource):
     # Only a write imports these modules: every query and every batch of a streaming one starts a process that
     # imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tidemark.spark.writer.writers import BatchWriter, make_write, parse_write
+        from tidemark.spark.writer.writers import BatchWriter, plan_write
 
         forget_archives()
-        options = parse_write(self.options, schema, overwrite=overwrite)
-        repeatable = options.producer_id is not None
-        if not repeatable:
-            options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
-        return BatchWriter(make_write(options, schema), repeatable=repeatable)
+        return BatchWriter(plan_write(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from tidemark.spark.writer.writers import StreamWriter, make_write, parse_write
+        from tidemark.spark.writer.writers import StreamWriter, plan_write
 
-        options = parse_write(self.options, schema, overwrite=overwrite, streaming=True)
-        return StreamWriter(make_write(options, schema))
+        return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))
 
 
 class PushdownTidemarkSource(TidemarkSource):

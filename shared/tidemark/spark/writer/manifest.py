@@ -17,10 +17,9 @@ it succeeded; by the fingerprint it is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-import orjson
+import msgspec
 
 from tidemark.spark.options.write import STAGED
 from tidemark.spark.writer.staging import Staging
@@ -47,8 +46,7 @@ class ReusedId(Exception):
     """This producer id was used for a write of something else, or to somewhere else."""
 
 
-@dataclass(frozen=True)
-class AppendRun:
+class AppendRun(msgspec.Struct, frozen=True, array_like=True):
     """Appends to one stream that lie back to back in `length` bytes of a staged file (`encode_body`)."""
 
     stream: str
@@ -62,7 +60,7 @@ class AppendRun:
         return (self.stream, self.file, self.start + self.length) == (other.stream, other.file, other.start)
 
     def with_next(self, other: AppendRun) -> AppendRun:
-        return replace(
+        return msgspec.structs.replace(
             self,
             length=self.length + other.length,
             appends=self.appends + other.appends,
@@ -70,8 +68,7 @@ class AppendRun:
         )
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """The content of a batch: `target` says in words where its streams are, `rows_by_stream` how many rows go
     to each, and `checksum` is the sum of the rows' CRC-32, each together with its stream's, modulo 2^64. It
     depends neither on the order of the rows nor on tasks and appends."""
@@ -90,8 +87,7 @@ class Fingerprint:
         return f"{self.rows} rows to {first}{more} of {self.target} (checksum {self.checksum:016x})"
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """`query` is the query that staged it, where there is one; a batch write has none."""
 
     query: str
@@ -111,20 +107,11 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    value: dict[str, Any] = {"query": manifest.query, "runs": [astuple(run) for run in manifest.runs]}
-    if manifest.fingerprint is not None:
-        value["fingerprint"] = vars(manifest.fingerprint)
-    return orjson.dumps(value)
+    return msgspec.json.encode(manifest)
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    value = orjson.loads(data)
-    found = value.get("fingerprint")
-    return Manifest(
-        value["query"],
-        tuple(AppendRun(*run) for run in value["runs"]),
-        None if found is None else Fingerprint(**found),
-    )
+    return msgspec.json.decode(data, type=Manifest)
 
 
 class StagedBatches:

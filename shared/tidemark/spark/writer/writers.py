@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -240,10 +240,12 @@ class BatchWriter(DataSourceArrowWriter):
     repeated under the same id publishes what the first one staged, and only what is missing. So does each
     batch of `foreachBatch` with its number."""
 
-    def __init__(self, write: StagedWrite, *, repeatable: bool) -> None:
+    def __init__(self, write: StagedWrite) -> None:
         self._write = write
         self._batch = write.options.batch or 0
-        self._repeatable = repeatable
+        self._repeatable = write.options.producer_id is not None
+        if not self._repeatable:
+            write.options = replace(write.options, producer_id=f"write-{uuid.uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write.stage(self._write.pieces_of_batches(iterator))
@@ -280,14 +282,10 @@ class StreamWriter(_StreamWriterBase):
         self._write.discard(messages, batchId)
 
 
-def parse_write(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool = False
-) -> WriteOptions:
+def plan_write(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool = False, streaming: bool = False
+) -> StagedWrite:
     """Raises InvalidOptions, with everything that is wrong."""
     faults_of = partial(write_faults, schema, overwrite=overwrite, streaming=streaming)
-    return parse_write_options(given, faults_of=faults_of)
-
-
-def make_write(options: WriteOptions, schema: StructType) -> StagedWrite:
-    """Raises InvalidOptions."""
+    options = parse_write_options(given, faults_of=faults_of)
     return StagedWrite(options, schema, resolve_content_type(options))
