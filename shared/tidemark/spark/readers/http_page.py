@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, repeat, takewhile
+from itertools import accumulate, takewhile
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -112,51 +111,38 @@ class PageTimes:
         # A page that began at the beginning has no times any more where that was let go of since.
         self.end = render_offset(0) if start == BEGINNING else start
         self._is_json = is_json
-        self._times_ms: list[int] = []
-        self._messages: list[int] = []
-        self._sizes: list[int] = []
+        self._writes: dict[str, list[int]] = {"times_ms": [], "messages": [], "bytes": []}
         self._taken = 0
-        self._left: Iterator[int] = iter(())
 
     def add(self, told: Mapping[str, Any]) -> None:
         """An answer that begins at `end`."""
-        self._times_ms += told["times_ms"]
-        self._messages += told["messages"]
-        self._sizes += told["bytes"]
+        for name in self._writes:
+            self._writes[name] += told[name]
         self.end = told["end_offset"]
 
     def take(self, values: Sequence[bytes]) -> pa.Array:
-        """The times of the next rows. Raises TimesDoNotFit if there are more rows than messages."""
-        return time_column(self._of_messages(len(values)) if self._is_json else self._of_pieces(values))
-
-    def _of_messages(self, count: int) -> list[int]:
-        if not self._taken:
-            self._left = chain.from_iterable(map(repeat, self._times_ms, self._messages))
-        times = list(islice(self._left, count))
-        self._taken += count
-        if len(times) != count:
-            raise TimesDoNotFit(f"tidemark: {self._taken} messages, and times of {sum(self._messages)}")
-        return times
-
-    def _of_pieces(self, values: Sequence[bytes]) -> list[int]:
-        ends, times = list(accumulate(self._sizes)), []
-        for value in values:
-            times += self._times_ms[(place := bisect_right(ends, self._taken)) : place + 1]
-            self._taken += len(value)
-        if len(times) != len(values) or (ends and self._taken > ends[-1]):
-            raise TimesDoNotFit(f"tidemark: {self._taken} bytes, and times of {sum(self._sizes)}")
-        return times
+        """The times of the next rows: of a piece of bytes that of its first one. Raises TimesDoNotFit if
+        there are more rows, or bytes, than were written."""
+        unit = "messages" if self._is_json else "bytes"
+        sizes = np.ones(len(values), np.int64) if self._is_json else np.array(list(map(len, values)))
+        edges = self._taken + np.cumsum([0, *sizes])
+        ends = np.cumsum([0, *self._writes[unit]])
+        self._taken = int(edges[-1])
+        if self._taken > ends[-1]:
+            raise TimesDoNotFit(f"tidemark: {self._taken} {unit}, and times of {ends[-1]}")
+        writes = np.searchsorted(ends[1:], edges[:-1], side="right")
+        return time_column(np.array(self._writes["times_ms"], np.int64)[writes])
 
     def check(self, end: str) -> None:
         """Once all rows before `end` were taken. Raises TimesDoNotFit if their number differs from the
         server's. Does not check an offset inside a write."""
-        wanted = (parse_token(end) or 0) - self._first
-        ends = list(accumulate(self._sizes, initial=0))
-        expected: int | None = wanted
+        expected = (parse_token(end) or 0) - self._first
         if self._is_json:
-            counts = dict(zip(ends, accumulate(self._messages, initial=0), strict=True))
-            expected = counts.get(wanted)
-        if expected not in (None, self._taken):
+            places = np.cumsum([0, *self._writes["bytes"]])
+            if expected not in places:
+                return
+            expected = np.cumsum([0, *self._writes["messages"]])[np.searchsorted(places, expected)]
+        if expected != self._taken:
             raise TimesDoNotFit(f"tidemark: {self._taken} rows up to {end}, and times of {expected}")
 
 
