@@ -206,15 +206,14 @@ class DynamoDBReader:
             )
         if place > tail:
             raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
-        if place in (0, tail):
+        span = self._span_at(head.name, head.tail, place)
+        if place in (span.begin, tail):
             return
-        span = [each for each in self._spans(head.name, head.tail) if each.begin < place][-1]
-        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], place)
-        item = next(iter(walk), None)
+        item = self._item_until(span, place)
         is_boundary = item is not None and (
             item.start == place or any(place in ends for ends in self._ends_in(item, place - 1, place))
         )
-        if not is_boundary and place != span.end:
+        if not is_boundary:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
     def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
@@ -244,10 +243,7 @@ class DynamoDBReader:
 
     def _in_block(self, head: Head, place: int, at_ms: int) -> int:
         """The search ends where a block of a pack begins. Its first batches may be older."""
-        span = next(
-            each for each in self._spans(head.name, head.tail) if each.end is None or place < each.end
-        )
-        item = self._item_until(span, place)
+        item = self._item_until(self._span_at(head.name, head.tail, place), place)
         if item is None or item.index is None or place >= item.end:
             return place
         for block in pack_blocks(item, self._blobs, place, place + 1):
@@ -277,8 +273,7 @@ class DynamoDBReader:
         wanted = int(start.offset) + limit_bytes
         if wanted >= int(end.offset):
             return end
-        spans = self._spans(name, end)
-        item = self._item_until(next(each for each in spans if each.end is None or wanted < each.end), wanted)
+        item = self._item_until(self._span_at(name, end, wanted), wanted)
         if item is None:
             return end
         # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
@@ -288,6 +283,10 @@ class DynamoDBReader:
         if place <= int(start.offset):
             place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
         return end.at(render_offset(min(place, int(end.offset))))
+
+    def _span_at(self, name: str, where: Position, place: int) -> Span:
+        """The log that the byte behind `place` is in."""
+        return next(each for each in self._spans(name, where) if each.end is None or place < each.end)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
         """The batch that begins at or before `place`, without its bytes."""
