@@ -24,37 +24,24 @@ from tidemark.spark.progress import taken_progress
 def test_what_was_archived_is_compacted_and_replayed_byte_for_byte(
     jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
 ) -> None:
-    """Incremental; JSON as it was written, and large bodies. A killed run left a file in the archive, and
-    a killed copy files beside it: any reader counts the copy right, and Spark the archive."""
-    from pyarrow import dataset
-
+    """Incremental; JSON as it was written, and large bodies. A killed run left a file in the archive."""
     streams.fill(b'[{"a": 1.0}, "x"]', b' {"b" : [1, 2]} ', suffix="-json", content_type=JSON)
     streams.fill(b"one", bytes(range(256)) * 400, b"three", suffix="-bytes")
-    archived, copied, checkpoint = tmp_path / "archive", tmp_path / "copy", str(tmp_path / "checkpoint")
+    archived, checkpoint = tmp_path / "archive", str(tmp_path / "checkpoint")
     places = ["--out", str(archived), "--checkpoint", checkpoint]
     archive = ["archive", *jobs.where, "--pattern", f"{streams.name}-.*", *places]
-    compact = ["compact", "--archive", str(archived), "--to", str(copied)]
     assert "messages=6 " in jobs.run(*archive)
-    assert " ".join(jobs.run(*compact).split()[1::2]).startswith("messages=6 files_after=1")
     (some,) = sorted(archived.rglob("part-*.parquet"))[:1]
     shutil.copy(some, some.with_name("part-of-a-killed-run.parquet"))
-    left = copied / ".spark-staging-killed" / "bucket=v1" / "date=2027-01-15"
-    left.mkdir(parents=True)
-    shutil.copy(some, left)
     streams.append(b"[3]", suffix="-json")
     assert "messages=1 " in jobs.run(*archive)
     assert "messages=0 " in jobs.run(*archive)
-    assert "messages=7 " in jobs.run(*compact)
     assert spark.read.parquet(str(archived)).count() == 7
-    counted = [
-        dataset.dataset(str(each), format="parquet", partitioning="hive") for each in (archived, copied)
-    ]
-    assert counted[0].count_rows() > counted[1].count_rows() == 7
     day = datetime.fromtimestamp(streams.world.clock() / 1000, UTC).date()
     assert (archived / "bucket=v1" / f"date={day}").is_dir()
     taken = taken_progress(spark, checkpoint).positions[f"{streams.name}-json"]
     assert taken.offset == render_offset(len(streams.stored("-json")))
-    for suffix, place in (("-json", archived), ("-bytes", copied)):
+    for suffix in ("-json", "-bytes"):
         again = [
             "--stream",
             streams.name + suffix,
@@ -63,13 +50,10 @@ def test_what_was_archived_is_compacted_and_replayed_byte_for_byte(
             "--id",
             suffix[1:],
         ]
-        replay = ["replay", *jobs.where, "--archive", str(place), *again, "--staging", str(tmp_path / "s")]
+        replay = ["replay", *jobs.where, "--archive", str(archived), *again, "--staging", str(tmp_path / "s")]
         for _ in range(2):
             assert "messages=" in jobs.run(*replay)
         assert streams.stored(f"{suffix}-again") == streams.stored(suffix)
-    # An archive is not written over.
-    said = jobs.refuse("compact", "--to", f"{copied}/../archive", "--archive", str(archived))
-    assert "archive is an archive" in said
 
 
 def test_an_archive_is_made_in_batches_of_bounded_size(

@@ -18,7 +18,7 @@ from tidemark.spark.job import parse_arguments
 
 ARCHIVE = ["archive", "--subscribe", "a", "--out", "x"]
 SNAPSHOT = ["snapshot", "--subscribe", "a", "--no-consumer"]
-COMPACT = ["compact", "--archive", "x", "--to", "y"]
+COMPACT = ["compact", "--iceberg", "a.b"]
 REPLAY = ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--staging", "s", "--id", "i"]
 
 
@@ -51,7 +51,6 @@ def test_what_is_wrong_is_told_in_one_line(jobs: Jobs, arguments: list[str], wha
     ("arguments", "what"),
     [
         (["stats", "--subscribe", "a", "--subscribed", "b"], "unrecognized arguments: --subscribed b"),
-        ([*COMPACT, "--days", "0"], "--days: must be a whole number above 0"),
         ([*COMPACT, "--file-bytes", "-1"], "--file-bytes: must be"),
         ([*SNAPSHOT, "--fold", "f", "--tasks", "0"], "--tasks: must be"),
     ],

@@ -47,10 +47,6 @@ def test_every_job_with_its_lake_in_s3(
     world.process().append(key(f"{name}-a"), b"[3]", content_type=JSON)
     assert "messages=1" in start(*archive)[1]
     assert "messages=0" in start(*archive)[1]
-    for _ in range(2):
-        compact = ["compact", "--archive", f"{root}/archive", "--to", f"{root}/archive-large"]
-        assert "messages=5 " in start(*compact)[1]
-    assert spark.read.parquet(f"{root}/archive-large").count() == 5
     process, staging = world.process(), ["--staging", f"{root}/staging"]
     for kind in ("a", "b"):
         replay = ["replay", *where, "--archive", f"{root}/archive", "--stream", f"{name}-{kind}"]
