@@ -37,12 +37,11 @@ from tidemark.spark.job import (
     run,
     until_stopped,
 )
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.read import columns_of, parse_read_options
 from tidemark.spark.progress import (
     NoCheckpoint,
     Progress,
     file_sink_fits,
-    is_new,
     last_planned,
     pending_batch,
     query_id,
@@ -156,16 +155,21 @@ class SubscribedStreams:
             except NoTimes as fault:
                 job.say(f"{fault}: messages are archived without their time, under the day of this run")
                 self._given |= {"includeTimestamps": "false"}
-        return self._given
+        return dict(self._given)
 
 
 def take_what_came(
     spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
 ) -> None:
     """Archive what is there now, and add to `found` what that was."""
-    limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     heads = streams.heads()
-    source = spark.readStream.format("tidemark").options(**streams.source_options(heads, job) | limit).load()
+    options = streams.source_options(heads, job)
+    options |= {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
+    if given.iceberg:
+        # The table has no producers, and each column costs, whatever is in it.
+        names = (name for name in columns_of(options) if not name.startswith("producer_"))
+        options["columns"] = ",".join(names)
+    source = spark.readStream.format("tidemark").options(**options).load()
     if "timestamp" not in source.columns:
         from pyspark.sql import functions
 
@@ -242,17 +246,15 @@ def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: Subsc
         return
     lake = open_lake(given)
     lake.ensure()
-    if is_new(spark, given.checkpoint):
+    planned = last_planned(spark, given.checkpoint)
+    if planned < 0:
         twice = streams_in(spark, lake, streams)
         if twice:
             more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
             why = f"the checkpoint is new, and the table has {', '.join(twice[:3])}{more}"
             raise JobFailed(not_one_archive(given, why))
         return
-    written, planned = (
-        lake.last_batch(query_id(spark, given.checkpoint)),
-        last_planned(spark, given.checkpoint),
-    )
+    written = lake.last_batch(query_id(spark, given.checkpoint))
     if written < 0 and progress(spark, given.checkpoint).positions:
         raise JobFailed(not_one_archive(given, "the table has no batch of this checkpoint"))
     # The table would take new batches under numbers that it has for repetitions, and leave their rows out.

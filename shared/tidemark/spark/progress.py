@@ -193,11 +193,6 @@ def last_planned(spark: Any, checkpoint: str) -> int:
     return max(_batches(spark, f"{checkpoint}/offsets"), default=-1)
 
 
-def is_new(spark: Any, checkpoint: str) -> bool:
-    """Whether no batch of it was planned yet."""
-    return not _batches(spark, f"{checkpoint}/offsets")
-
-
 def query_id(spark: Any, checkpoint: str) -> str:
     """The query's own id, which stays the same as long as its checkpoint."""
     (line,) = spark.sparkContext.textFile(f"{checkpoint}/metadata").collect()
