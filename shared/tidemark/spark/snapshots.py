@@ -28,7 +28,6 @@ from tidemark.spark.storage import LogWriter
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})
 _OFFSET: Final = "Stream-Snapshot-Offset"
-_MOST_REDIRECTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,18 @@ class HttpSnapshots:
         return f"{self._connection.stream_url(stream)}/snapshot{offset and '/' + offset}"
 
     def latest(self, stream: str) -> PublishedSnapshot | None:
-        """The first answer says which that can: a large one's bytes lie elsewhere, and say nothing."""
+        """The first answer that can says which: a large one's bytes lie elsewhere, and say nothing."""
         url = self._url(stream)
         answer = self._client.request("GET", url, redirect=False, allow=REDIRECTS | {404})
         if answer.status == 404:
             return None
         offset = answer.headers.get(_OFFSET)
-        for _ in range(_MOST_REDIRECTS):
-            if answer.status not in REDIRECTS:
-                break
+        if answer.status in REDIRECTS:
             url = urljoin(url, answer.headers["Location"])
-            answer = self._at(url).request("GET", url, redirect=False, allow=REDIRECTS)
+            answer = self._at(url).request("GET", url)
             offset = offset or answer.headers.get(_OFFSET)
-        if offset is None or answer.status in REDIRECTS:
-            raise SnapshotRefused(
-                answer.status, f"tidemark: {url}: where the snapshot is could not be found out"
-            )
+        if offset is None:
+            raise SnapshotRefused(answer.status, f"tidemark: {url}: the answer has no {_OFFSET}")
         return PublishedSnapshot(offset, answer.data)
 
     def _at(self, url: str) -> HttpClient:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -77,16 +78,9 @@ def parse_whole(text: str, what: str, least: int = 0) -> int:
     return int(text)
 
 
-def parse_size(text: str) -> int:
-    return parse_whole(text, "a whole number of bytes above 0", 1)
-
-
-def parse_seconds(text: str) -> int:
-    return parse_whole(text, "a whole number of seconds")
-
-
-def parse_count(text: str) -> int:
-    return parse_whole(text, "a whole number of messages above 0", 1)
+parse_size = partial(parse_whole, what="a whole number of bytes above 0", least=1)
+parse_count = partial(parse_whole, what="a whole number of messages above 0", least=1)
+parse_seconds = partial(parse_whole, what="a whole number of seconds")
 
 
 def parse_duration(text: str) -> float:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -104,8 +105,7 @@ def parse_staging_dir(text: str) -> str:
     return text.rstrip("/")
 
 
-def parse_batch(text: str) -> int:
-    return parse_whole(text, "the number that foreachBatch gives")
+parse_batch = partial(parse_whole, what="the number that foreachBatch gives")
 
 
 def parse_append_size(text: str) -> int:
