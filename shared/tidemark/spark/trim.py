@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.log.read import load_last, load_stream
+from tidemark.log.read import load_stream
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SoftDeleted, StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
@@ -24,8 +23,9 @@ from tidemark.service.retention import check_may_trim, trim_below
 from tidemark.spark.http_client import retry
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, taken_by_all
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import arrow_schema
-from tidemark.spark.readers.port import Head, Position
+from tidemark.spark.readers.port import MissingStream
 from tidemark.spark.storage import connect_to_write
 
 #: The outcome for a stream.
@@ -102,6 +102,7 @@ class Trimmer:
     def __init__(self, plan: TrimPlan) -> None:
         self._plan = plan
         self._stores = connect_to_write(plan.connection)
+        self._reader = connect(plan.connection)
 
     def run(self, stream: str, incarnation: str, stretches: list[tuple[int, int]]) -> TrimResult:
         """`stretches` are of this incarnation, and say nothing of a stream that has taken its name."""
@@ -109,17 +110,17 @@ class Trimmer:
         record = load_stream(self._stores.table, key)
         if record is None or record.deleted or record.incarnation != incarnation:
             return TrimResult(stream, GONE)
-        end = self._limit(record, contiguous_end(record.retained, stretches))
-        size = end - record.retained
-        if size <= 0:
-            return TrimResult(stream, UNCHANGED)
         try:
+            end = self._limit(record, contiguous_end(record.retained, stretches))
+            size = end - record.retained
+            if size <= 0:
+                return TrimResult(stream, UNCHANGED)
             check_may_trim(record, incarnation)
             if self._plan.dry_run:
                 return TrimResult(stream, WOULD_TRIM, size, f"to {render_offset(end)}")
             seconds = self._plan.connection.retry_seconds
             retry(lambda: trim_below(self._stores, key, end, incarnation), seconds, Busy, OutcomeUnknown)
-        except (StreamNotFound, SoftDeleted):
+        except (MissingStream, StreamNotFound, SoftDeleted):
             return TrimResult(stream, GONE)
         except ProtocolError as refusal:
             return TrimResult(stream, KEPT, detail=refusal.message)
@@ -129,15 +130,9 @@ class Trimmer:
         """Never beyond the progress of every consumer."""
         if not self._plan.consumers:
             return end
-        last = load_last(self._stores.table, log_pk(record.key, record.incarnation))
-        place = last.end if last else record.base
-        closed = last is not None and last.after.closed
-        tail = Position(render_offset(place), record.incarnation, closed=closed)
-        head = Head(record.key.stream_id, tail.at(render_offset(record.retained)), tail, record.created_ms)
+        head = self._reader.head(record.key.stream_id)
         floor = taken_by_all(self._plan.consumers, record.key.bucket, head)
-        if floor is None or not floor.offset.isdigit():
-            return 0
-        return min(end, int(floor.offset))
+        return min(end, int(floor.offset)) if floor is not None and floor.offset.isdigit() else 0
 
 
 def trim_streams(plan: TrimPlan, stretches: Any, tasks: int) -> Any:
