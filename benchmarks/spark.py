@@ -104,7 +104,6 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files
     connection = parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection
     plan = SnapshotPlan(
         connection=connection,
-        publish_to=connection,
         fold="last-by-key",
         key="key",
         skip_bad=False,

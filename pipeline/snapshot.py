@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from typing import Any
 
 from tidemark.spark.job import (
@@ -29,7 +28,6 @@ from tidemark.spark.job import (
     read_options,
     run,
 )
-from tidemark.spark.options import ConnectionOptions, Transport, parse_url
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.queries import load_heads, require_all
 from tidemark.spark.readers import connect
@@ -40,10 +38,6 @@ NAME = "snapshot"
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    made.add_argument(
-        "--publish-url",
-        help="the server to publish by (default: --url, or none: straight to the table and S3)",
-    )
     made.add_argument("--fold", required=True, help="last-by-key, merge-patch or module:Class")
     made.add_argument("--key", default="key", help="of last-by-key: the member that tells messages apart")
     made.add_argument(
@@ -69,7 +63,6 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
         raise JobFailed(str(fault)) from fault
     plan = SnapshotPlan(
         connection=options.connection,
-        publish_to=published_by(options.connection, given.publish_url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
@@ -85,18 +78,6 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.say(f"{len(streams)} streams")
     results = snapshot_streams(spark, plan, streams, given.tasks).persist()
     conclude(results, given, job)
-
-
-def published_by(origin: ConnectionOptions, url: str | None) -> ConnectionOptions:
-    """The server that is named, or else who reads the table publishes as the server would. Raises
-    JobFailed."""
-    try:
-        root = parse_url(url) if url else origin.url
-    except ValueError as fault:
-        raise JobFailed(f"--publish-url {fault}") from fault
-    if not root:
-        return origin
-    return replace(origin, transport=Transport.HTTP, url=root, stream_path=f"/{origin.bucket}")
 
 
 def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:

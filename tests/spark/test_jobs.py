@@ -30,10 +30,6 @@ REPLAY = ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--sta
         ([*SNAPSHOT, "--fold", "sum", "--dry-run", "x"], "fold must be"),
         ([*SNAPSHOT, "--fold", "json:nope", "--dry-run", "x"], "cannot be loaded"),
         ([*SNAPSHOT, "--fold", "merge-patch"], "--bucket is missing"),
-        (
-            [*SNAPSHOT, "--fold", "merge-patch", "--dry-run", "x", "--publish-url", "h"],
-            "--publish-url must look like https:",
-        ),
         (["compact", "--iceberg", "a.b", "--keep-days", "-1"], "--keep-days must not be below 0"),
         (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
         (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),

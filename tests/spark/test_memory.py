@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
 from tidemark.spark.folds import SnapshotPlan, Snapshotter
-from tidemark.spark.options import ConnectionOptions, Transport
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import connect
 from tidemark.spark.writer.manifest import Manifest
@@ -61,8 +61,7 @@ def read(origin: ConnectionOptions, rows: int) -> None:
 
 def fold(origin: ConnectionOptions, rows: int) -> None:
     """With a thousand keys."""
-    nowhere = ConnectionOptions(Transport.HTTP)
-    plan = SnapshotPlan(origin, nowhere, "last-by-key", "key", skip_bad=False, dry_run=True)
+    plan = SnapshotPlan(origin, "last-by-key", "key", skip_bad=False, dry_run=True)
     assert Snapshotter(plan).run("bench").messages == rows
 
 

@@ -70,13 +70,13 @@ def test_a_checkpoint_of_a_deleted_stream_sets_no_floor_for_the_new_one(
             foreign.append(body)
         where = ConnectionOptions(Transport.HTTP, "buck", url=foreign.url, stream_path="/buck")
         progress = Progress({"s": floor} if floor else {})
-        plan = SnapshotPlan(where, where, "last-by-key", "key", skip_bad=False, consumers=(progress,))
+        plan = SnapshotPlan(where, "last-by-key", "key", skip_bad=False, consumers=(progress,))
         assert Snapshotter(plan).run("s").outcome == outcome
         path = f"/buck/s/snapshot/{floor.offset}" if floor else ""
         assert [there for there, _, _ in foreign.snapshots] == ([path] if outcome == PUBLISHED else [])
         foreign.append(b'{"key":1}')
         foreign.snapshot_status = 409
-        plan = SnapshotPlan(where, where, "last-by-key", "key", skip_bad=False)
+        plan = SnapshotPlan(where, "last-by-key", "key", skip_bad=False)
         assert Snapshotter(plan).run("s").outcome == CONFLICT
 
 

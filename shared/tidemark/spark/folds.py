@@ -215,7 +215,6 @@ class SnapshotPlan:
     tail is the limit."""
 
     connection: ConnectionOptions
-    publish_to: ConnectionOptions
     fold: str
     key: str
     skip_bad: bool
@@ -246,7 +245,7 @@ class Snapshotter:
     @cached_property
     def _store(self) -> SnapshotStore:
         """Connecting to a table may write to it, so a dry run never does."""
-        return connect_snapshots(self._plan.publish_to)
+        return connect_snapshots(self._plan.connection)
 
     def run(self, stream: str) -> FoldResult:
         try:
