@@ -33,6 +33,7 @@ from tidemark.spark.job import (
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.queries import load_heads
 from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import bytes_between, is_past
 
 NAME = "stats"
 #: Of a plot, which can tell no more streams apart.
@@ -146,13 +147,13 @@ def add_lag(
 def lag(head: Any, taken: Any) -> int | None:
     """In bytes, where offsets are byte positions. Of a stream that was created again nothing was
     taken, and nobody lags behind what is not retained any more."""
-    if head is None or not head.tail.offset.isdigit():
+    if head is None:
         return None
-    tail = int(head.tail.offset)
-    places = [head.earliest.offset] if taken is None or taken.is_of_another(head.tail) else [taken.offset]
-    places.append(head.earliest.offset)
-    begun = max((int(place) for place in places if place.isdigit()), default=0)
-    return max(0, tail - begun)
+    begun = head.earliest.offset
+    if taken is not None and not taken.is_of_another(head.tail) and is_past(taken.offset, begun):
+        begun = taken.offset
+    size = bytes_between(begun, head.tail.offset)
+    return None if size is None else max(0, size)
 
 
 def render(table: list[dict[str, Any]], columns: list[str]) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.protocol.offset import parse_token
-from tidemark.spark.readers.port import BEGINNING, Position
+from tidemark.spark.readers.port import BEGINNING, Position, place_of
 
 #: Offsets at which a stream begins, on this server and on any (§8).
 _BEGINNINGS: Final = frozenset({BEGINNING, "0000000000000000"})
@@ -70,17 +69,13 @@ def find_losses(
     lost: dict[str, int | None] = {}
     for name, end in after.items():
         start = before.get(name)
-        first, size = read.get((name, end.incarnation), (_number(end), 0))
+        first, size = read.get((name, end.incarnation), (place_of(end.offset), 0))
         if start is not None and start.is_of_another(end):
             if not start.closed:
                 lost[name] = None
                 continue
             start = None
-        first, last = _number(start) if start else first, _number(end)
+        first, last = place_of(start.offset) if start else first, place_of(end.offset)
         if first is not None and last is not None and size is not None and last - first > size:
             lost[name] = last - first - size
     return lost
-
-
-def _number(position: Position) -> int | None:
-    return 0 if position.offset == BEGINNING else parse_token(position.offset)

@@ -18,8 +18,7 @@ from pyspark.sql import functions
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidemark.spark.progress import Positions, decode_offset
-from tidemark.spark.readers.http_page import bytes_between
-from tidemark.spark.readers.port import BEGINNING
+from tidemark.spark.readers.port import BEGINNING, bytes_between
 from tidemark.spark.source import spark_version
 
 _OBSERVED: Final = "tidemark"

@@ -31,7 +31,6 @@ from tidemark.spark.readers.http_page import (
     PageTimes,
     RanPastTheEnd,
     TimesDoNotFit,
-    bytes_between,
     cut_by_position,
     incarnation_in,
     rows_of,
@@ -46,6 +45,7 @@ from tidemark.spark.readers.port import (
     NoTimes,
     Position,
     StreamPartition,
+    bytes_between,
     is_past,
 )
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import urllib3
 
-from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.protocol.offset import render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
-from tidemark.spark.readers.port import BEGINNING
+from tidemark.spark.readers.port import BEGINNING, place_of
 
 #: How much of an array is held before its first part is split off.
 PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -107,7 +107,7 @@ class PageTimes:
     rows, taken in order."""
 
     def __init__(self, start: str, *, is_json: bool) -> None:
-        self._first = 0 if start == BEGINNING else parse_token(start) or 0
+        self._first = place_of(start) or 0
         # A page that began at the beginning has no times any more where that was let go of since.
         self.end = render_offset(0) if start == BEGINNING else start
         self._is_json = is_json
@@ -136,7 +136,7 @@ class PageTimes:
     def check(self, end: str) -> None:
         """Once all rows before `end` were taken. Raises TimesDoNotFit if their number differs from the
         server's. Does not check an offset inside a write."""
-        expected = (parse_token(end) or 0) - self._first
+        expected = (place_of(end) or 0) - self._first
         if self._is_json:
             places = np.cumsum([0, *self._writes["bytes"]])
             if expected not in places:
@@ -250,16 +250,9 @@ def rows_of(
             position += len(some)
 
 
-def bytes_between(start: str, end: str) -> int | None:
-    """None if the server's offsets are opaque, not byte positions as this project's are."""
-    low, high = 0 if start == BEGINNING else parse_token(start), parse_token(end)
-    return None if low is None or high is None else high - low
-
-
 def cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
     """Works only if the server's offsets are byte positions, as this project's are; else None."""
-    low = 0 if page.start == BEGINNING else parse_token(page.start)
-    high, stop = parse_token(page.end), parse_token(end)
+    low, high, stop = map(place_of, (page.start, page.end, end))
     separator = 1 if page.is_json else 0
     if low is None or high is None or stop is None:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tidemark.protocol.offset import parse_token
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 
 # Every query and every batch of a streaming one starts processes that import this module.
@@ -98,6 +99,16 @@ def is_past(offset: str, other: str) -> bool:
     if BEGINNING in (offset, other):
         return offset != BEGINNING and other == BEGINNING
     return offset > other
+
+
+def place_of(offset: str) -> int | None:
+    """How many bytes come before it; None if the server's offsets are opaque."""
+    return 0 if offset == BEGINNING else parse_token(offset)
+
+
+def bytes_between(start: str, end: str) -> int | None:
+    low, high = place_of(start), place_of(end)
+    return None if low is None or high is None else high - low
 
 
 @dataclass(frozen=True)
