@@ -24,8 +24,6 @@ FILES: Final = {
     "htm.js": ("htm", "dist/htm.module.js"),
     "signals-core.js": ("@preact/signals-core", "dist/signals-core.module.js"),
     "signals.js": ("@preact/signals", "dist/signals.module.js"),
-    "uplot.js": ("uplot", "dist/uPlot.esm.js"),
-    "uplot.css": ("uplot", "dist/uPlot.min.css"),
     "durable-streams.js": ("@durable-streams/client", "dist/index.js"),
 }
 PATHS: Final = {

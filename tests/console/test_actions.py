@@ -159,8 +159,8 @@ def test_everything_is_done_with_the_keyboard_alone(console: Console) -> None:
         make_stream(console.server, list(range(5)), name=f"{group}/{number}")
     page = console.open(f"#/streams?prefix={group}")
     expect(page.locator("tbody a")).to_have_count(3)
-    page.keyboard.press("j")
-    page.keyboard.press("j")
+    for _ in range(3):
+        page.keyboard.press("j")
     expect(page.locator("tr.selected")).to_contain_text(f"{group}/2")
     page.keyboard.press("k")
     page.keyboard.press("Enter")

@@ -45,6 +45,20 @@ def test_the_guide_says_how_large_the_console_is() -> None:
     assert f"about {round(len(files), -1)} small requests" in guide
 
 
+def test_the_console_asks_for_all_its_scripts_at_once() -> None:
+    """A browser does not learn of them one from the other, a round trip each."""
+
+    def follow(name: str, found: set[str]) -> set[str]:
+        found.add(name)
+        for each in re.findall(r'(?:from|import) ?"\./([^"]+)"', (STATIC / name).read_text()):
+            if each not in found:
+                follow(each, found)
+        return found
+
+    named = re.findall(r'"/v1/console/([^"]+\.js)"', (STATIC / "console.html").read_text())
+    assert sorted(named) == sorted(follow("console.js", set()))
+
+
 @pytest.mark.parametrize("page", ["console.html", "docs.html", "front.html"])
 def test_a_page_has_no_script_of_its_own(page: str) -> None:
     text = re.sub(r'<a href="https:[^"]+">', "", (STATIC / page).read_text())  # A link loads nothing.

@@ -44,29 +44,29 @@ export function Action({ name, path, place, stats, message, onDone, onClose }) {
   const here = message ? renderOffset(message.offset + message.bytes.length + (kindOf(type) === "json" ? 1 : 0)) : stats.tail_offset
   if (name === "read") {
     const offset = message ? renderOffset(message.offset) : "-1"
-    return html`<${Dialog} title="Read from code" onClose=${onClose}><p>Everything from ${offset === "-1" ? "the beginning" : html`offset <code>${offset}</code>`} on, and what comes.</p><${Code} versions=${readSnippets(path, offset, { hasToken: Boolean(token.value) })} /><//>`
+    return html`<${Dialog} title="Read from code" onClose=${onClose}><p>Reads from ${offset === "-1" ? "the beginning" : html`offset <code>${offset}</code>`} on, and waits for more.</p><${Code} versions=${readSnippets(path, offset, { hasToken: Boolean(token.value) })} /><//>`
   }
   if (name === "link") return html`<${Dialog} title="Link to this view" onClose=${onClose}><pre>${location.href}</pre><${Copy} text=${location.href} /><//>`
   const { title, rights } = ACTIONS.find((each) => each.name === name)
   const shared = { title, rights, onClose, onDone }
   if (name === "append") {
     const fields = [
-      { name: "body", label: kindOf(type) === "json" ? "JSON: a value is one message, an array one for each element" : "Text", kind: "text" },
+      { name: "body", label: kindOf(type) === "json" ? "JSON (an array becomes one message for each element)" : "Text", kind: "text" },
       { name: "file", label: "or a file", kind: "file" },
     ]
     return html`<${ActionDialog} ...${shared} fields=${fields} build=${(values) => ({ method: "POST", path, headers: { "Content-Type": type }, body: values.body })} />`
   }
   if (name === "close") {
-    return html`<${ActionDialog} ...${shared} note="Nothing can be appended afterwards. Readers learn that this is the end." build=${() => ({ method: "POST", path, headers: { "Stream-Closed": "true" } })} />`
+    return html`<${ActionDialog} ...${shared} note="Nothing can be appended afterwards, and readers are told that this is the end." build=${() => ({ method: "POST", path, headers: { "Stream-Closed": "true" } })} />`
   }
   if (name === "fork") {
-    const fields = [{ name: "to", label: "Name of the fork", initial: `${place.streamId}-fork` }, { name: "offset", label: "At the offset", initial: here }]
+    const fields = [{ name: "to", label: "Name of the fork", initial: `${place.streamId}-fork` }, { name: "offset", label: "At offset", initial: here }]
     const build = (values) => ({ method: "PUT", path: path.replace(/[^/]*$/, "") === "/v1/stream/" || place.bucket === "v1" ? `/v1/stream/${values.to.split("/").map(encodeURIComponent).join("/")}` : `/${place.bucket}/${encodeURIComponent(values.to)}`, headers: { "Stream-Forked-From": path, "Stream-Fork-Offset": values.offset } })
     return html`<${ActionDialog} ...${shared} fields=${fields} build=${build} onDone=${(_, request) => { location.hash = linkTo(request.path) }} />`
   }
   if (name === "snapshot") {
-    const fields = [{ name: "offset", label: "At the offset", initial: here }, { name: "type", label: "Content type", initial: "application/json" }, { name: "body", label: "What lies before it, folded", kind: "text" }]
-    return html`<${ActionDialog} ...${shared} fields=${fields} note="The messages before it can then no longer be read." build=${(values) => ({ method: "PUT", path: `${path}/snapshot/${values.offset}`, headers: { "Content-Type": values.type }, body: values.body })} />`
+    const fields = [{ name: "offset", label: "At offset", initial: here }, { name: "type", label: "Content type", initial: "application/json" }, { name: "body", label: "What replaces the messages before that offset", kind: "text" }]
+    return html`<${ActionDialog} ...${shared} fields=${fields} note="Messages before that offset can then no longer be read: readers begin with the snapshot." build=${(values) => ({ method: "PUT", path: `${path}/snapshot/${values.offset}`, headers: { "Content-Type": values.type }, body: values.body })} />`
   }
   return html`<${ActionDialog} ...${shared} confirm=${place.streamId} note="The stream and its messages are gone for good." build=${() => ({ method: "DELETE", path })} onDone=${() => { location.hash = "#/streams" }} />`
 }

@@ -1,62 +1,60 @@
-// Numbers over time.
+// Numbers over time, as lines.
 import { useEffect, useRef, useState } from "./preact-hooks.js"
 import { clock } from "./format.js"
 import { html } from "./html.js"
-import uPlot from "./uplot.js"
 
-const HEIGHT = 112
+const HEIGHT = 116
+const [LEFT, RIGHT, TOP, BOTTOM] = [56, 8, 10, 22]
 const LEAST_SECONDS = 300
+const TICK_PX = 64
+const STEPS = [60, 120, 300, 600, 900, 1800]
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
-const line = (name) => () => colour(name)
-const faint = (name) => () => `${colour(name)}22`
-
-function options(width, series, show, onPoint) {
-  const axis = { stroke: line("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false }, grid: { stroke: line("--line"), width: 1 } }
-  return {
-    width,
-    height: HEIGHT,
-    padding: [8, 16, 0, 0],
-    legend: { show: false },
-    cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-    scales: { x: { range: (_, low, high) => [Math.min(low, high - LEAST_SECONDS), high] }, y: { range: (_, _low, high) => [0, Math.max(high * 1.1, 1)] } },
-    axes: [
-      { ...axis, size: 22, space: 64, grid: { show: false }, values: (_, ticks) => ticks.map((each) => clock(each * 1000).slice(0, 5)) },
-      { ...axis, size: 48, space: 32, values: (_, ticks) => ticks.map((each) => (each ? show(each) : "0")) },
-    ],
-    series: [{}, ...series.map((each) => ({ stroke: line(each.colour), fill: faint(each.colour), width: 1.5, points: { show: false } }))],
-    hooks: { setCursor: [(plot) => onPoint(plot.cursor.idx ?? null)] },
-  }
+// The first round number that is not below: 1, 2 or 5 times a power of ten, of the unit (1, KB, MB…) that it is told in.
+function roundUp(value, base) {
+  const unit = base ** Math.max(0, Math.floor(Math.log(Math.max(value, 1)) / Math.log(base)))
+  const power = 10 ** Math.floor(Math.log10(Math.max(value / unit, 1)))
+  return [1, 2, 5, 10].find((each) => each * power * unit >= value) * power * unit
 }
 
-// `times` in seconds; each of `series` has a name, a colour of the style sheet, and its values. `show` writes a value. The
-// latest values stand in its head, or those under the pointer.
-export function Chart({ title, times, series, show }) {
+function ticksOf(start, end, width) {
+  const step = STEPS.find((each) => ((end - start) / each) * TICK_PX <= width) ?? STEPS.at(-1)
+  const first = Math.ceil(start / step) * step
+  return Array.from({ length: Math.floor((end - first) / step) + 1 }, (_, index) => first + index * step)
+}
+
+// `times` in seconds; each of `series` has a name, the class of its colour, and its values. `show` writes a value, whose
+// units are powers of `base`. The latest values stand in its head, or those under the pointer.
+export function Chart({ title, times, series, show, base = 1000 }) {
   const box = useRef(null)
-  const plot = useRef(null)
+  const [width, setWidth] = useState(0)
   const [point, setPoint] = useState(null)
-  const data = [times, ...series.map((each) => each.values)]
   useEffect(() => {
-    const made = (plot.current = new uPlot(options(box.current.clientWidth, series, show, setPoint), data, box.current))
-    const observer = new ResizeObserver(() => made.setSize({ width: box.current.clientWidth, height: HEIGHT }))
+    const observer = new ResizeObserver(() => setWidth(box.current.clientWidth))
     observer.observe(box.current)
-    const dark = matchMedia("(prefers-color-scheme: dark)")
-    const redraw = () => made.redraw(false)
-    const colours = new MutationObserver(redraw)
-    colours.observe(document.documentElement, { attributes: true, attributeFilter: ["data-colours"] })
-    dark.addEventListener("change", redraw)
-    return () => {
-      observer.disconnect()
-      colours.disconnect()
-      dark.removeEventListener("change", redraw)
-      made.destroy()
-    }
+    return () => observer.disconnect()
   }, [])
-  useEffect(() => plot.current.setData(data), [times])
-  const at = point ?? times.length - 1
+  const end = times.at(-1)
+  const start = Math.min(times[0], end - LEAST_SECONDS)
+  const high = roundUp(Math.max(...series.flatMap((each) => each.values)), base)
+  const inner = Math.max(0, width - LEFT - RIGHT)
+  const x = (at) => LEFT + ((at - start) / (end - start)) * inner
+  const y = (value) => HEIGHT - BOTTOM - (value / high) * (HEIGHT - TOP - BOTTOM)
+  const line = (values) => values.map((value, index) => `${index ? "L" : "M"}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`).join("")
+  const area = (values) => `${line(values)}L${x(end)} ${y(0)}L${x(times[0])} ${y(0)}Z`
+  const onMove = ({ offsetX }) => {
+    const at = start + ((offsetX - LEFT) / inner) * (end - start)
+    const next = times.findIndex((each) => each >= at)
+    setPoint(next < 0 ? null : next)
+  }
+  const shown = Math.min(point ?? Infinity, times.length - 1)
   return html`<section class="chart" aria-label=${title}>
-    <h2>${title}<small>${point === null ? "" : clock(times[at] * 1000)}</small></h2>
-    <p>${series.map((each) => html`<span key=${each.name} class="key" data-colour=${each.colour}><b>${show(each.values[at] ?? 0)}</b> ${each.name}</span>`)}</p>
-    <div ref=${box} aria-hidden="true"></div>
+    <h2>${title}<small>${point === null ? "" : clock(times[shown] * 1000)}</small></h2>
+    <p>${series.map((each) => html`<span key=${each.name}><i class=${`key ${each.colour}`}></i><b>${show(each.values[shown])}</b> ${each.name}</span>`)}</p>
+    <div ref=${box}><svg width=${width} height=${HEIGHT} aria-hidden="true" onPointerMove=${onMove} onPointerLeave=${() => setPoint(null)}>
+      ${[0, high / 2, high].map((value) => html`<g key=${value}><path class="grid" d=${`M${LEFT} ${y(value)}h${inner}`} /><text x=${LEFT - 6} y=${y(value) + 4} text-anchor="end">${value ? show(value) : "0"}</text></g>`)}
+      ${ticksOf(start, end, inner).map((at) => html`<text key=${at} x=${x(at)} y=${HEIGHT - 6} text-anchor="middle">${clock(at * 1000).slice(0, 5)}</text>`)}
+      ${series.map((each) => html`<g key=${each.name} class=${each.colour}><path class="area" d=${area(each.values)} /><path class="line" d=${line(each.values)} /></g>`)}
+      ${point !== null && html`<path class="pointer" d=${`M${x(times[shown])} ${TOP}V${HEIGHT - BOTTOM}`} />`}
+    </svg></div>
   </section>`
 }

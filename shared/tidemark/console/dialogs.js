@@ -1,6 +1,6 @@
 // Dialogs: an action is shown as code before it is done.
 import { useEffect, useRef, useState } from "./preact-hooks.js"
-import { missing, send, setToken, token, me, meError, placeOf } from "./api.js"
+import { missing, send, setToken, token, me, meError, pathOf, placeOf } from "./api.js"
 import { html } from "./html.js"
 import { snippets } from "./snippets.js"
 
@@ -58,6 +58,15 @@ export function Code({ versions }) {
     </div>
     <pre tabindex="0" aria-label=${`The request as ${shown}`}><code>${versions[shown]}</code></pre>
   </div>`
+}
+
+// Where there is nothing yet: the request that makes the first.
+export function First({ what, request }) {
+  return html`<section class="panel"><h2>Create the first ${what}</h2><${Code} versions=${snippets(request, { hasToken: Boolean(token.value) })} /></section>`
+}
+
+export function FirstStream({ bucket }) {
+  return html`<${First} what="stream" request=${{ method: "PUT", path: pathOf(bucket, "first"), headers: { "Content-Type": "text/plain" }, body: "hello\n" }} />`
 }
 
 // The first word of the title is what its button does. `build(values)` makes the request; `confirm` is a name that has to be typed first. `place(values)` says what the rights
@@ -146,7 +155,7 @@ const KEYS = [
   ["/", "search or filter"],
   ["j, k", "next, previous"],
   ["Enter", "open"],
-  ["p", "pause the tail, or go on"],
+  ["p", "pause, or go on"],
   ["g", "go to the end"],
   ["?", "this help"],
 ]

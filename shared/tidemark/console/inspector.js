@@ -19,7 +19,7 @@ export function Inspector({ onClose }) {
   useEffect(() => box.current.scrollIntoView({ block: "nearest" }), [])
   return html`<aside class="inspector" aria-label="Request inspector" ref=${box}>
     <div class="dialog-head"><h2>Requests</h2><button onClick=${onClose} aria-label="Close the request inspector">✕</button></div>
-    <p class="hint">The latest ${calls.value.length} of this page. <button onClick=${() => (calls.value = [])}>Clear</button></p>
+    <p class="hint">${calls.value.length} requests of this page, the latest first. <button onClick=${() => (calls.value = [])}>Clear</button></p>
     <ol>
       ${calls.value.map((call) => {
         const timing = call.responseHeaders.find(([name]) => name === "server-timing")?.[1] ?? ""
@@ -33,9 +33,9 @@ export function Inspector({ onClose }) {
           ${open === call.number &&
           html`<div class="call-detail">
             <p>${time(call.at)}${timing && html`; Server-Timing: <code>${timing}</code>`}</p>
-            <${Headers} title="Request" rows=${call.requestHeaders} none="None of this page's own. The browser adds its usual ones." />
+            <${Headers} title="Request" rows=${call.requestHeaders} none="None but the browser's own." />
             ${call.body && html`<pre tabindex="0" aria-label="Request body">${call.body}</pre>`}
-            <${Headers} title="Response" rows=${call.responseHeaders} none=${call.ms === null ? "It has not come yet." : "There is none."} />
+            <${Headers} title="Response" rows=${call.responseHeaders} none=${call.ms === null ? "No answer yet." : "No answer."} />
           </div>`}
         </li>`
       })}

@@ -1,13 +1,12 @@
 // Whether the server is well, what it does over time, and which streams want a look.
 import { getJson, missing, pathOf, send, silentSince } from "./api.js"
 import { Chart } from "./chart.js"
-import { Code } from "./dialogs.js"
+import { FirstStream } from "./dialogs.js"
 import { bytes, counted, number, short } from "./format.js"
 import { html } from "./html.js"
 import { linkTo } from "./links.js"
 import { useLoaded } from "./loading.js"
 import { Ago, Left, complaint, health, showsNumbers } from "./server.js"
-import { snippets } from "./snippets.js"
 
 const EVERY_MS = 5000
 const LOOKED_AT = 200
@@ -67,10 +66,10 @@ function Charts({ rates }) {
   if (!times.length) return html`<p class="hint charts-later">The first numbers come within a few seconds.</p>`
   const size = (count) => bytes(Math.round(count))
   return html`<div class="charts">
-    <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "--first", values: perSecond("appends") }, { name: "reads", colour: "--second", values: perSecond("reads") }]} />
-    <${Chart} title="Bytes a second" times=${times} show=${size} series=${[{ name: "appended", colour: "--first", values: perSecond("append_bytes") }, { name: "read", colour: "--second", values: perSecond("read_bytes") }]} />
-    <${Chart} title="Waiting readers" times=${times} show=${short} series=${[{ name: "waiting", colour: "--second", values: rates.waiting }]} />
-    <${Chart} title="Errors a second" times=${times} show=${short} series=${[{ name: "refused (4xx)", colour: "--warning", values: perSecond("refused") }, { name: "failed (5xx)", colour: "--danger", values: perSecond("failed") }]} />
+    <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "first", values: perSecond("appends") }, { name: "reads", colour: "second", values: perSecond("reads") }]} />
+    <${Chart} title="Bytes a second" times=${times} show=${size} base=${1024} series=${[{ name: "appended", colour: "first", values: perSecond("append_bytes") }, { name: "read", colour: "second", values: perSecond("read_bytes") }]} />
+    <${Chart} title="Waiting readers" times=${times} show=${short} series=${[{ name: "waiting", colour: "second", values: rates.waiting }]} />
+    <${Chart} title="Errors a second" times=${times} show=${short} series=${[{ name: "refused (4xx)", colour: "warning", values: perSecond("refused") }, { name: "failed (5xx)", colour: "danger", values: perSecond("failed") }]} />
   </div>`
 }
 
@@ -118,11 +117,6 @@ function Failing({ streams, subscriptions }) {
   return html`<${Beside} title="Failing" rows=${rows} />`
 }
 
-export function First({ bucket = "v1" }) {
-  const request = { method: "PUT", path: pathOf(bucket, "first"), headers: { "Content-Type": "text/plain" }, body: "hello\n" }
-  return html`<section class="panel first"><h2>Create the first stream</h2><${Code} versions=${snippets(request)} /></section>`
-}
-
 export function Overview() {
   const shows = showsNumbers.value
   const [{ found: numbers, error }] = useLoaded(async (signal) => (shows ? loadNumbers(signal) : null), `numbers ${shows}`, { everyMs: shows ? EVERY_MS : 0 })
@@ -140,7 +134,7 @@ export function Overview() {
     ${streams.error?.status && html`<p role="alert" class="error">${streams.error.message}</p>`}
     <div class="panels">
       <div>${numbers && html`<${Busiest} traffic=${numbers.traffic} />`}
-        ${found && (found.latest.length ? html`<${Latest} found=${found} />` : html`<${First} />`)}</div>
+        ${found && (found.latest.length ? html`<${Latest} found=${found} />` : html`<${FirstStream} bucket="v1" />`)}</div>
       <div>
         <${Failing} streams=${numbers?.traffic.streams ?? []} subscriptions=${subscriptions.found?.subscriptions ?? []} />
         <${Beside} title="Expiring next" rows=${(found?.expiring ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`in <${Left} until=${each.expires_at_ms} />`))} />

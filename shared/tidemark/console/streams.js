@@ -1,12 +1,11 @@
 // The streams of the plain surface or of a bucket, by prefix, a page at a time.
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf } from "./api.js"
-import { ActionDialog } from "./dialogs.js"
+import { ActionDialog, FirstStream } from "./dialogs.js"
 import { bytes, counted, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
-import { First } from "./overview.js"
 import { Ago, Left, showsNumbers } from "./server.js"
 
 const PAGE = 50
@@ -17,7 +16,7 @@ const TYPES = ["application/json", "text/plain", "application/octet-stream", "ap
 const listPath = (bucket, query) => (bucket === "v1" ? `/v1/streams?${query}` : `/${bucket}/streams?${query}`)
 
 function Status({ stream }) {
-  return html`${stream.status === "Closed" ? "■ closed" : "● open"}${stream.expires_at_ms && html`<span class="expiring">, expires in <${Left} until=${stream.expires_at_ms} /></span>`}`
+  return html`${stream.status === "Closed" ? "■ closed" : html`<span class="well">●</span> open`}${stream.expires_at_ms && html`<span class="expiring">, expires in <${Left} until=${stream.expires_at_ms} /></span>`}`
 }
 
 export function Streams() {
@@ -27,11 +26,11 @@ export function Streams() {
   const [prefix, setPrefix] = useState(asked.get("prefix") ?? "")
   // The names that the pages so far begin behind. In an address that somebody sent there is only the last of them.
   const [cursors, setCursors] = useState(history.state?.cursors ?? [asked.get("after") ?? ""])
-  const [selected, setSelected] = useState(0)
+  const [selected, setSelected] = useState(-1)
   const [isCreating, setIsCreating] = useState(false)
   const table = useRef(null)
   // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
-  const latest = useRef(0)
+  const latest = useRef(-1)
   const select = (index) => {
     latest.current = index
     setSelected(index)
@@ -44,7 +43,7 @@ export function Streams() {
     return getJson(path, signal)
   }, path, { pauseMs: PAUSE_MS, everyMs: showsNumbers.value ? EVERY_MS : 0 })
   const streams = found?.streams ?? []
-  useEffect(() => select(0), [key])
+  useEffect(() => select(-1), [key])
 
   useLayoutEffect(() => {
     function onKey(event) {
@@ -78,24 +77,24 @@ export function Streams() {
     </form>
     ${buckets.error && html`<p class="hint">Buckets cannot be listed: ${buckets.error.message}.</p>`}
     ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>`}
-    <div class="wide">
+    <div class="wide" hidden=${!streams.length}>
     <table class="streams" ref=${table}>
-      <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">type</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
+      <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col" class="of-type">type</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
       <tbody>
         ${streams.map((each, index) => html`<tr key=${each.stream_id} class=${index === selected ? "selected" : ""}>
           <td><a href=${linkTo(pathOf(bucket, each.stream_id))}>${each.stream_id}</a></td>
-          <td><${Status} stream=${each} /></td><td>${each.content_type}</td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td>
+          <td><${Status} stream=${each} /></td><td class="of-type">${each.content_type}</td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td>
         </tr>`)}
       </tbody>
     </table>
     </div>
     <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `after ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : prefix ? "No stream has a name that begins like this." : "There are no streams yet."}</p>
-    ${found && key === path && !streams.length && !prefix && !cursors.at(-1) && html`<${First} bucket=${bucket} />`}
-    <nav class="paging" aria-label="Pages of the list">
+    ${found && key === path && !streams.length && !prefix && !cursors.at(-1) && html`<${FirstStream} bucket=${bucket} />`}
+    ${(cursors.at(-1) || found?.has_more) && html`<nav class="paging" aria-label="Pages of the list">
       <button disabled=${!cursors.at(-1)} onClick=${() => setCursors([""])}>First page</button>
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== path || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
-    </nav>
+    </nav>`}
     ${isCreating &&
     html`<${ActionDialog}
       title="Create a stream"
@@ -103,7 +102,7 @@ export function Streams() {
       fields=${[
         { name: "name", label: "Name", initial: prefix },
         { name: "type", label: "Content type", choices: TYPES, initial: TYPES[0] },
-        { name: "ttl", label: "Time to live in seconds", hint: "Without reads and writes for so long, it ends. Empty is never." },
+        { name: "ttl", label: "Time to live in seconds", hint: "The stream ends after so many seconds without a read or a write. Empty: never." },
       ]}
       build=${(values) => ({
         method: "PUT",

@@ -1,7 +1,7 @@
 // Subscriptions: who is woken by which streams, and whether that works.
 import { useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf, send } from "./api.js"
-import { ActionDialog } from "./dialogs.js"
+import { ActionDialog, First } from "./dialogs.js"
 import { bytes, counted, number, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
@@ -45,6 +45,8 @@ const FIELDS = [
   { name: "lease", label: "Lease in seconds", initial: "30" },
 ]
 
+const EXAMPLE = { id: "tasks", type: "webhook", pattern: "tasks/*", to: "https://example.com/hook", lease: 30 }
+
 function buildCreation({ id, type, pattern, to, lease }) {
   const target = type === "webhook" ? { webhook: { url: to } } : { wake_stream: to }
   const body = JSON.stringify({ type, pattern, ...target, lease_ttl_ms: Math.round(Number(lease) * 1000) })
@@ -75,7 +77,7 @@ function List() {
       </label>
     </form>
     ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
-    <div class="wide">
+    <div class="wide" hidden=${!found?.subscriptions.length}>
     <table class="streams">
       <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th><th scope="col">last delivery</th></tr></thead>
       <tbody>
@@ -88,10 +90,11 @@ function List() {
     </table>
     </div>
     <p role="status" class="hint">${found ? (found.subscriptions.length ? `${counted(found.subscriptions.length, "subscription")} on page ${number(cursors.length)}` : prefix ? "No subscription has an id that begins like this." : "There are no subscriptions yet.") : error ? "" : "Loading…"}</p>
-    <nav class="paging" aria-label="Pages of the list">
+    ${found && !found.subscriptions.length && !prefix && html`<${First} what="subscription" request=${buildCreation(EXAMPLE)} />`}
+    ${(cursors.at(-1) || found?.has_more) && html`<nav class="paging" aria-label="Pages of the list">
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== String(asked) || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
-    </nav>
+    </nav>`}
     ${isCreating &&
     html`<${ActionDialog} title="Create a subscription" rights=${["manage"]} place=${(values) => placeTo(values.id)} fields=${FIELDS} build=${buildCreation}
       onDone=${(_, __, values) => { location.hash = linkToSubscription(values.id) }} onClose=${() => setIsCreating(false)} />`}

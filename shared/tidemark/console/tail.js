@@ -1,6 +1,5 @@
 // Reads a stream from an offset and goes on reading, by the official client. A reader that is cut off reads on from
 // where it is: the client repeats what fails, and this begins again where the client gives up.
-import { stream } from "./durable-streams.js"
 import { Refused, recorded } from "./api.js"
 
 const FINAL = new Set([400, 401, 403, 404, 410])
@@ -36,6 +35,7 @@ export class Tail {
   }
 
   async read() {
+    const { stream } = await import("./durable-streams.js")
     const response = await stream({
       url: new URL(this.path, location.href).href,
       offset: this.offset,

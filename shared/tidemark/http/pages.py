@@ -57,8 +57,7 @@ _CONTENT_SECURITY_POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_CONSOLE_HEADERS: Final = {
-    "Cache-Control": REVALIDATED,
+_PAGE_HEADERS: Final = {
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -70,6 +69,8 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
+#: What a browser may show by itself.
+_PAGES: Final = (".html", ".svg")
 _STATIC: Final = files("tidemark") / "console"
 
 
@@ -178,7 +179,9 @@ def _file(name: str, *, is_compressed: bool) -> tuple[bytes, str, str]:
 def _file_response(request: Request, name: str) -> Response:
     is_compressed = _accepts_gzip(request)
     body, kind, tag = _file(name, is_compressed=is_compressed)
-    headers = _CONSOLE_HEADERS | {"ETag": tag, "Vary": "Accept-Encoding"}
+    headers = {"Cache-Control": REVALIDATED, "ETag": tag, "Vary": "Accept-Encoding"}
+    if name.endswith(_PAGES):
+        headers |= _PAGE_HEADERS
     # A distribution that compresses makes the tag a weak one.
     if tag in (request.headers.get("If-None-Match") or ""):
         return Response(status_code=304, headers=headers)
