@@ -75,7 +75,6 @@ SLOW_FILES = frozenset(
         "lambdas/test_two_releases.py",
         "local/test_connections.py",
         "local/test_container.py",
-        "local/test_engines.py",
         "local/test_lock.py",
         "local/test_main.py",
         "local/test_emulators.py",

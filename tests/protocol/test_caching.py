@@ -9,29 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.caching import (
-    EPOCH_SECONDS,
-    EVENT_STREAM,
-    INTERVAL_SECONDS,
-    LIMIT,
-    MARK_BITS,
-    NO_STORE,
-    REVALIDATED,
-    SHARED,
-    decide_cache_control,
-    decide_catch_up_cursor,
-    decide_cursor,
-    decide_private,
-    etag_matches,
-    is_of,
-    is_of_another,
-    known_cursor,
-    mark_of,
-    parse_cursor,
-    parse_if_match,
-    render_etag,
-    render_tail_etag,
-)
+from tidemark.protocol import caching
 from tidemark.protocol.errors import Malformed, PreconditionFailed
 
 
@@ -52,20 +30,20 @@ def test_a_read_with_data_or_at_a_final_end_may_be_kept(
     has_data: bool, closed: bool, from_now: bool, is_kept: bool
 ) -> None:
     """A long-poll is asked as if the stream were open: without data it only says that its time is over."""
-    for is_bound, kept in ((True, SHARED), (False, REVALIDATED)):
-        expected = kept if is_kept else NO_STORE
+    for is_bound, kept in ((True, caching.SHARED), (False, caching.REVALIDATED)):
+        expected = kept if is_kept else caching.NO_STORE
         asked = {"has_data": has_data, "from_now": from_now, "is_bound": is_bound}
-        assert decide_cache_control(closed=closed, **asked) == expected
+        assert caching.decide_cache_control(closed=closed, **asked) == expected
 
 
-@pytest.mark.parametrize("cache_control", [None, NO_STORE, SHARED, EVENT_STREAM])
+@pytest.mark.parametrize("cache_control", [None, caching.NO_STORE, caching.SHARED, caching.EVENT_STREAM])
 def test_no_shared_cache_keeps_a_private_response_and_none_one_with_a_token_in_its_url(
     cache_control: str | None,
 ) -> None:
-    decided = decide_private(cache_control, token_in_query=False)
+    decided = caching.decide_private(cache_control, token_in_query=False)
     assert "public" not in decided
     assert "private" in decided or "no-store" in decided
-    assert "no-store" in decide_private(cache_control, token_in_query=True)
+    assert "no-store" in caching.decide_private(cache_control, token_in_query=True)
 
 
 def test_no_other_file_writes_a_cache_control_of_its_own() -> None:
@@ -84,18 +62,18 @@ def test_no_other_file_writes_a_cache_control_of_its_own() -> None:
     ("life_ms", "expected"),
     [
         (None, "public, max-age=60, stale-while-revalidate=300"),  # §10.1
-        (360_000, SHARED),
+        (360_000, caching.SHARED),
         (359_999, "public, max-age=60, stale-while-revalidate=299"),
         (60_000, "public, max-age=60, stale-while-revalidate=0"),
         (3_999, "public, max-age=3, stale-while-revalidate=0"),
-        (999, NO_STORE),
+        (999, caching.NO_STORE),
     ],
 )
 def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, expected: str) -> None:
     """Freshness and staleness together end before the stream does."""
     asked = {"has_data": True, "from_now": False, "is_bound": True}
     for closed in (False, True):
-        assert decide_cache_control(closed=closed, life_ms=life_ms, **asked) == expected
+        assert caching.decide_cache_control(closed=closed, life_ms=life_ms, **asked) == expected
 
 
 ETAG = '"abc:0000000000000000:0000000000000010"'
@@ -103,8 +81,8 @@ OTHER = '"abc:0000000000000000:0000000000000011"'
 
 
 def test_a_tag_holds_incarnation_range_and_closure() -> None:
-    assert render_etag("abc", 0, 10, closed=False) == ETAG
-    assert render_etag("abc", 0, 10, closed=True) == '"abc:0000000000000000:0000000000000010:c"'
+    assert caching.render_etag("abc", 0, 10, closed=False) == ETAG
+    assert caching.render_etag("abc", 0, 10, closed=True) == '"abc:0000000000000000:0000000000000010:c"'
 
 
 MATCHING = (ETAG, f" {ETAG} ", f"W/{ETAG}", f"{OTHER},{ETAG}", f"{OTHER} , W/{ETAG}", "*", " * ")
@@ -117,7 +95,7 @@ NOT_MATCHING = (
 @pytest.mark.parametrize("header", MATCHING + NOT_MATCHING)
 def test_if_none_match_matches_weakly_in_a_list_or_by_a_star(header: str | None) -> None:
     """RFC 9110 §13.1.2: a list, compared weakly, or anything at all; not a malformed tag."""
-    assert etag_matches(header, ETAG) == (header in MATCHING)
+    assert caching.etag_matches(header, ETAG) == (header in MATCHING)
 
 
 ranges = st.tuples(st.sampled_from(["a", "b", "a:1"]), st.integers(0, 30), st.integers(0, 30), st.booleans())
@@ -128,7 +106,9 @@ def test_two_responses_that_differ_have_different_tags(
     one: tuple[str, int, int, bool], other: tuple[str, int, int, bool]
 ) -> None:
     """Incarnation, start, end and closure: when one of them differs, so does the tag (§10.1)."""
-    same = etag_matches(render_etag(*one[:3], closed=one[3]), render_etag(*other[:3], closed=other[3]))
+    same = caching.etag_matches(
+        caching.render_etag(*one[:3], closed=one[3]), caching.render_etag(*other[:3], closed=other[3])
+    )
     assert same == (one == other)
 
 
@@ -138,21 +118,21 @@ TAIL = '"abc:0000000000000010"'
 
 
 def test_a_tails_tag_is_not_that_of_a_page_and_changes_with_closing() -> None:
-    assert render_tail_etag("abc", 10, closed=False) == TAIL != ETAG
-    assert render_tail_etag("abc", 10, closed=True) == '"abc:0000000000000010:c"'
+    assert caching.render_tail_etag("abc", 10, closed=False) == TAIL != ETAG
+    assert caching.render_tail_etag("abc", 10, closed=True) == '"abc:0000000000000010:c"'
 
 
 @pytest.mark.parametrize("value", ["*", TAIL, f'"x", {TAIL}', f'W/"y"\t,{TAIL},"z"'])
 def test_an_if_match_that_names_the_tail_passes(value: str) -> None:
-    condition = parse_if_match(value)
+    condition = caching.parse_if_match(value)
     assert condition is not None
     condition.check("abc", 10, closed=False)
-    assert parse_if_match(None) is None
+    assert caching.parse_if_match(None) is None
 
 
 @pytest.mark.parametrize("value", [f"W/{TAIL}", '"*"', '""', '"abc:0000000000000010:c"', ETAG])
 def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str) -> None:
-    condition = parse_if_match(value)
+    condition = caching.parse_if_match(value)
     assert condition is not None
     with pytest.raises(PreconditionFailed) as refused:
         condition.check("abc", 10, closed=False)
@@ -165,7 +145,7 @@ NOT_TAGS = ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w
 @given(st.sampled_from(NOT_TAGS) | st.text(max_size=40).filter(lambda text: '"' not in text and text != "*"))
 def test_an_if_match_of_another_form_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="If-Match"):
-        parse_if_match(value)
+        caching.parse_if_match(value)
 
 
 # --- cursors ------------------------------------------------------------------------
@@ -173,31 +153,31 @@ def test_an_if_match_of_another_form_is_malformed(value: str) -> None:
 MAX_SAFE = 2**53 - 1
 STREAM, AGAIN = "hVoUT3vW1_oWzWtg", "pQ0c8jv1nY2sXa7D"
 times = st.integers(min_value=0, max_value=10**14)
-cursors = st.one_of(st.none(), st.integers(min_value=0, max_value=LIMIT - 1))
+cursors = st.one_of(st.none(), st.integers(min_value=0, max_value=caching.LIMIT - 1))
 
 
 def at_interval(interval: int, *, plus_ms: int = 0) -> int:
-    return (EPOCH_SECONDS + interval * INTERVAL_SECONDS) * 1000 + plus_ms
+    return (caching.EPOCH_SECONDS + interval * caching.INTERVAL_SECONDS) * 1000 + plus_ms
 
 
 def test_a_cursor_is_a_plain_integer_or_absent() -> None:
-    assert [parse_cursor(value) for value in (None, "0", "1000", str(LIMIT - 1))] == [
+    assert [caching.parse_cursor(value) for value in (None, "0", "1000", str(caching.LIMIT - 1))] == [
         None,
         0,
         1000,
-        LIMIT - 1,
+        caching.LIMIT - 1,
     ]
-    for value in ("", "abc", "01", str(LIMIT), str(MAX_SAFE), str(2**53)):
+    for value in ("", "abc", "01", str(caching.LIMIT), str(MAX_SAFE), str(2**53)):
         with pytest.raises(Malformed, match="cursor"):
-            parse_cursor(value)
-        assert known_cursor(value) is None, "a catch-up read ignores what is no cursor"
-    assert (known_cursor("7"), known_cursor(None)) == (7, None)
+            caching.parse_cursor(value)
+        assert caching.known_cursor(value) is None, "a catch-up read ignores what is no cursor"
+    assert (caching.known_cursor("7"), caching.known_cursor(None)) == (7, None)
 
 
 def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
     """October 9, 2024 00:00:00 UTC is interval 0, and twenty seconds later is interval 1 (§10.1)."""
     for now_ms, interval in ((0, 0), (1_728_432_000_000, 0), (1_728_432_019_999, 0), (1_728_432_020_000, 1)):
-        assert decide_cursor(None, now_ms, STREAM) >> MARK_BITS == interval
+        assert caching.decide_cursor(None, now_ms, STREAM) >> caching.MARK_BITS == interval
 
 
 @pytest.mark.parametrize(
@@ -207,51 +187,51 @@ def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
     client: int | None, expected: int
 ) -> None:
     """A client at or ahead of the clock moves on by one, any other is brought up to it."""
-    own = None if client is None else client << MARK_BITS | mark_of(STREAM)
-    decided = decide_cursor(own, at_interval(1000, plus_ms=12_345), STREAM)
-    assert decided == expected << MARK_BITS | mark_of(STREAM)
+    own = None if client is None else client << caching.MARK_BITS | caching.mark_of(STREAM)
+    decided = caching.decide_cursor(own, at_interval(1000, plus_ms=12_345), STREAM)
+    assert decided == expected << caching.MARK_BITS | caching.mark_of(STREAM)
 
 
 def test_a_cursor_says_which_incarnation_gave_it() -> None:
     """Also that of a stream that is created again under the same name."""
-    given = decide_cursor(None, at_interval(1000), STREAM)
-    assert is_of(given, STREAM)
-    assert not is_of(given, AGAIN)
-    assert not is_of(None, STREAM)
-    assert is_of(decide_cursor(given, at_interval(1000), AGAIN), AGAIN)
+    given = caching.decide_cursor(None, at_interval(1000), STREAM)
+    assert caching.is_of(given, STREAM)
+    assert not caching.is_of(given, AGAIN)
+    assert not caching.is_of(None, STREAM)
+    assert caching.is_of(caching.decide_cursor(given, at_interval(1000), AGAIN), AGAIN)
 
 
 NOW_MS = at_interval(3_400_000)
-LIVE_OF_AGAIN = decide_cursor(None, NOW_MS, AGAIN)
+LIVE_OF_AGAIN = caching.decide_cursor(None, NOW_MS, AGAIN)
 
 
 @pytest.mark.parametrize(
     ("cursor", "refused"),
     [
         (LIVE_OF_AGAIN, True),
-        (decide_catch_up_cursor(None, AGAIN), True),
-        (decide_cursor(LIVE_OF_AGAIN, NOW_MS, AGAIN), True),  # ahead of the clock
-        (decide_cursor(None, at_interval(2_000_000), AGAIN), True),  # a reader that was away for long
-        (decide_cursor(None, NOW_MS, STREAM), False),
-        (decide_catch_up_cursor(None, STREAM), False),
+        (caching.decide_catch_up_cursor(None, AGAIN), True),
+        (caching.decide_cursor(LIVE_OF_AGAIN, NOW_MS, AGAIN), True),  # ahead of the clock
+        (caching.decide_cursor(None, at_interval(2_000_000), AGAIN), True),  # a reader that was away for long
+        (caching.decide_cursor(None, NOW_MS, STREAM), False),
+        (caching.decide_catch_up_cursor(None, STREAM), False),
         (None, False),
-        (mark_of(AGAIN), False),  # a catch-up cursor of the releases before
+        (caching.mark_of(AGAIN), False),  # a catch-up cursor of the releases before
         (0, False),
         *((number, False) for number in (3_400_000, NOW_MS // 1000, NOW_MS, NOW_MS * 1000)),  # other servers'
-        (LIMIT - 1, False),
+        (caching.LIMIT - 1, False),
     ],
 )
 def test_only_a_cursor_that_another_incarnation_gave_is_of_another(cursor: int | None, refused: bool) -> None:
-    assert is_of_another(cursor, STREAM, NOW_MS) == refused
+    assert caching.is_of_another(cursor, STREAM, NOW_MS) == refused
 
 
 def test_readers_that_catch_up_share_one_cursor_or_keep_their_own() -> None:
-    shared = decide_catch_up_cursor(None, STREAM)
-    assert is_of(shared, STREAM)
-    assert decide_catch_up_cursor(decide_cursor(None, NOW_MS, AGAIN), STREAM) == shared
-    own = decide_cursor(None, NOW_MS, STREAM)
-    assert decide_catch_up_cursor(own, STREAM) == own
-    assert decide_cursor(shared, NOW_MS, STREAM) == own, "it becomes a live one without a jump"
+    shared = caching.decide_catch_up_cursor(None, STREAM)
+    assert caching.is_of(shared, STREAM)
+    assert caching.decide_catch_up_cursor(caching.decide_cursor(None, NOW_MS, AGAIN), STREAM) == shared
+    own = caching.decide_cursor(None, NOW_MS, STREAM)
+    assert caching.decide_catch_up_cursor(own, STREAM) == own
+    assert caching.decide_cursor(shared, NOW_MS, STREAM) == own, "it becomes a live one without a jump"
 
 
 @given(cursors, times, times)
@@ -260,17 +240,22 @@ def test_the_cursor_is_greater_than_the_clients_and_never_falls_as_time_goes_on(
 ) -> None:
     """The MUST of §10.1: or the client is handed the cached answer to its own request."""
     earlier, later = sorted((one, other))
-    decided = decide_cursor(client, earlier, STREAM)
+    decided = caching.decide_cursor(client, earlier, STREAM)
     assert client is None or decided > client
-    assert decided <= decide_cursor(client, later, STREAM)
+    assert decided <= caching.decide_cursor(client, later, STREAM)
     # JavaScript holds it exactly, for 85 years.
-    assert decide_cursor(client, min(one, at_interval(LIMIT >> MARK_BITS) - 1), STREAM) <= MAX_SAFE
+    assert (
+        caching.decide_cursor(client, min(one, at_interval(caching.LIMIT >> caching.MARK_BITS) - 1), STREAM)
+        <= MAX_SAFE
+    )
 
 
-@given(cursors, times, st.integers(min_value=0, max_value=INTERVAL_SECONDS * 1000 - 1))
+@given(cursors, times, st.integers(min_value=0, max_value=caching.INTERVAL_SECONDS * 1000 - 1))
 def test_equal_requests_within_an_interval_get_equal_cursors(
     client: int | None, now_ms: int, later_ms: int
 ) -> None:
     """So a cache collapses their next ones, too."""
-    start = now_ms - now_ms % (INTERVAL_SECONDS * 1000)
-    assert decide_cursor(client, start, STREAM) == decide_cursor(client, start + later_ms, STREAM)
+    start = now_ms - now_ms % (caching.INTERVAL_SECONDS * 1000)
+    assert caching.decide_cursor(client, start, STREAM) == caching.decide_cursor(
+        client, start + later_ms, STREAM
+    )
