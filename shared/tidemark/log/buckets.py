@@ -13,27 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+from tidemark.log import schema
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
-from tidemark.log.schema import (
-    BUCKETS_PK,
-    COUNTED_MS,
-    CREATED_MS,
-    CREATION_ID,
-    RETAIN_BYTES,
-    RETAIN_SECONDS,
-    SK,
-    STREAM_COUNT,
-    bucket_entry_key,
-    bucket_key,
-    bucket_pk,
-    decode_bucket,
-    decode_end_mark,
-    decode_stream,
-    encode_bucket,
-    encode_end_mark,
-    is_end_mark,
-    stream_sk,
-)
+from tidemark.log.schema import SK
 from tidemark.log.table import (
     AllOf,
     AnyOf,
@@ -52,9 +34,9 @@ from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
-_IF_THERE: Final = Present(STREAM_COUNT)
+_IF_THERE: Final = Present(schema.STREAM_COUNT)
 #: The bucket has no limits for streams that are created without their own.
-_IF_UNLIMITED: Final = AllOf(_IF_THERE, Missing(RETAIN_SECONDS), Missing(RETAIN_BYTES))
+_IF_UNLIMITED: Final = AllOf(_IF_THERE, Missing(schema.RETAIN_SECONDS), Missing(schema.RETAIN_BYTES))
 #: The smallest character: a key followed by it sorts right behind the key.
 _NEXT: Final = "\x00"
 
@@ -79,17 +61,17 @@ class BucketRetains(Exception):
 def create_bucket(table: Table, record: BucketRecord) -> None:
     """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost finds
     its own item, and has landed."""
-    bucket = Write(encode_bucket(record), condition=if_never_or_ended_before(record.created_ms))
+    bucket = Write(schema.encode_bucket(record), condition=if_never_or_ended_before(record.created_ms))
     try:
-        table.transact([bucket, Write(bucket_entry_key(record.bucket))])
+        table.transact([bucket, Write(schema.bucket_entry_key(record.bucket))])
     except TransactionRefused as refused:
         existing = refused.existing[0]
         assert existing is not None, "a refused creation names what is there"
-        if is_end_mark(existing):
+        if schema.is_end_mark(existing):
             if refused.maybe_landed:
                 raise OutcomeUnknown from refused
-            raise BucketChangedLater(decode_end_mark(existing).ended_ms) from refused
-        found = decode_bucket(existing)
+            raise BucketChangedLater(schema.decode_end_mark(existing).ended_ms) from refused
+        found = schema.decode_bucket(existing)
         if found.creation_id == record.creation_id:
             return
         if refused.maybe_landed and found.created_ms >= record.created_ms:
@@ -101,18 +83,20 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
 def _put_entry(table: Table, found: BucketRecord) -> None:
     """Write the entry of a bucket that was made before buckets had entries. Only while the bucket exists: a
     copy of this that lands later would list a bucket that is gone."""
-    unchanged = Update(bucket_key(found.bucket), adds={STREAM_COUNT: 0})
-    is_same = equals(CREATION_ID, found.creation_id)
+    unchanged = Update(schema.bucket_key(found.bucket), adds={schema.STREAM_COUNT: 0})
+    is_same = equals(schema.CREATION_ID, found.creation_id)
     with suppress(TransactionRefused):
-        table.transact([Write(update=unchanged, condition=is_same), Write(bucket_entry_key(found.bucket))])
+        table.transact(
+            [Write(update=unchanged, condition=is_same), Write(schema.bucket_entry_key(found.bucket))]
+        )
 
 
 def load_bucket(table: Table, bucket: str) -> BucketRecord:
     """Raises BucketNotFound."""
-    item = table.get(bucket_key(bucket))
-    if item is None or is_end_mark(item):
+    item = table.get(schema.bucket_key(bucket))
+    if item is None or schema.is_end_mark(item):
         raise BucketNotFound
-    return decode_bucket(item)
+    return schema.decode_bucket(item)
 
 
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
@@ -121,13 +105,13 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     # The count must have been zero when the deletion was dated: one that was refused for its streams,
     # and whose copy arrives when they are gone, is refused again.
     empty_and_older = AllOf(
-        equals(STREAM_COUNT, 0),
-        Compared(CREATED_MS, "<", mark.ended_ms),
-        AnyOf(Missing(COUNTED_MS), Compared(COUNTED_MS, "<", mark.ended_ms)),
+        equals(schema.STREAM_COUNT, 0),
+        Compared(schema.CREATED_MS, "<", mark.ended_ms),
+        AnyOf(Missing(schema.COUNTED_MS), Compared(schema.COUNTED_MS, "<", mark.ended_ms)),
     )
-    ended = Write(encode_end_mark(bucket_key(bucket), mark), condition=empty_and_older)
+    ended = Write(schema.encode_end_mark(schema.bucket_key(bucket), mark), condition=empty_and_older)
     try:
-        table.transact([ended, Write(encode_end_mark(bucket_entry_key(bucket), mark))])
+        table.transact([ended, Write(schema.encode_end_mark(schema.bucket_entry_key(bucket), mark))])
     except TransactionRefused as refused:
         _check_deleted(refused, mark)
 
@@ -139,13 +123,13 @@ def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
     if existing is None:
         raise BucketNotFound from refused
     answer: Exception = BucketNotFound()
-    if is_end_mark(existing):
-        ended = decode_end_mark(existing)
+    if schema.is_end_mark(existing):
+        ended = schema.decode_end_mark(existing)
         if ended.ended_id == mark.ended_id:
             return
         since_ms = ended.ended_ms
     else:
-        found = decode_bucket(existing)
+        found = schema.decode_bucket(existing)
         since_ms = found.created_ms
         changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
         answer = BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty()
@@ -160,7 +144,9 @@ def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = Fa
     (`check_counted`)."""
     if bucket == PLAIN_BUCKET:
         return []
-    update = Update(bucket_key(bucket), {COUNTED_MS: {"N": str(now_ms)}}, {STREAM_COUNT: change})
+    update = Update(
+        schema.bucket_key(bucket), {schema.COUNTED_MS: {"N": str(now_ms)}}, {schema.STREAM_COUNT: change}
+    )
     return [Write(update=update, condition=_IF_UNLIMITED if unlimited else _IF_THERE)]
 
 
@@ -170,8 +156,8 @@ def check_counted(refused: TransactionRefused, index: int) -> None:
     if not refused.failed[index]:
         return
     existing = refused.existing[index]
-    if existing is not None and not is_end_mark(existing):
-        raise BucketRetains(decode_bucket(existing).retention) from refused
+    if existing is not None and not schema.is_end_mark(existing):
+        raise BucketRetains(schema.decode_bucket(existing).retention) from refused
     raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
 
 
@@ -183,13 +169,13 @@ def list_records(
     if first > last:
         return [], False
     records: list[StreamRecord] = []
-    at_least, more = stream_sk(first), True
+    at_least, more = schema.stream_sk(first), True
     while more and len(records) <= limit:
         # Two more than `limit`: one shows that there may be more, and one may be `after`, which is left out.
         items, more = table.query(
-            bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 2
+            schema.bucket_pk(bucket), at_least=at_least, at_most=schema.stream_sk(last), limit=limit + 2
         )
-        found = (decode_stream(item) for item in items if not is_end_mark(item))
+        found = (schema.decode_stream(item) for item in items if not schema.is_end_mark(item))
         records += [record for record in found if record.key.stream_id != after]
         if items:
             at_least = items[-1][SK]["S"] + _NEXT
@@ -218,8 +204,8 @@ def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[lis
     more = True
     while more and len(found) < limit:
         left = limit - len(found)
-        items, more = table.query(BUCKETS_PK, at_least=at_least or "-", at_most=last, limit=left)
-        found += [item[SK]["S"] for item in items if not is_end_mark(item)]
+        items, more = table.query(schema.BUCKETS_PK, at_least=at_least or "-", at_most=last, limit=left)
+        found += [item[SK]["S"] for item in items if not schema.is_end_mark(item)]
         if items:
             at_least = items[-1][SK]["S"] + _NEXT
     return found, more

@@ -12,28 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from tidemark.log import schema
 from tidemark.log.append import TailMoved, check_landed
 from tidemark.log.buckets import check_counted, count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord, Tombstone
-from tidemark.log.schema import (
-    DELETED_MS,
-    INCARNATION,
-    REFERENCES,
-    RETAINED,
-    SNAPSHOT_BLOB,
-    Item,
-    decode_end_mark,
-    decode_stream,
-    encode_batch,
-    encode_due,
-    encode_end_mark,
-    encode_stream,
-    encode_tombstone,
-    is_end_mark,
-    log_pk,
-    stream_key,
-)
 from tidemark.log.table import (
     IF_ABSENT,
     AllOf,
@@ -55,36 +38,36 @@ from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.tail import Tail
 
-_NONE_LEFT: Final = AnyOf(Missing(REFERENCES), equals(REFERENCES, 0))
-_IS_DELETED: Final = Present(DELETED_MS)
-_IS_LIVE: Final = Missing(DELETED_MS)
+_NONE_LEFT: Final = AnyOf(Missing(schema.REFERENCES), equals(schema.REFERENCES, 0))
+_IS_DELETED: Final = Present(schema.DELETED_MS)
+_IS_LIVE: Final = Missing(schema.DELETED_MS)
 
 
 def is_live(incarnation: str) -> Condition:
     """The stream is there, and is this one."""
-    return AllOf(equals(INCARNATION, incarnation), _IS_LIVE)
+    return AllOf(equals(schema.INCARNATION, incarnation), _IS_LIVE)
 
 
 def retains_from(offset: int) -> Condition:
     """The stream still retains what is at the offset and behind it."""
-    return AnyOf(Missing(RETAINED), Compared(RETAINED, "<=", offset))
+    return AnyOf(Missing(schema.RETAINED), Compared(schema.RETAINED, "<=", offset))
 
 
 def shows_snapshot(snapshot: Snapshot | None) -> Condition:
     """The stream's latest snapshot is this one, or it has none."""
-    return Missing(SNAPSHOT_BLOB) if snapshot is None else equals(SNAPSHOT_BLOB, snapshot.blob)
+    return Missing(schema.SNAPSHOT_BLOB) if snapshot is None else equals(schema.SNAPSHOT_BLOB, snapshot.blob)
 
 
-def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> Item:
+def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> schema.Item:
     """The end mark that replaces the stream's item. No stream ends before it began, even by a clock that is
     behind the one that dated the creation."""
     mark = EndMark(max(now_ms, record.created_ms), record.incarnation, expired)
-    return encode_end_mark(stream_key(record.key), mark)
+    return schema.encode_end_mark(schema.stream_key(record.key), mark)
 
 
 def if_unreferenced(incarnation: str) -> Condition:
     """The stream item is still that of this incarnation, and no fork needs it."""
-    return AllOf(equals(INCARNATION, incarnation), _NONE_LEFT)
+    return AllOf(equals(schema.INCARNATION, incarnation), _NONE_LEFT)
 
 
 def if_live_and_unreferenced(incarnation: str) -> Condition:
@@ -96,7 +79,7 @@ def if_live_and_unreferenced(incarnation: str) -> Condition:
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
     """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced or trimmed
     in the meantime: until the fork is counted, the data that it inherits may be removed."""
-    one_more = Update(stream_key(fork.point.source), adds={REFERENCES: 1})
+    one_more = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
     as_seen = AllOf(is_live(fork.incarnation), retains_from(made.retained), shows_snapshot(made.snapshot))
     return Write(update=one_more, condition=as_seen)
 
@@ -105,10 +88,10 @@ def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Wr
     """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
     whether this was the last one: the process that ends the fork does that, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
-    one_less = Update(stream_key(fork.point.source), adds={REFERENCES: -1})
-    writes = [Write(update=one_less, condition=AllOf(equals(INCARNATION, fork.incarnation), marked))]
+    one_less = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: -1})
+    writes = [Write(update=one_less, condition=AllOf(equals(schema.INCARNATION, fork.incarnation), marked))]
     if due is not None:
-        writes.append(Write(encode_due(due)))
+        writes.append(Write(schema.encode_due(due)))
     return writes
 
 
@@ -119,14 +102,14 @@ def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
     """Soft-deleted (§4.2): forks hold it."""
-    mark = Update(stream_key(record.key), {DELETED_MS: {"N": str(now_ms)}})
-    is_held = AllOf(equals(INCARNATION, record.incarnation), Compared(REFERENCES, ">", 0))
+    mark = Update(schema.stream_key(record.key), {schema.DELETED_MS: {"N": str(now_ms)}})
+    is_held = AllOf(equals(schema.INCARNATION, record.incarnation), Compared(schema.REFERENCES, ">", 0))
     return Write(update=mark, condition=is_held)
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> Write:
     """The item of a deleted stream that no fork needs any more becomes an end mark."""
-    is_left = AllOf(equals(INCARNATION, record.incarnation), _IS_DELETED, _NONE_LEFT)
+    is_left = AllOf(equals(schema.INCARNATION, record.incarnation), _IS_DELETED, _NONE_LEFT)
     return Write(end_mark(record, now_ms), condition=is_left)
 
 
@@ -176,9 +159,9 @@ def create_stream(table: Table, creation: Creation) -> None:
     extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:
-            table.transact([Write(encode_stream(record), condition=free), *extra])
+            table.transact([Write(schema.encode_stream(record), condition=free), *extra])
         else:
-            table.put(encode_stream(record), free)
+            table.put(schema.encode_stream(record), free)
     except ConditionFailed as refused:
         _check_created(record, refused.existing, maybe_landed=refused.maybe_landed)
     except TransactionRefused as refused:
@@ -192,16 +175,16 @@ def create_stream(table: Table, creation: Creation) -> None:
 
 def _creation_extras(creation: Creation) -> list[Write]:
     record = creation.record
-    pk, first = log_pk(record.key, record.incarnation), creation.first
-    extras = [] if first is None else [Write(encode_batch(pk, first))]
+    pk, first = schema.log_pk(record.key, record.incarnation), creation.first
+    extras = [] if first is None else [Write(schema.encode_batch(pk, first))]
     deadline = deadline_ms(record.expiry, record.created_ms)
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
-        extras.append(Write(encode_due(due)))
+        extras.append(Write(schema.encode_due(due)))
     if record.retention.is_limited:
         look_ms = next_look_ms(record, record.created_ms, None, record.created_ms)
         look = Due(DueKind.RETAIN, record.key, record.incarnation, look_ms, "retain")
-        extras.append(Write(encode_due(look)))
+        extras.append(Write(schema.encode_due(look)))
     if record.fork is not None:
         extras.append(add_reference(record.fork, record))
     if creation.orphan is not None:
@@ -221,14 +204,14 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
     made, or that stream's end mark. Raises StreamExists or StreamEndedLater for another stream;
     OutcomeUnknown if the creation may have landed before that other stream."""
     assert existing is not None, "a refused creation names what is there"
-    if is_end_mark(existing):
-        mark = decode_end_mark(existing)
+    if schema.is_end_mark(existing):
+        mark = schema.decode_end_mark(existing)
         if mark.ended_id == record.incarnation:
             return
         if maybe_landed:
             raise OutcomeUnknown
         raise StreamEndedLater(mark.ended_ms)
-    found = decode_stream(existing)
+    found = schema.decode_stream(existing)
     if found.incarnation == record.incarnation:
         return
     if maybe_landed and found.created_ms >= record.created_ms:
@@ -274,7 +257,7 @@ def replace_stream(
 ) -> None:
     """Create a stream where an expired one still has its item: its bucket counts no more and
     no fewer. Raises as `end_stream`."""
-    fresh = Write(encode_stream(creation.record), condition=if_unreferenced(expired.incarnation))
+    fresh = Write(schema.encode_stream(creation.record), condition=if_unreferenced(expired.incarnation))
     extras = _creation_extras(creation)
     _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])
 
@@ -292,13 +275,13 @@ def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
 
 def reclaim(record: StreamRecord, now_ms: int) -> Write:
     due = Due(DueKind.RECLAIM, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
-    return Write(encode_due(due))
+    return Write(schema.encode_due(due))
 
 
 def _end(table: Table, last: Tombstone, record: StreamRecord, writes: Sequence[Write]) -> None:
     try:
-        pk = log_pk(record.key, record.incarnation)
-        table.transact([Write(encode_tombstone(pk, last), condition=IF_ABSENT), *writes])
+        pk = schema.log_pk(record.key, record.incarnation)
+        table.transact([Write(schema.encode_tombstone(pk, last), condition=IF_ABSENT), *writes])
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise StreamChanged from refused

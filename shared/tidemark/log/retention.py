@@ -6,24 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidemark.log import schema
 from tidemark.log.due import settle_for_good
 from tidemark.log.lifecycle import is_live, retains_from, shows_snapshot
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, Snapshot, StreamRecord
-from tidemark.log.schema import (
-    BLOB,
-    END,
-    PK,
-    RETAINED,
-    SK,
-    Item,
-    decode_batch_start,
-    decode_stream,
-    encode_due,
-    encode_snapshot,
-    is_end_mark,
-    stream_key,
-)
 from tidemark.log.table import (
     MAX_DELETES,
     AllOf,
@@ -55,14 +42,14 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     this write changes nothing; and the stream has no snapshot, because bootstrap needs every message behind
     one.
     """
-    rises = AnyOf(Missing(RETAINED), Compared(RETAINED, "<", trim.offset))
+    rises = AnyOf(Missing(schema.RETAINED), Compared(schema.RETAINED, "<", trim.offset))
     condition = AllOf(is_live(record.incarnation), shows_snapshot(None), rises)
-    update = Update(stream_key(record.key), {RETAINED: {"N": str(trim.offset)}})
+    update = Update(schema.stream_key(record.key), {schema.RETAINED: {"N": str(trim.offset)}})
     try:
-        table.transact([Write(update=update, condition=condition), Write(encode_due(trim))])
+        table.transact([Write(update=update, condition=condition), Write(schema.encode_due(trim))])
     except TransactionRefused as refused:
         found = refused.existing[0]
-        latest = None if found is None or is_end_mark(found) else decode_stream(found)
+        latest = None if found is None or schema.is_end_mark(found) else schema.decode_stream(found)
         # The reply to this very write may have been lost, or another process went at least as far.
         if latest is None or latest.incarnation != record.incarnation or latest.retained < trim.offset:
             raise RetainedMoved(latest) from refused
@@ -83,7 +70,7 @@ def commit_snapshot(
     earliest retained; superseded data is due for removal from then on, and the upload is no longer. All in
     one transaction. Raises SnapshotMoved, UploadNotFound.
     """
-    writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
+    writes = [_move_pointer(record, snapshot), Write(schema.encode_due(trim))]
     if upload is not None:
         writes.append(settle_for_good(upload))
     try:
@@ -92,7 +79,7 @@ def commit_snapshot(
         if not refused.failed[0]:
             raise UploadNotFound from refused
         found = refused.existing[0]
-        latest = None if found is None or is_end_mark(found) else decode_stream(found)
+        latest = None if found is None or schema.is_end_mark(found) else schema.decode_stream(found)
         # The reply to this very publish may have been lost: then its own snapshot is there.
         if latest is None or not latest.shows(snapshot.blob):
             raise SnapshotMoved(latest) from refused
@@ -101,15 +88,15 @@ def commit_snapshot(
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     """The write succeeds if the stream is still this incarnation and has the snapshot that `record` has.
     Publishing is a use of the stream: it renews a sliding expiry by the snapshot's own time."""
-    attributes = encode_snapshot(snapshot) | {RETAINED: {"N": str(snapshot.offset)}}
+    attributes = schema.encode_snapshot(snapshot) | {schema.RETAINED: {"N": str(snapshot.offset)}}
     # Data that was trimmed meanwhile stays trimmed (`log/retention.py`).
     as_seen = AllOf(
         is_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
     )
-    return Write(update=Update(stream_key(record.key), attributes), condition=as_seen)
+    return Write(update=Update(schema.stream_key(record.key), attributes), condition=as_seen)
 
 
-def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:
+def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[schema.Item]]:
     """Batches that end at or before the offset, a few at a time, in order.
 
     Never the last one of the log: the state of the tail is in it.
@@ -118,11 +105,14 @@ def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:
     position, more = "0", last is not None
     while more:
         items, more = table.query(
-            pk, at_least=position, at_most=render_offset(offset), attributes=(PK, SK, END, BLOB)
+            pk,
+            at_least=position,
+            at_most=render_offset(offset),
+            attributes=(schema.PK, schema.SK, schema.END, schema.BLOB),
         )
-        below = [item for item in items if last and item[SK]["S"] < render_offset(last.start)]
-        below = [item for item in below if int(item[END]["N"]) <= offset]
+        below = [item for item in items if last and item[schema.SK]["S"] < render_offset(last.start)]
+        below = [item for item in below if int(item[schema.END]["N"]) <= offset]
         for start in range(0, len(below), MAX_DELETES):
             yield below[start : start + MAX_DELETES]
         if items:
-            position = render_offset(decode_batch_start(items[-1][SK]["S"]) + 1)
+            position = render_offset(schema.decode_batch_start(items[-1][schema.SK]["S"]) + 1)

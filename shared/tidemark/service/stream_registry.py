@@ -13,27 +13,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from tidemark.log import schema
 from tidemark.log.buckets import list_records
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import (
-    PK,
-    SK,
-    STATE_ATTRIBUTES,
-    bucket_pk,
-    decode_batch_start,
-    decode_end_mark,
-    decode_log_pk,
-    decode_producer,
-    decode_state,
-    decode_stream,
-    is_end_mark,
-    is_log_pk,
-    just_behind,
-    producer_key,
-    stream_key,
-    stream_sk,
-)
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import SoftDeleted, StaleEpoch, StreamNotFound
@@ -63,7 +46,7 @@ MAX_LISTED: Final = 5_000
 #: Events that share one write. The producers that it pushes out are in the same transaction.
 _GROUP: Final = 48
 _JSON: Final = parse_content_type("application/json")
-_STREAM_SK: Final = stream_sk("")
+_STREAM_SK: Final = schema.stream_sk("")
 
 
 @dataclass(slots=True)
@@ -84,17 +67,17 @@ def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
     for record in records:
         try:
             name, keys = record["eventName"], record["dynamodb"]["Keys"]
-            pk, sk = keys[PK]["S"], keys[SK]["S"]
+            pk, sk = keys[schema.PK]["S"], keys[schema.SK]["S"]
             if name == "REMOVE":
                 continue
-            if pk == bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
+            if pk == schema.bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
                 stream_id = sk.removeprefix(_STREAM_SK)
                 written.items[stream_id] = None
                 written.makes_registry |= stream_id == REGISTRY_ID
-            elif name == "INSERT" and is_log_pk(pk):
-                key = decode_log_pk(pk)[0]
+            elif name == "INSERT" and schema.is_log_pk(pk):
+                key = schema.decode_log_pk(pk)[0]
                 if key.bucket == PLAIN_BUCKET and key != REGISTRY:
-                    written.batches[pk] = max(decode_batch_start(sk), written.batches.get(pk, 0))
+                    written.batches[pk] = max(schema.decode_batch_start(sk), written.batches.get(pk, 0))
         except (KeyError, ValueError, TypeError):
             continue
     return written
@@ -143,13 +126,13 @@ class StreamRegistry:
                 yield found if isinstance(found, EndedStream) else _live(found)
 
     def _look(self, stream_id: str) -> StreamRecord | EndedStream | None:
-        item = self._stores.table.get(stream_key(StreamKey(PLAIN_BUCKET, stream_id)))
+        item = self._stores.table.get(schema.stream_key(StreamKey(PLAIN_BUCKET, stream_id)))
         if item is None:
             return None
-        if is_end_mark(item):
-            mark = decode_end_mark(item)
+        if schema.is_end_mark(item):
+            mark = schema.decode_end_mark(item)
             return EndedStream(stream_id, mark.ended_ms, "expired" if mark.expired else "deleted")
-        record = decode_stream(item)
+        record = schema.decode_stream(item)
         if record.deleted:
             # No stream of this name is created before the forks that keep it are gone.
             return EndedStream(stream_id, record.created_ms, None)
@@ -161,7 +144,7 @@ class StreamRegistry:
         for pk, closed_ms in zip(batches, closed, strict=True):
             if closed_ms is None:
                 continue
-            key, incarnation = decode_log_pk(pk)
+            key, incarnation = schema.decode_log_pk(pk)
             found = self._look(key.stream_id)
             if isinstance(found, StreamRecord) and found.incarnation == incarnation:
                 yield _live(found, closed_ms)
@@ -169,9 +152,12 @@ class StreamRegistry:
     def _closed_ms(self, batch: tuple[str, int]) -> int | None:
         pk, start = batch
         items, _ = self._stores.table.query(
-            pk, at_least=render_offset(start), at_most=just_behind(start), attributes=STATE_ATTRIBUTES
+            pk,
+            at_least=render_offset(start),
+            at_most=schema.just_behind(start),
+            attributes=schema.STATE_ATTRIBUTES,
         )
-        batches = [state for item in items if isinstance(state := decode_state(item), Batch)]
+        batches = [state for item in items if isinstance(state := schema.decode_state(item), Batch)]
         return next((batch.time_ms for batch in batches if batch.after.closed), None)
 
     # --- telling ---
@@ -180,9 +166,9 @@ class StreamRegistry:
         epochs = {state.producer_id: state.epoch for state in registry.tail.producers}
         if registry.tail.overflowed:
             unknown = sorted({producer_of(each.stream_id) for each in seen} - epochs.keys())
-            keys = [producer_key(registry.record.incarnation, producer_id) for producer_id in unknown]
+            keys = [schema.producer_key(registry.record.incarnation, producer_id) for producer_id in unknown]
             items = self._stores.concurrency.each(self._stores.table.get, keys)
-            states = [decode_producer(item) for item in items if item]
+            states = [schema.decode_producer(item) for item in items if item]
             epochs |= {state.producer_id: state.epoch for state in states}
         events: list[RegistryEvent] = []
         for each in seen:
