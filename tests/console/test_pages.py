@@ -160,11 +160,13 @@ def test_messages_arrive_while_they_are_watched(console: Console) -> None:
     page = console.open_stream(path)
     expect(page.locator("#state")).to_contain_text("live")
     expect(page.locator("#counted")).to_contain_text("30 messages shown")
+    page.route("**/v1/stats?*", lambda route: route.abort())
     for number in range(30, 40):
         append(console.server, path, {"n": number})
     expect(page.locator("#counted")).to_contain_text("40 messages shown")
     expect(console.row('{"n": 39}')).to_be_visible()
     expect(page.locator("#announcer")).to_contain_text("new messages")
+    expect(page.locator("#facts")).to_contain_text(f"{10 * 9 + 30 * 10} bytes in 40 messages")
     console.check_accessible()
 
 

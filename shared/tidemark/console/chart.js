@@ -9,11 +9,11 @@ const LEAST_SECONDS = 300
 const TICK_PX = 64
 const STEPS = [60, 120, 300, 600, 900, 1800]
 
-// The first round number that is not below: 1, 2 or 5 times a power of ten, of the unit (1, KB, MB…) that it is told in.
+// The first round number that is not below, of which the half is round too, of the unit (1, KB, MB…) that it is told in.
 function roundUp(value, base) {
   const unit = base ** Math.max(0, Math.floor(Math.log(Math.max(value, 1)) / Math.log(base)))
   const power = 10 ** Math.floor(Math.log10(Math.max(value / unit, 1)))
-  return [1, 2, 5, 10].find((each) => each * power * unit >= value) * power * unit
+  return [1, 2, 4, 6, 8, 10].find((each) => each * power * unit >= value) * power * unit
 }
 
 function ticksOf(start, end, width) {
@@ -23,8 +23,8 @@ function ticksOf(start, end, width) {
 }
 
 // `times` in seconds; each of `series` has a name, the class of its colour, and its values. `show` writes a value, whose
-// units are powers of `base`. The latest values stand in its head, or those under the pointer.
-export function Chart({ title, times, series, show, base = 1000 }) {
+// units are powers of `base`, and the scale goes to `least` at least. The latest values stand in its head, or those under the pointer.
+export function Chart({ title, times, series, show, base = 1000, least = 1 }) {
   const box = useRef(null)
   const [width, setWidth] = useState(0)
   const [point, setPoint] = useState(null)
@@ -35,7 +35,7 @@ export function Chart({ title, times, series, show, base = 1000 }) {
   }, [])
   const end = times.at(-1)
   const start = Math.min(times[0], end - LEAST_SECONDS)
-  const high = roundUp(Math.max(...series.flatMap((each) => each.values)), base)
+  const high = roundUp(Math.max(least, ...series.flatMap((each) => each.values)), base)
   const inner = Math.max(0, width - LEFT - RIGHT)
   const x = (at) => LEFT + ((at - start) / (end - start)) * inner
   const y = (value) => HEIGHT - BOTTOM - (value / high) * (HEIGHT - TOP - BOTTOM)

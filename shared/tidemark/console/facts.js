@@ -5,6 +5,7 @@ import { Dialog, Menu } from "./dialogs.js"
 import { bytes, counted, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo } from "./links.js"
+import { renderOffset } from "./messages.js"
 import { Pace } from "./pace.js"
 import { Ago, Left } from "./server.js"
 
@@ -41,6 +42,15 @@ function Details({ stats }) {
       <tbody>${stats.producers.slice(-8).map((each) => html`<tr key=${each.id}><td>${each.id}</td><td>${each.epoch}</td><td>${each.seq}</td></tr>`)}</tbody></table>
       ${stats.producers.length > 8 && html`<p class="hint">and ${stats.producers.length - 8} more</p>`}`}</div>
   <//>`
+}
+
+// The server is asked now and then; meanwhile what the page has read says how far the stream goes and when it was written.
+export function brought(stats, messages, rate) {
+  const last = messages?.at(messages.end - 1)
+  const tail = Number(stats.tail_offset)
+  const read = last ? last.offset + last.bytes.length + (messages.kind === "json" ? 1 : 0) : 0
+  if (read <= tail) return stats
+  return { ...stats, tail_offset: renderOffset(read), bytes: stats.bytes + read - tail, last_write_at_ms: Math.max(stats.last_write_at_ms, rate.at) }
 }
 
 // `held` is how many messages the page holds where it holds all of them: the server may only estimate.

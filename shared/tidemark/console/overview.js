@@ -64,11 +64,11 @@ function Charts({ rates }) {
   const times = rates.at_ms.map((each) => each / 1000)
   const perSecond = (name) => rates[name].map((count, index) => (1000 * count) / rates.ms[index])
   if (!times.length) return html`<p class="hint charts-later">The first numbers come within a few seconds.</p>`
-  const size = (count) => bytes(Math.round(count))
+  const size = (count) => bytes(Math.round(count)).replace("bytes", "B")
   return html`<div class="charts">
     <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "first", values: perSecond("appends") }, { name: "reads", colour: "second", values: perSecond("reads") }]} />
     <${Chart} title="Bytes a second" times=${times} show=${size} base=${1024} series=${[{ name: "appended", colour: "first", values: perSecond("append_bytes") }, { name: "read", colour: "second", values: perSecond("read_bytes") }]} />
-    <${Chart} title="Waiting readers" times=${times} show=${short} series=${[{ name: "waiting", colour: "second", values: rates.waiting }]} />
+    <${Chart} title="Waiting readers" times=${times} show=${short} least=${2} series=${[{ name: "waiting", colour: "second", values: rates.waiting }]} />
     <${Chart} title="Errors a second" times=${times} show=${short} series=${[{ name: "refused (4xx)", colour: "warning", values: perSecond("refused") }, { name: "failed (5xx)", colour: "danger", values: perSecond("failed") }]} />
   </div>`
 }
@@ -78,12 +78,13 @@ const To = ({ stream }) => html`<a href=${linkTo(pathOf(stream.bucket_id ?? "v1"
 
 function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
   const perSecond = (count) => short(count / Math.max(seconds, 1))
-  if (!streams.length) return null
+  const busiest = streams.filter((each) => each.appends + each.reads)
+  if (!busiest.length) return null
   return html`<section class="panel"><h2>Busiest <small>in the last ${Math.round(seconds)} s</small></h2>
     <div class="wide"><table class="streams" id="busiest">
       <thead><tr><th scope="col">stream</th><th scope="col" class="of-number">appends/s</th><th scope="col" class="of-number">appended</th><th scope="col" class="of-number">reads/s</th><th scope="col" class="of-number">read</th></tr></thead>
       <tbody>
-        ${streams.slice(0, SHOWN).map((each) => html`<tr key=${nameOf(each)}>
+        ${busiest.slice(0, SHOWN).map((each) => html`<tr key=${nameOf(each)}>
           <td><${To} stream=${each} /></td><td class="of-number">${perSecond(each.appends)}</td><td class="of-number">${bytes(each.append_bytes)}</td><td class="of-number">${perSecond(each.reads)}</td><td class="of-number">${bytes(each.read_bytes)}</td>
         </tr>`)}
       </tbody>

@@ -8,10 +8,13 @@ const SECONDS = 5
 export class Rate {
   constructor() {
     this.seconds = new Map()
+    // When something came last.
+    this.at = 0
   }
 
   add(count) {
     const now = Math.floor(Date.now() / 1000)
+    this.at = Date.now()
     this.seconds.set(now, (this.seconds.get(now) ?? 0) + count)
     for (const second of this.seconds.keys()) if (second < now - SECONDS) this.seconds.delete(second)
   }

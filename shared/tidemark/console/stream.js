@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { Action, Actions } from "./actions.js"
 import { getJson, missing, placeOf, token } from "./api.js"
-import { Extent, Facts } from "./facts.js"
+import { Extent, Facts, brought } from "./facts.js"
 import { guess, save } from "./file-types.js"
 import { counted, number } from "./format.js"
 import { html } from "./html.js"
@@ -50,7 +50,7 @@ function Row({ messages, times, number, columns }) {
 
 export function StreamPage({ path }) {
   const place = placeOf(path)
-  const [{ found: stats, error }, reload] = useLoaded((signal) => getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, signal), path, { everyMs: STATS_EVERY_MS, keepsFound: true })
+  const [{ found, error }, reload] = useLoaded((signal) => getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, signal), path, { everyMs: STATS_EVERY_MS, keepsFound: true })
   const [start, setStart] = useState(null)
   const [round, setRound] = useState(0)
   const [paused, setPaused] = useState(null)
@@ -60,8 +60,9 @@ export function StreamPage({ path }) {
   const [selected, setSelected] = useState(null)
   const [action, setAction] = useState("")
   const [notice, setNotice] = useState("")
-  const kind = stats && kindOf(stats.content_type)
+  const kind = found && kindOf(found.content_type)
   const { messages, rate, version, state } = useTail(path, start, kind, round)
+  const stats = found && brought(found, messages, rate)
   const matches = useFilter(messages, filter, version)
   const times = useMemo(() => messages && new Times(path, messages), [messages])
   // Chosen anew while there are few, and then only now and then.
@@ -94,7 +95,7 @@ export function StreamPage({ path }) {
     if (state.error?.status !== 410 || !stats) return
     setNotice(`What was before ${stats.retained_offset} is no longer kept${stats.snapshot ? ": the snapshot holds it" : ""}.`)
     if (start !== stats.retained_offset) setStart(stats.retained_offset)
-  }, [state, stats])
+  }, [state, found])
 
   const end = paused ?? messages?.end ?? 0
   const first = messages?.first ?? 0
@@ -182,7 +183,7 @@ export function StreamPage({ path }) {
       <input id="search" class="filter" type="search" aria-label="Filter" placeholder="Filter" value=${filter} onInput=${(event) => showOnly(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
       ${VIEWS[kind] && html`<span class="views" role="group" aria-label="View">${VIEWS[kind].map(([name, title], index) => html`<button key=${name} aria-pressed=${(view ?? VIEWS[kind][0][0]) === name ? "true" : "false"} onClick=${() => show(name)}>${title}</button>`)}</span>`}
       <button onClick=${togglePause} aria-pressed=${paused === null ? "false" : "true"}>${paused === null ? "Pause" : `Go on (${number(fresh)} new)`}</button>
-      <button onClick=${goToEnd}>Go to the end</button>
+      <button onClick=${goToEnd}>To the end</button>
     </div>
     <${Announcer} messages=${messages} version=${version} />
     <div class=${message ? "split open" : "split"}>

@@ -1,4 +1,4 @@
-// When the messages in sight were appended. The server is asked for a page of them once the list stands still.
+// When the messages in sight were appended. The server is asked for a page of times, at most so often.
 import { signal } from "./signals.js"
 import { useEffect } from "./preact-hooks.js"
 import { getJson } from "./api.js"
@@ -6,7 +6,7 @@ import { moment, time } from "./format.js"
 import { html } from "./html.js"
 import { renderOffset } from "./messages.js"
 
-const REST_MS = 250
+const EVERY_MS = 500
 
 export class Times {
   constructor(path, messages) {
@@ -25,13 +25,13 @@ export class Times {
   want(number) {
     if (this.asked.has(number)) return
     this.wanted.add(number)
-    clearTimeout(this.timer)
-    this.timer = setTimeout(() => this.load(), REST_MS)
+    this.timer ??= setTimeout(() => this.load(), EVERY_MS)
   }
 
   // One answer has the times of a page of the stream; of messages behind it another one is asked for.
   async load() {
     const first = Math.min(...this.wanted)
+    this.timer = null
     this.wanted.clear()
     const message = this.messages.at(first)
     if (!message) return
