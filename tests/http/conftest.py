@@ -14,6 +14,7 @@ from tests.http.asgi import Door
 from tests.support import Clock, World
 from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.log.read import read_page
+from tidemark.service.read import SMALL
 from tidemark.settings import Settings
 from tidemark.wake.wake import Wake
 
@@ -55,7 +56,7 @@ def clock(world: World) -> Clock:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends at the first batch end behind ten bytes."""
     monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=10))
-    monkeypatch.setattr("tidemark.service.read.SMALL_PAGE_BYTES", 10)
+    monkeypatch.setitem(SMALL, "limit_bytes", 10)
     monkeypatch.setattr("tidemark.http.live.SMALL_PAGE_BYTES", 10)
 
 

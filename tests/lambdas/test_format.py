@@ -12,7 +12,7 @@ from tests.lambdas.functions import Context, Functions, http_event, load_event
 from tests.support import World, make_world
 from tests.wake.live_process import running
 from tidemark.local.engines import LocalServices
-from tidemark.log import format as module
+from tidemark.log import table as module
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format
 from tidemark.log.table import Condition, Table
 from tidemark.protocol.errors import FormatTooNew

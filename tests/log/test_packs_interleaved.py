@@ -318,7 +318,7 @@ def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
     for link in page:
         if link.start > self._reached:
             yield from self._bridge(link.start)
-        self._left -= 1
+        self.items_left -= 1
         self._last, self._reached = link, max(self._reached, link.end)
         yield link
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.contention import STEADY, Contest, Load
 from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant
 from tests.simulation.virtual_time import VirtualTime
-from tidemark.log import combining, mailbox
+from tidemark.log import append, combining
 
 
 def put(pk: str, size: int = 1) -> bytes:
@@ -43,7 +43,7 @@ def test_of_more_writers_than_a_stream_takes_some_are_refused_early_and_the_othe
 ) -> None:
     """With batches of a tenth of the size, 48 writers land about as much as 12. No outcome is unknown."""
     monkeypatch.setattr(combining, "_MOST_WRITERS", 12)
-    for module, name in ((combining, "MAX_APPENDS"), (mailbox, "MAX_FOUND")):
+    for module, name in ((combining, "MAX_APPENDS"), (append, "MAX_FOUND")):
         monkeypatch.setattr(module, name, 16)
     few, many = (Contest(writers, STEADY).run(seconds=1) for writers in (12, 48))
     assert few.refused == 0

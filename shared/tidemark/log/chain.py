@@ -120,8 +120,9 @@ class ChainWalk(Generic[LinkT]):
         #: In the current span: the last batch, and the highest end offset so far.
         self._last: LinkT | None = None
         self._reached = start
-        #: Items of the last query that were not yielded yet, and whether there are more in the table.
-        self._left, self._has_more = 0, True
+        #: Items of the last query that were not yielded yet, less the known batches before it, and whether
+        #: there are more in the table.
+        self.items_left, self._has_more = 0, True
         #: The span of the batch that was yielded last.
         self.span = spans[0]
 
@@ -133,12 +134,7 @@ class ChainWalk(Generic[LinkT]):
     @property
     def at_tail(self) -> bool:
         """Whether nothing followed the batch that was yielded last."""
-        return self.span.end is None and not self._has_more and self._left == 0
-
-    @property
-    def has_items_left(self) -> bool:
-        """Whether the next batch costs no query."""
-        return self._left > 0
+        return self.span.end is None and not self._has_more and self.items_left == 0
 
     def __iter__(self) -> Iterator[LinkT]:
         self._reached = self._start
@@ -172,7 +168,7 @@ class ChainWalk(Generic[LinkT]):
             if link.start > reached:
                 yield from self._bridge(link.start)
                 reached = self._reached
-            self._left -= 1
+            self.items_left -= 1
             if link.start < reached and self._last is not None:
                 continue
             self._last = link
@@ -197,14 +193,14 @@ class ChainWalk(Generic[LinkT]):
             items, _ = self._query(pk, at_most=render_offset(begin), limit=1, backward=True)
             found = list(self._decode(items))
             if found and found[0].end > begin:
-                self._left, self._has_more = 1, True
+                self.items_left, self._has_more = 1, True
                 return found
         at_least = render_offset(begin)
         if last is not None:
             at_least = max(just_behind(last.start), render_offset(self._reached))
         at_most = _LAST_KEY if stop is None else render_offset(stop - 1)
         items, self._has_more = self._query(pk, at_least=at_least, at_most=at_most)
-        self._left = len(items)
+        self.items_left = len(items)
         batches = iter(self._decode(items))
         if last is not None or begin == self.span.begin or not self._looks_back:
             return batches
@@ -218,7 +214,7 @@ class ChainWalk(Generic[LinkT]):
             # Unless `begin` lies beyond the end of the stream, a pack holds it, and this batch as well.
             pack = self._look_back(begin)
             before = before if pack is None else [pack]
-        self._left += len(before)
+        self.items_left += len(before)
         return chain(before, first, batches)
 
     def _look_back(self, position: int) -> LinkT | None:

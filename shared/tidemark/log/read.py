@@ -208,7 +208,7 @@ def _stretch(
         if entry.start < start and entry.end <= start:
             found.before = None if isinstance(entry, UnreadBlock) else entry.after
             continue
-        wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
+        wanted_bytes = most_bytes if is_block or walk.items_left > 0 else limit_bytes
         is_beyond = is_block and found.parts and entry.end - start > wanted_bytes
         if entry.start > reached or is_beyond:
             found.is_cut = True

@@ -9,7 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from tidemark.log.schema import ENDED_MS, SK, Item, Key
+from tidemark.log.schema import (
+    ENDED_MS,
+    FORMAT_EPOCH,
+    FORMAT_KEY,
+    LEAST_EPOCH,
+    SK,
+    Item,
+    Key,
+    decode_format,
+    encode_format,
+)
+from tidemark.protocol.errors import FormatTooNew
 
 #: The most keys that `Table.delete_many` takes.
 MAX_DELETES: Final = 25
@@ -158,3 +169,24 @@ class Table(Protocol):
         backward: bool = False,
     ) -> tuple[list[Item], bool]:
         """One page of the partition's items by sort key, at most a megabyte, and whether there are more."""
+
+
+def check_format(table: Table, *, raises: bool = False) -> None:
+    """The format epoch: the least release that may use the table (docs/schema-evolution.md).
+
+    Raises FormatTooNew if a later release has stored what this one would misread. `raises` is for one that
+    writes: it raises the epoch to its own, and so shuts out releases that cannot read what it writes."""
+    least = decode_format(table.get(FORMAT_KEY))
+    if raises and least < FORMAT_EPOCH:
+        least = _raise_format(table)
+    if least > FORMAT_EPOCH:
+        raise FormatTooNew(least, FORMAT_EPOCH)
+
+
+def _raise_format(table: Table) -> int:
+    is_lower = AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", FORMAT_EPOCH))
+    try:
+        table.put(encode_format(FORMAT_EPOCH), is_lower)
+    except ConditionFailed as refused:  # Another process was first.
+        return decode_format(refused.existing)
+    return FORMAT_EPOCH

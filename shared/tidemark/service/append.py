@@ -59,6 +59,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from tidemark.log.append import TailMoved, put_batch
@@ -77,14 +78,16 @@ from tidemark.log.tails import (
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody
+from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody, parse_messages
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import back_later, combine
 from tidemark.service.load import Known, decide, head_from, load_head, reload_tail
 from tidemark.service.read import renew
-from tidemark.service.stores import ON_THE_SPOT_BYTES, Stores
+from tidemark.service.stores import Stores
 
+#: The worst JSON text of this size takes a few milliseconds.
+_ON_THE_SPOT_BYTES: Final = 4 * 1024
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
 INLINE_BYTES: Final = 64 * 1024
 KILOBYTE: Final = 1024
@@ -235,7 +238,7 @@ class _Attempt:
         parsed_bytes = 0
         for request in self._requests:
             parsed_bytes += len(request.body)
-            if parsed_bytes > ON_THE_SPOT_BYTES and appends:
+            if parsed_bytes > _ON_THE_SPOT_BYTES and appends:
                 self._stores.concurrency.sleep(0)  # Other tasks of the event loop run.
                 parsed_bytes = len(request.body)
             appends.append(_parse_request(self._stores, record, request))
@@ -335,7 +338,7 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
                 raise Malformed("Content-Type is missing: it must be the stream's own")
             if request.content_type.essence != content_type.essence:
                 raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
-            messages = stores.parse(content_type, request.body)
+            messages = parse_body(stores, content_type, request.body)
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:
@@ -349,3 +352,10 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
         record.incarnation,
         request.if_match,
     )
+
+
+def parse_body(stores: Stores, content_type: ContentType, body: bytes) -> Messages:
+    """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""
+    if len(body) <= _ON_THE_SPOT_BYTES or not content_type.is_json:
+        return parse_messages(content_type, body)
+    return stores.concurrency.compute(partial(parse_messages, content_type, body))

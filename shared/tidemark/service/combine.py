@@ -37,7 +37,7 @@ from itertools import groupby
 from typing import Final
 
 from tidemark.blobs import joined_key
-from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.append import TailMoved, collect, find_entry, find_receipt, post, put_batch, put_receipt
 from tidemark.log.combining import (
     COMBINED_INLINE_BYTES,
     MAIL_ID_BYTES,
@@ -57,7 +57,6 @@ from tidemark.log.combining import (
     waits_for_senders,
 )
 from tidemark.log.due import schedule_packing
-from tidemark.log.mailbox import collect, find_entry, find_receipt, post, put_receipt
 from tidemark.log.records import Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.tails import THROTTLED_MS, StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome

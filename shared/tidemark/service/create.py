@@ -50,7 +50,7 @@ from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.append import INLINE_BYTES
+from tidemark.service.append import INLINE_BYTES, parse_body
 from tidemark.service.delete import end, release_writes, remove_unreferenced, try_release
 from tidemark.service.load import head_from, load_head
 from tidemark.service.stores import Stores
@@ -211,7 +211,7 @@ class _Creation:
             retained=origin.retained,
             retention=self._retention,
         )
-        messages = stores.parse(record.content_type, request.body)
+        messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)  # Without content of its own, an open stream has an empty log.
         return self.with_first_batch(record, messages)

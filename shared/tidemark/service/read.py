@@ -33,7 +33,7 @@ from tidemark.service.stores import Stores
 SMALL_PAGE_BYTES: Final = 32 * 1024
 #: and how much of what a query brings is kept for its next pages.
 AHEAD_BYTES: Final = 1024 * 1024
-SMALL: Final[Mapping[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
+SMALL: Final[dict[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
 
 _log = logging.getLogger("tidemark")
 

@@ -22,17 +22,13 @@ from tidemark.aws.s3 import connect_objects
 from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.format import check_format
 from tidemark.log.packs import Piece, fill_blocks
 from tidemark.log.records import Batch, Snapshot
-from tidemark.log.table import Table
+from tidemark.log.table import Table, check_format
 from tidemark.log.tails import Crowd, RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.messages import ContentType, Messages, StoredBody, parse_messages
+from tidemark.protocol.messages import StoredBody
 from tidemark.settings import Settings
-
-#: The worst JSON text of this size takes a few milliseconds.
-ON_THE_SPOT_BYTES: Final = 4 * 1024
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -117,7 +113,7 @@ class Stores:
     may_use: bool = False
 
     def check_format(self, *, raises: bool = False) -> None:
-        """Ask once in the life of a process. Raises FormatTooNew; for `raises` see log/format.py."""
+        """Ask once in the life of a process. Raises FormatTooNew; for `raises` see log/table.py."""
         if not self.may_use:
             check_format(self.table, raises=raises)
             self.may_use = True
@@ -151,12 +147,6 @@ class Stores:
         if len(batches) == len(pieces):
             return batches
         return fill_blocks(pieces, self.blobs.get_range, self.concurrency.each)
-
-    def parse(self, content_type: ContentType, body: bytes) -> Messages:
-        """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""
-        if len(body) <= ON_THE_SPOT_BYTES or not content_type.is_json:
-            return parse_messages(content_type, body)
-        return self.concurrency.compute(partial(parse_messages, content_type, body))
 
     def pause(self, tries: int) -> None:
         """Step aside for the other writers of a crowded stream, longer each time."""

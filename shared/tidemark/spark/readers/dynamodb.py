@@ -27,11 +27,10 @@ import pyarrow as pa
 from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import load_bucket, pages_of_records
 from tidemark.log.chain import ChainWalk, Span, spans_of
-from tidemark.log.format import check_format
 from tidemark.log.read import load_last, load_stream
 from tidemark.log.records import StreamRecord, Tombstone
 from tidemark.log.schema import PK, Key, batch_key, decode_stream, is_end_mark, log_pk, stream_key
-from tidemark.log.table import MAX_GETS
+from tidemark.log.table import MAX_GETS, check_format
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
