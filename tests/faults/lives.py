@@ -22,7 +22,6 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
@@ -34,6 +33,7 @@ from tidemark.service.snapshots import (
     MAX_ANSWER_BYTES,
     PublishRequest,
     begin_upload,
+    bootstrap,
     publish_snapshot,
     read_snapshot,
 )

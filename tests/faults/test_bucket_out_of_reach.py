@@ -19,11 +19,10 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.append import Kind
 from tidemark.protocol.errors import StorageUnavailable, StreamNotFound, UploadNotFound
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import begin_upload, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import begin_upload, bootstrap, latest_snapshot, read_snapshot
 
 SMALL, LARGE = b"small", b"x" * 70_000
 CLAIM = ("p", 0, 0)

@@ -22,10 +22,9 @@ from tidemark.protocol.errors import Damaged
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import MAX_ANSWER_BYTES, begin_upload, read_snapshot
+from tidemark.service.snapshots import MAX_ANSWER_BYTES, begin_upload, bootstrap, read_snapshot
 
 SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
 Item = dict[str, Any]

@@ -25,12 +25,11 @@ from tidemark.protocol.stream_key import ListingRequest
 from tidemark.protocol.tail import Tail
 from tidemark.service import catalog, start_point
 from tidemark.service.append import append
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.catalog import load_stats, load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
+from tidemark.service.snapshots import PublishRequest, bootstrap, check_snapshot_offset, publish_snapshot
 from tidemark.service.start_point import LastMessages, find_start
 from tidemark.service.stores import Stores
 

@@ -25,12 +25,11 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.retention import Retention, contiguous_end
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
-from tidemark.service.snapshots import PublishRequest, publish_snapshot
+from tidemark.service.snapshots import PublishRequest, bootstrap, publish_snapshot
 from tidemark.service.stores import Stores
 
 PACKING = Packing(HOUR_MS, every_bytes=64, pack_bytes=200, min_batches=2, block_bytes=40)

@@ -38,11 +38,10 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import snapshots as publishing
 from tidemark.service.append import INLINE_BYTES, append
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import delete_snapshot, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import bootstrap, delete_snapshot, latest_snapshot, read_snapshot
 
 
 def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:

@@ -23,13 +23,12 @@ from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
-from tidemark.service.bootstrap import bootstrap
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.catalog import list_streams, load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
-from tidemark.service.snapshots import begin_upload, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import begin_upload, bootstrap, latest_snapshot, read_snapshot
 
 MESSAGE = b"0123456789"
 LARGE = bytes(INLINE_BYTES + 1)

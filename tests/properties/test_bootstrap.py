@@ -27,11 +27,11 @@ from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.snapshot import part_bytes
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service import bootstrap as bootstrapping
+from tidemark.service import snapshots
 from tidemark.service.append import INLINE_BYTES, append
-from tidemark.service.bootstrap import Bootstrap, bootstrap, messages
 from tidemark.service.delete import delete
 from tidemark.service.read import read
+from tidemark.service.snapshots import Bootstrap, bootstrap, messages
 
 who = st.sampled_from([0, 1])
 bodies = st.lists(st.binary(min_size=1, max_size=6).map(bytes.hex).map(str.encode), min_size=1, max_size=3)
@@ -172,7 +172,7 @@ class Histories(RuleBasedStateMachine):
         first = bootstrap(self.processes[process].stores, self.key).parts[0]
         limit = part_bytes(first.content_type, len(first.body)) + room * part_bytes("a/b", 20)
         with self.patch.context() as patch:
-            patch.setattr(bootstrapping, "_LIMIT_BYTES", limit)
+            patch.setattr(snapshots, "_LIMIT_BYTES", limit)
             made = bootstrap(self.processes[process].stores, self.key)
         assert sum(part_bytes(part.content_type, len(part.body)) for part in made.parts) <= limit
         assert made.up_to_date == (made.next_offset == self.ends[-1])

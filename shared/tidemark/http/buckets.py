@@ -46,13 +46,15 @@ from tidemark.protocol.snapshot import (
 )
 from tidemark.protocol.stream_key import ListingRequest, parse_listing
 from tidemark.service import buckets
-from tidemark.service.bootstrap import FEW_PARTS, Bootstrap, bootstrap
 from tidemark.service.catalog import Listing, list_streams
 from tidemark.service.snapshots import (
+    FEW_PARTS,
+    Bootstrap,
     PublishRequest,
     SnapshotReading,
     Upload,
     begin_upload,
+    bootstrap,
     delete_snapshot,
     latest_snapshot,
     publish_snapshot,

@@ -18,7 +18,7 @@ storage, and Damaged for bytes:
     read_on               read: StreamNotFound, SoftDeleted
     renew_while_waiting   read: StreamNotFound, SoftDeleted
     delete                delete: StreamNotFound, SoftDeleted
-    bootstrap             bootstrap: StreamNotFound, SoftDeleted
+    bootstrap             snapshots: StreamNotFound, SoftDeleted
     publish_snapshot      snapshots: StreamNotFound, SoftDeleted, RetentionGone, OffsetBeyondTail, Malformed,
                           UploadNotFound, PayloadTooLarge
     begin_upload          snapshots: as publish_snapshot

@@ -1,4 +1,5 @@
-"""Snapshots (extensions §2): publish, upload, read.
+"""Snapshots (extensions §2): publish, upload, read; and bootstrap (§3): the snapshot and what came after it,
+in one answer.
 
 A publish checks, stores the blob whole, and moves the pointer. Appends are not held up: they touch the log
 alone, and a publish the stream's item. A snapshot that is too large for one request is uploaded straight to
@@ -8,6 +9,7 @@ cannot be deleted (§2.6).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +31,7 @@ from tidemark.protocol.errors import (
     StreamNotFound,
     UploadNotFound,
 )
-from tidemark.protocol.messages import ContentType
+from tidemark.protocol.messages import DEFAULT, ContentType
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import (
     MAX_UPLOAD_BYTES,
@@ -40,10 +42,11 @@ from tidemark.protocol.snapshot import (
     choose_boundary,
     close_parts,
     open_part,
+    part_bytes,
 )
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import ended_error, last_used_ms, load_head, require_live
-from tidemark.service.read import renew
+from tidemark.service.read import Reading, read_record, renew
 from tidemark.service.stores import Stores
 
 #: The most bytes of one response: their base64 must fit a Lambda response of 6 MB.
@@ -255,3 +258,81 @@ def _snapshot_at(head: StreamHead, offset: int) -> Snapshot:
     if snapshot is None or snapshot.offset != offset:
         raise SnapshotNotFound
     return snapshot
+
+
+#: Making and rendering this many parts takes a few milliseconds at most.
+FEW_PARTS: Final = 1_000
+#: A snapshot or a message of the largest size still fits, with the multipart syntax around it.
+_LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """All of it as of one version of the stream's item: that names the snapshot and where the
+    updates begin. `url` in place of the parts where the snapshot is too large for an answer."""
+
+    snapshot: Snapshot | None
+    next_offset: int
+    up_to_date: bool
+    closed: bool
+    parts: tuple[Part, ...] = ()
+    url: str | None = None
+
+
+def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
+    """Raises StreamNotFound. Renews a sliding expiry, as every read does."""
+    record = require_live(load_stream(stores.table, key))
+    snapshot = record.snapshot
+    if snapshot is None:
+        return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, record.retained))
+    if snapshot.size > MAX_ANSWER_BYTES:
+        # The object that was made when it was published: the snapshot, and no update.
+        renew(stores, record, last_used_ms(stores, record, 0), stores.clock_ms())
+        known = Stored(snapshot.size, crc=snapshot.bootstrap_crc)
+        url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS, known=known)
+        return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
+    blob, reading = stores.concurrency.pair(
+        lambda: stores.snapshot_blob(snapshot),
+        lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
+    )
+    return _with_updates(stores, record, Part(snapshot.content_type.value, blob), reading)
+
+
+def _with_updates(stores: Stores, record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+    """Beside the event loop where there are many messages."""
+    call = partial(add_updates, record, first, reading)
+    is_long = sum(len(batch.lengths) for batch in reading.page.batches) > FEW_PARTS
+    return stores.concurrency.compute(call) if is_long else call()
+
+
+def add_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+    """Add as many updates as fit: cut at the end of a message, and the reader goes on from there."""
+    content_type, page = record.content_type.served, reading.page
+    parts, next_offset = [first], page.start
+    left_bytes = _LIMIT_BYTES - part_bytes(first.content_type, len(first.body))
+    for end, message in messages(reading):
+        left_bytes -= part_bytes(content_type, len(message))
+        if left_bytes < 0:
+            break
+        parts.append(Part(content_type, message))
+        next_offset = end
+    complete = next_offset == page.end
+    return Bootstrap(
+        record.snapshot,
+        next_offset,
+        up_to_date=complete and page.up_to_date,
+        closed=complete and page.closed,
+        parts=tuple(parts),
+    )
+
+
+def messages(reading: Reading) -> Iterator[tuple[int, bytes]]:
+    """The messages of a page, each with the offset of its end; JSON as it was sent."""
+    page, is_json = reading.page, reading.record.content_type.is_json
+    for batch in page.batches:
+        position, data = batch.start, batch.data or b""
+        for length in batch.lengths:
+            begin, position = position, position + length
+            if begin >= page.start:
+                stored = data[begin - batch.start : position - batch.start]
+                yield position, stored[:-1] if is_json else stored
