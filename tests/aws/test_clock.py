@@ -34,7 +34,7 @@ class World:
 def test_a_slow_reply_is_not_taken_for_a_wrong_clock(there: float, back: float) -> None:
     world = World(0.0)
     world.ask(there, back)
-    assert not world.clock.is_off
+    assert not world.clock.ahead_seconds
     assert world.clock.now_ms() == round(world.storage * 1000)
 
 
@@ -45,13 +45,13 @@ def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_again_once_it
     world = World(ahead)
     for headers in ({}, {"date": "soon"}):  # Without a date, a reply says nothing.
         world.ask(0.01, 0.01, headers)
-        assert not world.clock.is_off
+        assert not world.clock.ahead_seconds
     world.ask(0.01, 0.01)
-    assert world.clock.is_off
+    assert world.clock.ahead_seconds
     assert abs(world.clock.now_ms() / 1000 - world.storage) < 1.1
     world.ahead = 0.0
     world.ask(0.01, 0.01)
-    assert not world.clock.is_off
+    assert not world.clock.ahead_seconds
 
 
 def test_a_date_is_looked_at_every_few_seconds() -> None:

@@ -31,14 +31,14 @@ def _elapsed() -> float:
 
 class StorageClock:
     """The clock of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at
-    least; negative where it is behind."""
+    least; negative where it is behind, and 0 where that is tolerated."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
         self._monotonic = monotonic
-        self._next_look = self._apart = 0.0
+        self._next_look = self._apart = self._ahead = 0.0
         self.ahead_seconds = 0.0
 
     def sent(self) -> float | None:
@@ -55,25 +55,19 @@ class StorageClock:
         now, up = self._clock(), self._monotonic()
         self._next_look, self._apart = up + LOOK_SECONDS, now - up
         least, most = sent - (date + 1), now - date
-        before, self.ahead_seconds = self.ahead_seconds, min(max(self.ahead_seconds, least), most)
-        if self.is_off:
+        before, self._ahead = self._ahead, min(max(self._ahead, least), most)
+        self.ahead_seconds = self._ahead if abs(self._ahead) >= TOLERATED_SECONDS else 0.0
+        if self.ahead_seconds:
             PROCESS.add(CLOCK_OFF)
-            if abs(before - self.ahead_seconds) > TOLERATED_SECONDS:
-                ahead = (
-                    f"{abs(self.ahead_seconds):.0f} s {'ahead of' if self.ahead_seconds > 0 else 'behind'}"
-                )
+            if abs(before - self._ahead) > TOLERATED_SECONDS:
+                ahead = f"{abs(self._ahead):.0f} s {'ahead of' if self._ahead > 0 else 'behind'}"
                 _log.warning(
                     "This machine's clock is %s storage's, by which it goes now; set it right", ahead
                 )
 
-    @property
-    def is_off(self) -> bool:
-        return abs(self.ahead_seconds) >= TOLERATED_SECONDS
-
     def now_ms(self) -> int:
         """Milliseconds since 1970, by storage's clock where this machine's own is off."""
-        ahead = self.ahead_seconds if self.is_off else 0.0
-        return round((self._clock() - ahead) * 1000)
+        return round((self._clock() - self.ahead_seconds) * 1000)
 
 
 class JumpWatch:

@@ -144,7 +144,7 @@ def decide(
     is pushed out in between. They may say more than an old head does; a batch of such a plan is refused.
     Raises what storage raises.
     """
-    if not head.tail.overflowed:
+    if not head.tail.overflowed:  # It names all producers, as most tails do.
         return plan_appends(head.tail, appends, known)
     table, incarnation = stores.table, head.record.incarnation
     unknown = sorted(unknown_producers(head.tail, appends) - known.keys())
