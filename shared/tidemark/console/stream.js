@@ -48,6 +48,64 @@ function Row({ messages, times, number, columns }) {
     ${columns.length ? html`<${Cells} messages=${messages} number=${number} columns=${columns} />` : html`<span class="preview">${messages.text(number, PREVIEW_BYTES)}</span>`}`
 }
 
+// A stream that cannot be shown.
+function Unavailable({ place, error }) {
+  const lacks = missing(["read"], place.bucket, place.streamId)
+  const others = `#/streams?${new URLSearchParams({ bucket: place.bucket, prefix: place.streamId })}`
+  return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>
+    <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.${error.status === 404 && html` <a href=${others}>Look for others, or create it</a>`}</p></main>`
+}
+
+function Views({ kind, view, onShow }) {
+  const views = VIEWS[kind]
+  if (!views) return null
+  const shown = view ?? views[0][0]
+  const button = ([name, title]) => html`<button key=${name} aria-pressed=${name === shown ? "true" : "false"} onClick=${() => onShow(name)}>${title}</button>`
+  return html`<span class="views" role="group" aria-label="View">${views.map(button)}</span>`
+}
+
+function Count({ kind, filter, count, first, end, state }) {
+  const noun = { json: "message", text: "line", binary: "row" }[kind] ?? "message"
+  return html`<p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, noun)} shown${state.name === "live" && !end ? "; new ones appear here" : ""}${first > 0 ? `; the oldest ${number(first)} were dropped: start earlier to see them` : ""}</p>`
+}
+
+// Keys may come faster than the page is drawn, so each step goes on from what the one before has selected.
+function useKeys({ first, count, select, togglePause, goToEnd }) {
+  useLayoutEffect(() => {
+    function onKey({ detail: key }) {
+      const step = { j: 1, k: -1 }[key]
+      const last = first + count - 1
+      if (step && count) select((old) => (old === null ? (step > 0 ? first : last) : Math.max(first, Math.min(last, old + step))))
+      if (key === "p") togglePause()
+      if (key === "g") goToEnd()
+    }
+    addEventListener("console-key", onKey)
+    return () => removeEventListener("console-key", onKey)
+  })
+}
+
+// Calls `onStart` with the offset that the address names, or else with that of the last messages once the server tells it.
+// Where the server is away it is asked again: a stream may be long, and its beginning is not asked for.
+function useFirstStart(path, onStart) {
+  useEffect(() => {
+    const { query } = parseAddress(location.hash)
+    const at = query.get("at")
+    let timer = null
+    let isGone = false
+    const find = () =>
+      resolveStart(path, "last", query.get("last") ?? DEFAULT_LAST).then(
+        (found) => isGone || onStart(found, false),
+        (refused) => isGone || (isFinal(refused) ? onStart(renderOffset(0), false) : (timer = setTimeout(find, STATS_EVERY_MS))),
+      )
+    onStart(at, Boolean(at))
+    if (!at) find()
+    return () => {
+      isGone = true
+      clearTimeout(timer)
+    }
+  }, [path, token.value])
+}
+
 export function StreamPage({ path }) {
   const place = placeOf(path)
   const [{ found, error }, reload] = useLoaded((signal) => getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, signal), path, { everyMs: STATS_EVERY_MS, keepsFound: true })
@@ -68,27 +126,12 @@ export function StreamPage({ path }) {
   // Chosen anew while there are few, and then only now and then.
   const columns = useMemo(() => (kind === "json" && view !== "raw" ? columnsOf(messages) : []), [messages, view, Math.floor(Math.log2((messages?.end ?? 0) + 1))])
 
-  useEffect(() => {
-    const { query } = parseAddress(location.hash)
-    const at = query.get("at")
-    let timer = null
-    let isGone = false
-    // Where the server is away the end is looked for again: a stream may be long, and its beginning is not asked for.
-    const findStart = () =>
-      resolveStart(path, "last", query.get("last") ?? DEFAULT_LAST).then(
-        (found) => isGone || setStart(found),
-        (refused) => isGone || (isFinal(refused) ? setStart(renderOffset(0)) : (timer = setTimeout(findStart, STATS_EVERY_MS))),
-      )
-    setStart(at)
-    // An address that names a message shows it, and not the end.
-    setSelected(at ? 0 : null)
-    setFollow(!at)
-    if (!at) findStart()
-    return () => {
-      isGone = true
-      clearTimeout(timer)
-    }
-  }, [path, token.value])
+  // An address that names a message shows it, and not the end.
+  useFirstStart(path, (offset, isNamed) => {
+    setStart(offset)
+    setSelected(isNamed ? 0 : null)
+    setFollow(!isNamed)
+  })
 
   useEffect(() => {
     // What lay there was folded into a snapshot: the reader goes on behind it.
@@ -150,24 +193,9 @@ export function StreamPage({ path }) {
     if (message) replaceQuery({ at: renderOffset(message.offset) })
   }, [message?.offset])
 
-  useLayoutEffect(() => {
-    function onKey({ detail: key }) {
-      const step = { j: 1, k: -1 }[key]
-      const last = listFirst + count - 1
-      // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
-      if (step && count) select((old) => (old === null ? (step > 0 ? listFirst : last) : Math.max(listFirst, Math.min(last, old + step))))
-      if (key === "p") togglePause()
-      if (key === "g") goToEnd()
-    }
-    addEventListener("console-key", onKey)
-    return () => removeEventListener("console-key", onKey)
-  })
+  useKeys({ first: listFirst, count, select, togglePause, goToEnd })
 
-  if (error && !stats) {
-    const lacks = missing(["read"], place.bucket, place.streamId)
-    return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>
-      <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.${error.status === 404 && html` <a href=${`#/streams?${new URLSearchParams({ bucket: place.bucket, prefix: place.streamId })}`}>Look for others, or create it</a>`}</p></main>`
-  }
+  if (error && !stats) return html`<${Unavailable} place=${place} error=${error} />`
   const looksLike = kind === "binary" && first === 0 && messages.at(0)?.offset === 0 ? guess(messages.at(0).bytes).name : ""
   return html`<main id="main" tabindex="-1" class="stream">
     <div class="page-head">
@@ -181,7 +209,7 @@ export function StreamPage({ path }) {
     <div class="toolbar">
       <${Start} path=${path} onStart=${startAt} />
       <input id="search" class="filter" type="search" aria-label="Filter" placeholder="Filter" value=${filter} onInput=${(event) => showOnly(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
-      ${VIEWS[kind] && html`<span class="views" role="group" aria-label="View">${VIEWS[kind].map(([name, title], index) => html`<button key=${name} aria-pressed=${(view ?? VIEWS[kind][0][0]) === name ? "true" : "false"} onClick=${() => show(name)}>${title}</button>`)}</span>`}
+      <${Views} kind=${kind} view=${view} onShow=${show} />
       <button onClick=${togglePause} aria-pressed=${paused === null ? "false" : "true"}>${paused === null ? "Pause" : `Go on (${number(fresh)} new)`}</button>
       <button onClick=${goToEnd}>To the end</button>
     </div>
@@ -203,7 +231,7 @@ export function StreamPage({ path }) {
           /></div>`}
       ${message && html`<${Detail} key=${message.number} path=${path} message=${message} kind=${kind} />`}
     </div>
-    <p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, { json: "message", text: "line", binary: "row" }[kind] ?? "message")} shown${state.name === "live" && !end ? "; new ones appear here" : ""}${first > 0 ? `; the oldest ${number(first)} were dropped: start earlier to see them` : ""}</p>
+    <${Count} kind=${kind} filter=${filter} count=${count} first=${first} end=${end} state=${state} />
     ${action && stats && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}
   </main>`
 }
