@@ -160,7 +160,7 @@ def test_known_batches_cost_no_query() -> None:
     logs = Logs({"source": [Piece(0, 2), Piece(2, 4)], "own": [Piece(3, 5)]}, page_items=10)
     spans = [Span("source", "s", 0, 3), Span("own", "o", 3, None)]
     known = {"s": [Piece(0, 2), Piece(2, 4)], "o": []}
-    walk = ChainWalk(logs.query, iter, spans, 0, known=lambda span, _begin: known[span.incarnation])
+    walk = ChainWalk(logs.query, iter, spans, 0, known=lambda log, _begin: known[log])
     assert list(walk) == [Piece(0, 2), Piece(2, 4), Piece(3, 5)]
     assert logs.queries == ["own"]
 

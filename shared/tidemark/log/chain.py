@@ -71,10 +71,6 @@ Query = Callable[..., tuple[Sequence[Any], bool]]
 """`Table.query`: some of a partition's items between two sort keys, and whether there are more."""
 
 
-def _none_known(_span: Span, _begin: int) -> Sequence[Any]:
-    return ()
-
-
 def _ignore_gap(_begin: int, _end: int) -> None:
     pass
 
@@ -87,7 +83,7 @@ class ChainWalk(Generic[LinkT]):
     A query is made only when the batches found so far are used up, and a batch is decoded only
     when it is its turn: a reader that has enough stops, and pays for no more.
 
-    `known(span, begin)` are batches that need no query. `until` bounds the walk: batches that
+    `known(incarnation, begin)` are batches of a log that need no query. `until` bounds the walk: batches that
     begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
     and `at_tail` says that it is not at the tail. `on_gap` gets the bounds of what is missing.
     The last span is packed up to `packed`, as far as is known: there the walk looks for a pack first.
@@ -101,7 +97,7 @@ class ChainWalk(Generic[LinkT]):
         start: int,
         *,
         until: int | None = None,
-        known: Callable[[Span, int], Sequence[LinkT]] = _none_known,
+        known: Callable[[str, int], Sequence[LinkT]] | None = None,
         looks_back: bool = True,
         max_queries: int | None = None,
         on_gap: Callable[[int, int], None] = _ignore_gap,
@@ -144,7 +140,8 @@ class ChainWalk(Generic[LinkT]):
             stop = min((end for end in (span.end, self._until) if end is not None), default=None)
             # A batch may reach beyond the end of its span.
             self._reached = min(self._reached, begin)
-            page: Iterable[LinkT] = self._known(span, begin)
+            known = self._known(span.incarnation, begin) if self._known else ()
+            page: Iterable[LinkT] = (link for link in known if stop is None or link.start < stop)
             self._last, self._has_more = None, True
             for queries in count():
                 yield from self._in_order(page)

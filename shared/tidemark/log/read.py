@@ -267,22 +267,12 @@ def _walk(
     looks_back: bool,
 ) -> ChainWalk[Entry]:
     """The entries from `start` on; those in `recent` cost no query."""
-
-    def known(span: Span, begin: int) -> Sequence[Batch | Pack]:
-        """The cached batches of the span; the cache may hold the log beyond the span's end."""
-        if recent is None:
-            return []
-        chain = recent.chain_with_pack(span.incarnation, begin, start + limit_bytes - begin)
-        return [entry for entry in chain if span.end is None or entry.start < span.end]
-
-    spans = [span for span in spans_of(record) if span.end is None or span.end > start]
-    decode = partial(map, decode_entry)
     return ChainWalk(
         query,
-        decode,
-        spans,
+        partial(map, decode_entry),
+        [span for span in spans_of(record) if span.end is None or span.end > start],
         start,
-        known=known,
+        known=partial(recent.chain_with_pack, last=start + limit_bytes) if recent else None,
         looks_back=looks_back,
         max_queries=PAGE_QUERIES,
         packed=record.packed,

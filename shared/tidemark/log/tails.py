@@ -190,19 +190,19 @@ class RecentBatches:
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
         """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []
-        for entry in self.chain_with_pack(incarnation, start, limit_bytes):
+        for entry in self.chain_with_pack(incarnation, start, start + limit_bytes):
             if not isinstance(entry, Batch):
                 break
             chain.append(entry)
         return chain
 
-    def chain_with_pack(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch | Pack]:
-        """The same, with the pack that was read last, whose bytes are not there; not for long, because a
-        larger pack may take its place, and then its object is removed."""
+    def chain_with_pack(self, incarnation: str, start: int, last: int) -> list[Batch | Pack]:
+        """Those that begin at `last` or before it, with the pack that was read last, without its bytes; not for
+        long, because a larger pack may take its place, and then its object is removed."""
         chain: list[Batch | Pack] = []
         position = start
         with self._lock:
-            while position - start <= limit_bytes:
+            while position <= last:
                 place = incarnation, position
                 entry: Batch | Pack | None = self._batches.get(place)
                 if entry is not None:
