@@ -197,7 +197,7 @@ class RecentBatches:
         return chain
 
     def chain_with_pack(self, incarnation: str, start: int, last: int) -> list[Batch | Pack]:
-        """Those that begin at `last` or before it, with the pack that was read last, without its bytes; not for
+        """Those that begin by `last`, with the pack that was read last, whose bytes are not there; not for
         long, because a larger pack may take its place, and then its object is removed."""
         chain: list[Batch | Pack] = []
         position = start
