@@ -28,9 +28,9 @@ from tidemark.spark.job import (
 )
 from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.readers import connect
+from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import StagedBatches
 from tidemark.spark.writer.publish import connect_publisher
-from tidemark.spark.writer.staging import connect_staging
 
 NAME = "replay"
 

@@ -29,9 +29,9 @@ from tidemark.spark.folds import SnapshotPlan, Snapshotter
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import connect
+from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import Manifest
 from tidemark.spark.writer.publish import Publication, publish
-from tidemark.spark.writer.staging import connect_staging
 from tidemark.spark.writer.writers import plan_write
 
 ROOT = Path(__file__).parents[2]

@@ -49,6 +49,7 @@ BATCH = [
     (TABLE | {"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a": 1}'}, "give one of endingOffsetsBy"),
     (TABLE | {"startingOffsetsByTimestamp": "1"}, "must be a JSON object of stream to time"),
     (TABLE | {"startingOffsetsByTimestamp": '{"a": "soon"}'}, "must be milliseconds since 1970"),
+    (TABLE | {"offsetsDir": "/offsets"}, "offsetsDir is for a streaming query"),
     (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
     (TABLE | {"maxBytesPerTrigger": "10"}, "maxBytesPerTrigger is for a streaming query"),
     (TABLE | {"kafka.bootstrap.servers": "h:9092"}, "unknown option kafka.bootstrap.servers (url is the"),
@@ -83,6 +84,7 @@ STREAMING = [
     (TABLE | {"maxBytesPerTrigger": "many"}, "maxBytesPerTrigger: must be a whole number"),
     (TABLE | {"maxMessagesPerTrigger": "0"}, "must be a whole number of messages above 0"),
     (TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"}, "must be a duration such as 30s or 15m"),
+    (TABLE | {"offsetsDir": "offsets"}, "offsetsDir: must be an absolute path or s3://bucket/prefix"),
     (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
     (TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"}, "have at least 9 bytes and at most 8"),
 ]

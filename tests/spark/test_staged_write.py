@@ -24,15 +24,15 @@ from tests.support import JSON, Faults, World
 from tidemark.aws import dynamodb as thin
 from tidemark.service.append import append
 from tidemark.service.load import load_head
+from tidemark.spark import staging as files
 from tidemark.spark import storage
 from tidemark.spark.options import InvalidOptions
+from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
 from tidemark.spark.storage import s3_client
 from tidemark.spark.writer import chunks, manifest
-from tidemark.spark.writer import staging as files
 from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
 from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
-from tidemark.spark.writer.staging import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, plan_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])

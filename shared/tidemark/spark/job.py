@@ -21,8 +21,8 @@ from tidemark.spark.options import CONNECTION_OPTIONS
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
+from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import Manifest, StagedBatches
-from tidemark.spark.writer.staging import connect_staging
 
 #: On a terminal, where Spark draws its progress.
 _CLEAR_LINE: Final = "\r\x1b[K"

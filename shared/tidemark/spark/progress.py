@@ -26,19 +26,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tidemark.spark.bases import BESIDE, Offset, whole_offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers.port import DataLoss, Head, Position, is_past
 
 Positions = Mapping[str, Position]
 
-Offset = dict[str, Any]
-"""The offset that Spark stores for each batch: `{stream: [offset, incarnation, content type, ended since,
-closed]}`, and under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A
-version that does not know of the second stops with an error, because it would read again what was
-forgotten."""
-
-_FORGOTTEN: Final = ""
 #: How long after its date a stream's creation may be seen for the first time.
 SETTLED_SECONDS: Final = 300
 
@@ -77,12 +71,14 @@ class Look:
 
 def encode_offset(progress: Progress) -> Offset:
     named = {name: position.encode() for name, position in sorted(progress.positions.items())}
-    return ({_FORGOTTEN: dict(progress.forgotten)} if progress.forgotten else {}) | named
+    return ({BESIDE: dict(progress.forgotten)} if progress.forgotten else {}) | named
 
 
 def decode_offset(offset: Mapping[str, Any]) -> Progress:
-    named = {name: Position.decode(value) for name, value in offset.items() if name != _FORGOTTEN}
-    return Progress(named, offset.get(_FORGOTTEN, {}))
+    """Raises MissingBase."""
+    whole = whole_offset(offset)
+    named = {name: Position.decode(value) for name, value in whole.items() if name != BESIDE}
+    return Progress(named, whole.get(BESIDE, {}))
 
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
+from tidemark.spark.bases import Bases, Offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
-from tidemark.spark.progress import Look, Positions, Progress
+from tidemark.spark.progress import Look, Positions, Progress, decode_offset, encode_offset, everything_until
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,
@@ -230,10 +231,15 @@ class Driver:
 
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
+        self._bases = Bases(options.offsets_dir)
         self._clock = clock
         self._looked = float("-inf")
         self._let_go = float("-inf")
         self._last_look = Look({}, 0)
+        #: The offset that Spark has told last, and what it says.
+        self._told: tuple[Offset, Progress] = {}, Progress({})
+        #: Where no stream had news, and at which look.
+        self._quiet: tuple[Progress, Look] | None = None
         self._connected: Reader | None = None
 
     @property
@@ -246,6 +252,28 @@ class Driver:
         heads = self.look(fresh=True).heads
         require_all(self.options, self.reader, heads)
         return Progress(positions_of("starting", self.options, self.reader, heads))
+
+    def encode(self, progress: Progress, *, kept: bool = True) -> Offset:
+        """`kept`: whether Spark keeps the offset, or only shows it."""
+        whole = encode_offset(progress)
+        return self._bases.shorten(whole) if kept else self._bases.difference(whole)
+
+    def decode(self, offset: Offset) -> Progress:
+        """An offset that Spark has. The next one goes on from there. An idle query tells the same one every
+        10 ms, and gets the same object."""
+        self._bases.see(offset)
+        if self._told[0] != offset:
+            self._told = offset, decode_offset(offset)
+        return self._told[1]
+
+    def everything_from(self, start: Progress, look: Look) -> Progress:
+        """As `everything_until`."""
+        if self._quiet is not None and self._quiet[0] is start and self._quiet[1] is look:
+            return start
+        end = everything_until(self.options, start, look)
+        if end is start:
+            self._quiet = start, look
+        return end
 
     def look(self, *, fresh: bool = False) -> Look:
         if fresh or self._clock() - self._looked >= LOOK_SECONDS:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from tidemark.spark.bases import Offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.progress import Offset, Progress, decode_offset, encode_offset, everything_until
 from tidemark.spark.queries import Driver, pack, plan_partitions, within_limit
 from tidemark.spark.queries.batch import PackedPartition, PartitionReader
 
@@ -32,10 +32,10 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
         return self._driver
 
     def initialOffset(self) -> Offset:
-        return encode_offset(self.driver.initial())
+        return self.driver.encode(self.driver.initial())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        starts, ends = decode_offset(start).positions, decode_offset(end).positions
+        starts, ends = self.driver.decode(start).positions, self.driver.decode(end).positions
         planned = plan_partitions(self._options, self.driver.reader, starts, ends)
         return [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
 
@@ -44,7 +44,7 @@ class StreamReader(StreamReaderBase):
     """Spark does not say here where the batch begins. It does say, before it asks for the first
     batch after a restart, where the last one ended, by planning an empty one."""
 
-    _position: Progress | None = None
+    _last: Offset | None = None
 
     def __init__(self, options: ReadOptions) -> None:
         limits = {
@@ -63,17 +63,17 @@ class StreamReader(StreamReaderBase):
         super().__init__(options)
 
     def initialOffset(self) -> Offset:
-        self._position = self.driver.initial()
-        return encode_offset(self._position)
+        self._last = super().initialOffset()
+        return self._last
 
     def latestOffset(self) -> Offset:
-        if self._position is None:
-            self._position = self.driver.initial()
-        ends = everything_until(self._options, self._position, self.driver.look())
-        if self.driver.waits(self._position.positions, ends.positions):
-            return encode_offset(self._position)
-        return encode_offset(within_limit(self._options, self.driver.reader, self._position, ends))
+        last = self.initialOffset() if self._last is None else self._last
+        begin = self.driver.decode(last)
+        ends = self.driver.everything_from(begin, self.driver.look())
+        if ends is begin or self.driver.waits(begin.positions, ends.positions):
+            return last
+        return self.driver.encode(within_limit(self._options, self.driver.reader, begin, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        self._position = decode_offset(end)
+        self._last = end
         return super().partitions(start, end)

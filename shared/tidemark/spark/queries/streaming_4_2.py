@@ -12,14 +12,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemark.spark.progress import (
-    Look,
-    Offset,
-    decode_offset,
-    encode_offset,
-    everything_until,
-    not_before,
-)
+from tidemark.spark.bases import Offset
+from tidemark.spark.progress import Look, not_before
 from tidemark.spark.queries import within_limit
 from tidemark.spark.queries.streaming import StreamReaderBase
 
@@ -44,17 +38,17 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         self._target = self.driver.look(fresh=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        begin = decode_offset(start)
+        begin = self.driver.decode(start)
         look = self.driver.look() if self._target is None else not_before(begin, self._target)
-        ends = everything_until(self._options, begin, look)
-        self._latest = start if ends is begin else encode_offset(ends)
+        ends = self.driver.everything_from(begin, look)
+        self._latest = start if ends is begin else self.driver.encode(ends, kept=False)
         # A query that ends by itself takes what is there.
         waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
         if ends is begin or waits:
             return start
         if not isinstance(limit, ReadAllAvailable):
-            return encode_offset(within_limit(self._options, self.driver.reader, begin, ends))
-        return self._latest
+            ends = within_limit(self._options, self.driver.reader, begin, ends)
+        return self.driver.encode(ends)
 
     def reportLatestOffset(self) -> Offset | None:
         """For Spark's progress, from which `metrics.py` computes how far the query is behind."""

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import MAX_DEPTH, check_value
 from tidemark.protocol.messages import MAX_MESSAGES
+from tidemark.spark.staging import encode_body
 from tidemark.spark.writer.manifest import AppendRun
-from tidemark.spark.writer.staging import encode_body
 
 #: The most bytes of one append, including the brackets of a JSON array.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024

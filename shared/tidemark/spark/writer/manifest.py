@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from tidemark.spark.options.write import STAGED
-from tidemark.spark.writer.staging import Staging
+from tidemark.spark.staging import Staging
 
 #: The number of manifests kept: older batches are fenced by their epoch anyway.
 KEPT: Final = 100

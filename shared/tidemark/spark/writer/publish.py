@@ -30,9 +30,9 @@ from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
 from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault, retry
 from tidemark.spark.options import ConnectionOptions, Transport
+from tidemark.spark.staging import Staging, decode_bodies
 from tidemark.spark.storage import LogWriter
 from tidemark.spark.writer.manifest import AppendRun
-from tidemark.spark.writer.staging import Staging, decode_bodies
 
 _STREAMS_AT_ONCE: Final = 8
 #: The concurrent POSTs to one stream, each on a connection of its own.

@@ -26,6 +26,7 @@ from tidemark.protocol.messages import ContentType
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.write import STAGED, WriteOptions, parse_write_options
+from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.publish import (
@@ -36,7 +37,6 @@ from tidemark.spark.writer.publish import (
     find_use,
     publish,
 )
-from tidemark.spark.writer.staging import connect_staging
 
 #: Rows that Spark hands over one by one are gathered into groups of this size.
 _ROWS_AT_ONCE: Final = 5_000

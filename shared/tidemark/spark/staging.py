@@ -80,9 +80,13 @@ class Staging(Protocol):
 
 
 def connect_staging(options: WriteOptions) -> Staging:
-    place = urlsplit(options.staging_dir)
+    return open_staging(options.staging_dir, options.connection.s3_endpoint, options.connection.region)
+
+
+def open_staging(directory: str, s3_endpoint: str | None, region: str | None) -> Staging:
+    place = urlsplit(directory)
     if place.scheme in ("s3", "s3a"):
-        client = s3_client(options.connection.s3_endpoint, options.connection.region)
+        client = s3_client(s3_endpoint, region)
         return BucketStaging(client, place.netloc, place.path.strip("/"))
     return DirectoryStaging(Path(place.path))
 
