@@ -61,9 +61,8 @@ FILE_BYTES = 256 * 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024 * 1024
 #: Options of the data source that the job sets itself.
 OWN_OPTIONS = {
-    "columns": "an archive has all of them",
+    "columns": "an archive has its own",
     "maxbytespertrigger": "--batch-bytes says how large a batch is",
-    "maxoffsetspertrigger": "--batch-bytes says how large a batch is",
     "maxmessagespertrigger": "--batch-bytes says how large a batch is",
 }
 #: The columns that tell what is missing.

@@ -180,7 +180,7 @@ OUT, TABLE = ["--out", "x", "--checkpoint", "y"], ["--iceberg", "a.b", "--checkp
     ("arguments", "what"),
     [
         (["--out", "x", "--checkpoint", "x/"], "must be two directories"),
-        ([*OUT, "--option", "columns=value"], "an archive has all of them"),
+        ([*OUT, "--option", "columns=value"], "an archive has its own"),
         ([*OUT, "--option", "maxbytespertrigger=5"], "--batch-bytes says"),
         (TABLE, "the catalog default cannot be used (URI missing"),
         (
