@@ -158,22 +158,25 @@ class SubscribedStreams:
         return dict(self._given)
 
 
-def take_what_came(
-    spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
-) -> None:
-    """Archive what is there now, and add to `found` what that was."""
-    heads = streams.heads()
-    options = streams.source_options(heads, job)
+def open_source(spark: Any, given: argparse.Namespace, options: dict[str, str]) -> Any:
+    """With a column `timestamp`, which is null where nobody tells the time."""
     options |= {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     if given.iceberg:
         # The table has no producers, and each column costs, whatever is in it.
         names = (name for name in columns_of(options) if not name.startswith("producer_"))
         options["columns"] = ",".join(names)
     source = spark.readStream.format("tidemark").options(**options).load()
-    if "timestamp" not in source.columns:
-        from pyspark.sql import functions
+    if "timestamp" in source.columns:
+        return source
+    return source.selectExpr("*", "CAST(NULL AS TIMESTAMP) AS timestamp")
 
-        source = source.withColumn("timestamp", functions.lit(None).cast("timestamp"))
+
+def take_what_came(
+    spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
+) -> None:
+    """Archive what is there now, and add to `found` what that was."""
+    heads = streams.heads()
+    source = open_source(spark, given, streams.source_options(heads, job))
     before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
