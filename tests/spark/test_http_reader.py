@@ -27,6 +27,7 @@ from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
 from tidemark.spark.queries import Driver, load_heads, plan_partitions
 from tidemark.spark.readers import connect, http_page
+from tidemark.spark.readers.columns import json_arrays
 from tidemark.spark.readers.http_page import (
     HttpPage,
     NotAnArray,
@@ -346,6 +347,7 @@ ARRAYS = [
     b'[ {"a":"},{"} , "x,y",\n[1,[2,3]] ,null]',
     b'["\\"},{", {"k":"\\\\"}]',
     b"[" + b",".join([b'{"n":[[1,2],[3,{"d":",,,"}]]}'] * 50) + b"]",
+    rb'["\ud83d",{"t":"\uDE00,"}, [1]]',
 ]
 
 
@@ -361,6 +363,14 @@ def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
             assert found == split_array(array), (piece, size)
 
 
+def test_members_of_a_message_with_half_of_an_emoji_are_read() -> None:
+    """JavaScript writes such a text as an escape, the server takes it, and msgspec refuses it."""
+    values = [rb'{"key":"a\ud83d"}', rb'{"text":"\ud83d","key":"k","headers":{"h":"\ud83d"}}', rb'["\ud83d"]']
+    found = json_arrays(("key", "headers"), values)
+    assert found["key"].to_pylist() == ["a\ufffd", "k", None]
+    assert found["headers"].to_pylist() == [None, r'{"h":"\ud83d"}', None]
+
+
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize(
     ("length", "size", "sizes"), [(0, 4, []), (1, 4, [1]), (4, 4, [4]), (10, 4, [4, 4, 2]), (9, 100, [9])]
@@ -374,7 +384,8 @@ def test_a_page_comes_in_chunks_of_a_size(length: int, size: int, sizes: list[in
 
 
 @pytest.mark.parametrize(
-    "elements", [[], [b"1"], [b"1", b'"a,b"', b"[2,3]", b"{}", b'""'], [b"12", b"345"] * 9]
+    "elements",
+    [[], [b"1"], [b"1", b'"a,b"', b"[2,3]", b"{}", b'""'], [b"12", b"345"] * 9, [rb'"\ud83d"', b"2"]],
 )
 def test_a_column_of_elements_has_the_same_as_a_list(elements: list[bytes]) -> None:
     """Also with blanks in one place alone, so that one element is moved against the others."""
@@ -386,7 +397,7 @@ def test_a_column_of_elements_has_the_same_as_a_list(elements: list[bytes]) -> N
         assert column.to_pylist() == elements == split_array(body)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]'])
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]', rb'["\ud83d"'])
 def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
     for split in (split_array, split_column):
         with pytest.raises(NotAnArray):

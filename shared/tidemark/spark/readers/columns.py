@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -106,14 +107,31 @@ def _decode(value: bytes) -> _Change:
         change: _Change = _decoder.decode(value)
     except msgspec.ValidationError:
         return _Change()  # JSON, and no object.
+    except msgspec.DecodeError:
+        # msgspec refuses a lone surrogate escape, which JavaScript writes for a text cut inside an emoji.
+        found = json.loads(value)
+        members = found.items() if isinstance(found, dict) else ()
+        return _Change(**{name: _raw(member) for name, member in members if name in JSON_COLUMNS})
     return change
+
+
+def _raw(member: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(member, separators=(",", ":")).encode())
 
 
 def _text(member: msgspec.Raw) -> str | None:
     """A text as it is, anything else as it was written; None if there is none."""
     raw = bytes(member)
-    text: str = msgspec.json.decode(raw) if raw.startswith(b'"') else raw.decode()
-    return None if raw == b"null" else text
+    if raw == b"null":
+        return None
+    if not raw.startswith(b'"'):
+        return raw.decode()
+    try:
+        text: str = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        # Arrow's text is UTF-8, which has no lone surrogate.
+        text = json.loads(raw).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 _PRODUCER_COLUMNS: Final = frozenset({"producer_id", "producer_epoch", "producer_seq"})

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import urllib3
 
+from tidemark.protocol import json_text
+from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
@@ -31,11 +33,17 @@ class NotAnArray(ValueError):
     """The body is not the JSON array that a read of a JSON stream answers with."""
 
 
-def _elements(body: bytes) -> list[msgspec.Raw]:
+def _elements(body: bytes) -> Sequence[bytes | msgspec.Raw]:
     try:
         elements: list[msgspec.Raw] = _decoder.decode(body)
     except msgspec.MsgspecError as fault:
-        raise NotAnArray(str(fault)) from None
+        if b"\\ud" not in body.lower():
+            raise NotAnArray(str(fault)) from None
+        # A lone surrogate escape is JSON that msgspec refuses (`protocol/json_text.py`).
+        try:
+            return json_text.split_array(body)
+        except Malformed as malformed:
+            raise NotAnArray(malformed.message) from None
     return elements
 
 
