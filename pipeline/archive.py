@@ -163,8 +163,8 @@ def open_source(spark: Any, given: argparse.Namespace, options: dict[str, str]) 
     options |= {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     if given.iceberg:
         # The table has no producers, and each column costs, whatever is in it.
-        names = (name for name in columns_of(options) if not name.startswith("producer_"))
-        options["columns"] = ",".join(names)
+        names = [name for name in columns_of(options) if not name.startswith("producer_")]
+        options["columns"] = ",".join([*names, "key"])
     source = spark.readStream.format("tidemark").options(**options).load()
     if "timestamp" in source.columns:
         return source

@@ -46,8 +46,7 @@ EXPRESSIONS: Final = {
     "content_type": "content_type",
     "value": "value",
     "bytes": "CAST(length(value) AS BIGINT)",
-    "key": "CASE WHEN content_type LIKE 'application/json%' "
-    "THEN get_json_object(CAST(value AS STRING), '$.key') END",
+    "key": "key",
 }
 _TYPES: Final[Mapping[str, Any]] = {
     "position": IntegerType(),
