@@ -21,7 +21,7 @@ from tidemark.spark.failures import Exit
 from tidemark.spark.progress import taken_progress
 
 
-def test_what_was_archived_is_compacted_and_replayed_byte_for_byte(
+def test_what_was_archived_is_replayed_byte_for_byte(
     jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
 ) -> None:
     """Incremental; JSON as it was written, and large bodies. A killed run left a file in the archive."""
