@@ -42,11 +42,3 @@ def test_what_the_front_page_prints_runs_on_this_server(console: Console) -> Non
     commands = shown.replace("curl ", "curl --fail-with-body --max-time 5 ").replace("&live=sse", "")
     ran = subprocess.run(["sh", "-ec", commands], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.endswith("hello ")
-
-
-def test_the_front_page_fits_a_phone(console: Console) -> None:
-    page = console.page
-    page.set_viewport_size({"width": 360, "height": 740})
-    page.goto(console.server.base_url + "/")
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360

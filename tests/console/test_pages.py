@@ -14,32 +14,25 @@ from playwright.sync_api import Route, expect
 from tests.console.conftest import Console, append, make_stream, send
 
 
-def test_the_overview_shows_health_and_the_streams_written_last(console: Console) -> None:
-    path = make_stream(console.server, [{"n": 1}], name=f"!recent-{uuid.uuid4().hex[:6]}")
-    page = console.page
-    page.goto(console.server.base_url + "/")
-    page.get_by_role("link", name="Console").click()
-    expect(page).to_have_title("Overview – Tidemark")
-    expect(page.locator("#health")).to_contain_text("healthy")
-    expect(page.get_by_role("link", name=path.removeprefix("/v1/stream/"))).to_be_visible()
-    numbers = page.get_by_role("region", name="Requests a second")
-    expect(numbers.or_(page.get_by_text("a deployment keeps them in CloudWatch"))).to_be_visible()
-    console.check_accessible()
-
-
 def test_the_overview_shows_what_the_server_did_before_the_page_was_opened(console: Console) -> None:
-    """Its busiest streams, those that fail, and its last hour. Each environment of a deployment knows its own
-    requests alone, and the page says so."""
-    path = make_stream(console.server, [{"n": 1}])
+    """Health, the last hour, the streams that are busiest, failing, or written last. A deployment does not know
+    what its environments did, and the page says so."""
+    path = make_stream(console.server, [{"n": 1}], name=f"!recent-{uuid.uuid4().hex[:6]}")
     name = path.removeprefix("/v1/stream/")
     for _ in range(100):
         append(console.server, path, {"n": 2})
     with pytest.raises(urllib.error.HTTPError, match="409"):
         send(console.server, "POST", path, b"text", Content_Type="text/plain")
-    page = console.open()
+    page = console.page
+    page.goto(console.server.base_url + "/")
+    page.get_by_role("link", name="Console").click()
+    expect(page).to_have_title("Overview – Tidemark")
+    expect(page.locator("#health")).to_contain_text("healthy")
+    expect(page.locator(".panel", has_text="Written last").get_by_role("link", name=name)).to_be_visible()
     unknown = page.get_by_text("a deployment keeps them in CloudWatch")
     busiest = page.locator("#busiest")
     expect(busiest.or_(unknown)).to_be_visible()
+    console.check_accessible()
     if busiest.is_visible():
         failing = page.locator(".panel", has_text="Failing")
         expect(failing.get_by_role("listitem").filter(has_text=name)).to_contain_text("1 request refused")
@@ -64,8 +57,6 @@ def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:
     for place in ("/", "/v1/docs", "/v1/console"):
         console.page.goto(console.server.base_url + place)
         expect(console.page.locator("html")).to_have_attribute("data-colours", "dark")
-        expect(console.page.get_by_role("heading", level=1)).to_be_visible()
-        console.check_accessible()
 
 
 def test_an_unknown_address_says_so(console: Console) -> None:
@@ -282,20 +273,16 @@ def test_what_was_there_before_is_not_told_as_coming_now(console: Console) -> No
     for _ in range(30):
         assert pace.count() == 0
         page.wait_for_timeout(100)
-    # A page that has little processor may not tell each second.
-    for number in range(1000):
-        if pace.count():
-            break
-        append(console.server, path, {"n": number})
+    while not pace.count():  # A page that has little processor may not tell each second.
+        append(console.server, path, {"n": 1})
         page.wait_for_timeout(100)
-    assert pace.count() == 1
 
 
 def test_text_is_shown_by_lines_and_bytes_by_rows(console: Console) -> None:
-    text = make_stream(console.server, [b"one\ntwo \xc3\xbc\nthree"], "text/plain")
+    text = make_stream(console.server, [b"one\ntwo \xc3\xbc <b>\xff\x00\nthree"], "text/plain")
     console.open_stream(text, view="lines")
     expect(console.rows).to_have_count(3)
-    expect(console.rows.nth(1)).to_contain_text("two ü")
+    expect(console.rows.nth(1)).to_contain_text("two ü <b>")
     data = make_stream(console.server, [bytes(range(70))], "application/octet-stream")
     console.open_stream(data)
     expect(console.rows).to_have_count(5)
@@ -334,17 +321,6 @@ def test_json_is_a_log_with_the_columns_that_its_messages_have(console: Console)
     page.goto(link)
     expect(page.locator("#search")).to_have_value("late")
     expect(console.rows.first.locator(".preview")).to_contain_text("late")
-
-
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (1280, 800), (1920, 1080), (2560, 1440)])
-def test_messages_are_on_the_first_screen_at_every_width(console: Console, width: int, height: int) -> None:
-    console.page.set_viewport_size({"width": width, "height": height})
-    page = console.open_stream(make_stream(console.server, [{"id": n, "name": "x"} for n in range(50)]))
-    expect(console.rows.last).to_be_in_viewport()
-    box = page.get_by_role("listbox").bounding_box()
-    assert box is not None
-    assert box["y"] + 200 < height
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_line_says_what_is_known_of_a_stream(console: Console) -> None:

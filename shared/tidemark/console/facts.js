@@ -74,7 +74,7 @@ export function Facts({ path, place, stats, kind, state, rate, held, looksLike }
 
 // From the first byte ever to the tail: what is retained, what this page shows, and where something happened.
 export function Extent({ stats, messages, end }) {
-  const tail = Number(stats.tail_offset)
+  const tail = Number(stats?.tail_offset)
   if (!tail) return html`<div class="extent"></div>`
   const place = (offset) => `${Math.min(100, (100 * Number(offset)) / tail)}%`
   const first = messages?.at(messages.first)?.offset

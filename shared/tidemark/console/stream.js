@@ -203,7 +203,7 @@ export function StreamPage({ path }) {
       <${Actions} place=${place} stats=${stats} onAction=${setAction} onDownload=${download} />
     </div>
     <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? messages.end : null} looksLike=${looksLike} />
-    ${stats && html`<${Extent} stats=${stats} messages=${messages} end=${end} />`}
+    <${Extent} stats=${stats} messages=${messages} end=${end} />
     ${notice && html`<p class="notice" role="status">${notice}</p>`}
     ${state.name === "stopped" && state.error?.status !== 410 && html`<p role="alert" class="error">${state.error?.message}</p>`}
     <div class="toolbar">
@@ -218,7 +218,7 @@ export function StreamPage({ path }) {
       ${isRunning
         ? html`<${RunningText} text=${messages.tailText(end, RUNNING_BYTES)} />`
         : html`<div class="log-frame">
-          ${count > 0 && kind !== "binary" && html`<${LogHead} columns=${columns} />`}
+          ${kind !== "binary" && html`<${LogHead} columns=${columns} />`}
           <${VirtualList}
             label="Messages"
             first=${listFirst}
