@@ -15,8 +15,8 @@ from tests.console.conftest import Console, append, make_stream, send
 
 
 def test_the_overview_shows_what_the_server_did_before_the_page_was_opened(console: Console) -> None:
-    """Health, the last hour, the streams that are busiest, failing, or written last. A deployment does not know
-    what its environments did, and the page says so."""
+    """Health, the last hour, and the streams that are busiest, failing, or written last. A deployment does
+    not know what its environments did, and the page says so."""
     path = make_stream(console.server, [{"n": 1}], name=f"!recent-{uuid.uuid4().hex[:6]}")
     name = path.removeprefix("/v1/stream/")
     for _ in range(100):
