@@ -17,6 +17,7 @@ from tidemark.log.buckets import list_buckets, list_records, load_bucket
 from tidemark.log.read import load_stream
 from tidemark.log.records import EndMark, StreamRecord
 from tidemark.log.schema import bucket_key, decode_end_mark, stream_key
+from tidemark.log.tails import TailCache
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound
 from tidemark.protocol.expiry import Expiry, parse_expiry
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
@@ -231,6 +232,20 @@ def test_a_listing_shows_committed_tails(world: World) -> None:
     [known] = list_streams(process.stores, bucket, ListingRequest()).streams
     assert (known.tail.offset, known.tail.closed) == (5, True)
     assert (known.record.created_ms, known.written_ms) == (created, created + 1000)
+
+
+def test_a_listing_drops_no_tail_that_a_writer_uses(world: World) -> None:
+    process = world.process()
+    bucket = new_bucket(process)
+    keys = [StreamKey(bucket, str(number)) for number in range(9)]
+    for key in keys:
+        process.create(key)
+    process.stores.tails = TailCache(capacity_bytes=3500)
+    for key in keys[:3]:
+        process.append(key, b"abc")
+    assert len(ids(process, bucket)) == 9
+    kept = [key for key in keys if process.stores.tails.get(key, world.clock()) is not None]
+    assert kept == keys[:3], "as many as fit"
 
 
 def test_streams_of_other_buckets_are_not_listed(world: World) -> None:

@@ -108,6 +108,11 @@ class TailCache:
             while self._held_bytes > self._capacity_bytes:
                 self._drop(self._chance.choice(self._keys))
 
+    def learn_if_it_fits(self, head: StreamHead) -> None:
+        """The same, without dropping another stream for it."""
+        if self._held_bytes + held_bytes(head) <= self._capacity_bytes:
+            self.learn(head)
+
     def forget(self, key: StreamKey) -> None:
         with self._lock:
             if key in self._heads:

@@ -75,7 +75,8 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
         if record.deleted or isinstance(last, Tombstone):
             return None
         head = head_from(record, last, now_ms)
-        stores.tails.learn(head)
+        # A listing of very many streams leaves writers the tails that they append to.
+        stores.tails.learn_if_it_fits(head)
         return head
 
     others = [record for record in records if record.key not in confirmed]
