@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.spark_floors import FLOORS, Floor
-from benchmarks.spark_standin import PAGE_ROWS, row
+from benchmarks.spark_standin import PAGE_ROWS, STORED, row
+from tidemark.protocol.offset import render_offset
 from tidemark.spark.folds import SnapshotPlan, snapshot_streams
 from tidemark.spark.job import open_session
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.lake import LakeTable
+from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
 from tidemark.spark.readers.columns import BATCH_ROWS
+from tidemark.spark.whole import read_whole
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,6 +49,8 @@ TARGETS = {
 CORES_TARGET = 1.7
 #: A read of these columns is measured beside one of all columns: a text source makes one.
 NARROW = "offset,value"
+#: Of a file of the lake, about, before compression.
+FILE_BYTES = 256 * 1024 * 1024
 #: For what a query costs before its first row.
 FEW = 2_000
 #: At least a page of each stream over HTTP, and a pack.
@@ -112,7 +117,8 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files
     names = [f"s{number}" for number in range(4)]
     fold = (4 * rows, lambda: drain(snapshot_streams(spark, plan, names, 2)))
     sink = {"url": urls["many"], "stream": "bench", "stagingDir": str(directory / "staging")}
-    return sparks_own | reads(spark, rows, urls) | {"fold": fold} | writes(spark, rows, lines, sink)
+    lake = lake_reads(spark, directory, rows, table(urls["many"]) | {"subscribe": "bench"})
+    return sparks_own | reads(spark, rows, urls) | lake | {"fold": fold} | writes(spark, rows, lines, sink)
 
 
 def reads(spark: Any, rows: int, urls: dict[str, str]) -> Measures:
@@ -139,6 +145,35 @@ def reads(spark: Any, rows: int, urls: dict[str, str]) -> Measures:
     for name, (source, count, options) in (floors | ours).items():
         found[name] = (count, read(source, options))
         found[f"{name}, columns {NARROW}"] = (count, read(source, options | {"columns": NARROW}))
+    return found
+
+
+def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) -> Measures:
+    """A stream of which 99 of 100 messages are in a lake, and the lake's files by Spark's own reader."""
+    archived = rows * 99 // 10_000 * 100
+    place = str(directory / f"lake-{rows}")
+    catalog = {"type": "sql", "uri": f"sqlite:///{place}.db", "warehouse": f"file://{place}"}
+    lake = LakeTable("default", catalog, "lake.messages")
+    lake.ensure()
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    ending = json.dumps({"bench": render_offset(archived * STORED)})
+    large = options | {"endingOffsets": ending, "bytesPerPartition": str(FILE_BYTES)}
+    large["columns"] = ",".join([*DEFAULT_COLUMNS, "key"])
+    lake.write_batch(spark.read.format("tidemark").options(**large).load(), "bench", 0)
+    files = lake.files()
+
+    def whole(columns: str) -> Callable[[], None]:
+        wanted = options | {"columns": columns}
+        return lambda: drain(read_whole(spark, "lake.messages", catalog_properties=catalog, **wanted))
+
+    def parquet(columns: str) -> Callable[[], None]:
+        names = ["time" if name == "timestamp" else name for name in columns.split(",")]
+        return lambda: drain(spark.read.parquet(*files).select(*names))
+
+    found: Measures = {}
+    for suffix, columns in (("", ",".join(DEFAULT_COLUMNS)), (f", columns {NARROW}", NARROW)):
+        found[f"Spark's parquet, the lake's files{suffix}"] = (archived, parquet(columns))
+        found[f"whole, 99 % in the lake{suffix}"] = (rows, whole(columns))
     return found
 
 

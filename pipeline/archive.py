@@ -162,9 +162,7 @@ def open_source(spark: Any, given: argparse.Namespace, options: dict[str, str]) 
     """With a column `timestamp`, which is null where nobody tells the time."""
     options |= {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     if given.iceberg:
-        # The table has no producers, and each column costs, whatever is in it.
-        names = [name for name in columns_of(options) if not name.startswith("producer_")]
-        options["columns"] = ",".join([*names, "key"])
+        options["columns"] = ",".join([*columns_of(options), "key"])
     source = spark.readStream.format("tidemark").options(**options).load()
     if "timestamp" in source.columns:
         return source

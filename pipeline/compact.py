@@ -52,7 +52,7 @@ def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
     now = datetime.now(UTC)
     before = now - timedelta(days=given.keep_days)
     snapshots, files = lake.expire(before)
-    lake.compact_closed(before)
+    lake.compact_sides(before)
     orphans = lake.remove_orphans(now - timedelta(days=given.orphan_days))
     job.finish(
         files_before=old,

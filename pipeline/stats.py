@@ -5,6 +5,7 @@ bytes that it has not taken yet.
 
 With --archive or --iceberg the messages are counted where the archive job wrote them: that reads no message
 from the streams' table, and counts those too that were let go of. It reads sizes and times, and no values.
+With --iceberg `lag_lake` is how many bytes of each stream the table does not have yet.
 
     spark-submit pipeline/stats.py --pattern '.*' --consumer archive=s3a://lake/_archive --plot stats.png
 """
@@ -17,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tidemark.protocol.offset import render_offset
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -62,8 +64,11 @@ def parser() -> argparse.ArgumentParser:
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.archive and given.iceberg:
         raise JobFailed("give either --archive or --iceberg")
-    consumers = dict(consumers_progress(spark, given))
+    consumers: dict[str, Any] = dict(consumers_progress(spark, given))
     options = parse_read_options(read_options(given), streaming=False)
+    if given.iceberg:
+        lake = open_lake(given)
+        consumers["lake"] = LakeProgress(lake.reach(spark, lake.load(), options.connection.bucket))
     heads = load_heads(options, connect(options.connection)) if consumers else {}
     if given.archive or given.iceberg:
         rows = subscribed(archived_rows(spark, given, options.connection.bucket), options)
@@ -71,6 +76,11 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
         rows = sized(spark.read.format("tidemark").options(**read_options(given)).load())
     minutes = by_minute(rows).persist()
     table = [row.asDict() for row in measure(minutes).collect()]
+    if given.iceberg:
+        # The table lacks all of them.
+        new = sorted(heads.keys() - {row["stream"] for row in table})
+        none = dict.fromkeys(COLUMNS) | {"messages": 0, "bytes": 0}
+        table += [none | {"stream": name} for name in new]
     add_lag(table, consumers, heads, options.connection.bucket)
     lags = [f"lag_{name}" for name in consumers]
     sys.stdout.write(render(table, [*COLUMNS, *lags]))
@@ -80,6 +90,17 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.plot:
         plot(minutes, given, job)
     job.finish(streams=len(table), messages=sum(row["messages"] for row in table))
+
+
+class LakeProgress:
+    """How far the table reaches in each incarnation of a stream, asked like a consumer's progress."""
+
+    def __init__(self, reaches: Any) -> None:
+        self._reaches = reaches
+
+    def taken(self, _bucket: str, head: Any) -> Any:
+        reach = self._reaches.get((head.name, head.tail.incarnation))
+        return head.tail.at(render_offset(reach.last)) if reach and reach.last is not None else None
 
 
 def archived_rows(spark: Any, given: argparse.Namespace, bucket: str) -> Any:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import urllib3
@@ -265,6 +266,37 @@ def fold_and_compare(pipeline: Pipeline) -> None:
         )
 
 
+def join_and_compare(pipeline: Pipeline) -> None:
+    """The table has all but the last hundred messages of each stream, which came since."""
+    from tidemark.spark.job import open_session
+    from tidemark.spark.whole import read_whole
+
+    os.environ.update(pipeline.environment)
+    spark = open_session("whole")
+    ways: dict[str, dict[str, Any]] = {
+        "table": {"table": TABLE, "blobBucket": BLOBS},
+        "http": {"url": pipeline.url},
+    }
+    for way, where in ways.items():
+        frame = read_whole(
+            spark,
+            "lake.messages",
+            catalog_properties=pipeline.catalog,
+            bucket=BUCKET,
+            subscribePattern="user-.*",
+            ordered=True,
+            **where,
+        )
+        frame.createOrReplaceTempView("messages")
+        values: dict[str, list[bytes]] = {}
+        for stream, value in spark.sql("SELECT stream, value FROM messages").collect():
+            values.setdefault(stream, []).append(bytes(value))
+        whole = {name: b"[" + b",".join(values[name]) + b"]" for name in sorted(values)}
+        expected = {name: pipeline.read(name).replace(b"][", b",") for name in pipeline.names}
+        check(f"with the tail over {way} every stream is whole, in its order", holds=whole == expected)
+    spark.stop()
+
+
 def trim_and_ask(pipeline: Pipeline) -> None:
     before = ask_duckdb(pipeline)
     trim = ["--subscribe", ",".join(NEW), *pipeline.table(), "--archived", "--keep-hours", "0"]
@@ -321,10 +353,11 @@ STEPS = {
     "An Iceberg table, queried by DuckDB": lake_and_compare,
     "Stats": count_and_compare,
     "Snapshots": fold_and_compare,
+    "History and tail in one frame, and a view of it": join_and_compare,
     "Streams let go of what the Iceberg table has": trim_and_ask,
 }
 #: A trim needs the table of the streams, and the Iceberg table is made in the same way by both.
-OF_THE_TABLE = (lake_and_compare, trim_and_ask)
+OF_THE_TABLE = (lake_and_compare, join_and_compare, trim_and_ask)
 WAYS = {
     "table": "The jobs on the table, with a server on the same table",
     "http": "The jobs over HTTP, from the embedded server",

@@ -38,6 +38,11 @@ class Lake:
             self.given += ["--catalog-property", f"{name}={value}"]
 
     @property
+    def directory(self) -> Path:
+        """Of the table's own files."""
+        return Path(self.table.location().removeprefix("file://"))
+
+    @property
     def table(self) -> Any:
         return load_catalog("default", **self.properties).load_table("lake.messages")
 

@@ -25,6 +25,7 @@ from tests.spark.recorder import Recorder
 from tidemark.local.emulators import Ministack, credentials_of
 from tidemark.spark import lake
 from tidemark.spark.lake import ClosedStream, LakeTable
+from tidemark.spark.side_tables import Reach
 
 REGION = "us-east-1"
 DAY = timedelta(days=1)
@@ -76,12 +77,19 @@ def table(properties: Mapping[str, str], identifier: str) -> LakeTable:
 
 @pytest.fixture(autouse=True)
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By pyarrow in Spark's place."""
+    """By pyarrow in Spark's place. Each file has one message."""
     monkeypatch.setattr(lake, "write_files", write_file)
+    monkeypatch.setattr(lake, "read_files", lambda _spark, files: files)
+    monkeypatch.setattr(lake, "measure_reach", lambda files: [REACH] * bool(files))
+
+
+REACH = {"bucket": "v1", "stream": "s", "incarnation": "", "first": 0, "last": 1}
 
 
 class Rows:
     """A batch of one message, in the place of a data frame."""
+
+    sparkSession = None  # noqa: N815 - Spark's name
 
     def __init__(self, value: bytes) -> None:
         self.value = value
@@ -119,6 +127,7 @@ def test_a_batch_is_in_the_table_once_and_a_run_that_has_nothing_to_do_writes_no
     for query, batch, value in [("q", 0, b"1"), ("q", 0, b"again"), ("q", 1, b"2"), ("other", 0, b"3")]:
         table.write_batch(Rows(value), query, batch)
     assert values(table) == [b"1", b"2", b"3"]
+    assert table.reach(None, table.load(), "v1") == {("s", ""): Reach(0, 1)}
     for streams in (CLOSED[:1], CLOSED):
         table.add_closed(streams)
     scheme, authority, directory = PyArrowFileIO.parse_location(table.load().location())
@@ -229,7 +238,7 @@ def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
         write_file(Rows(b"left behind"), table.load(), "killed")
         later = datetime.now(UTC) + DAY
         table.expire(later)
-        table.compact_closed(later)
+        table.compact_sides(later)
         assert table.remove_orphans(later) == 1
     assert recorder.actions("catalog") == set(JOB_STATEMENTS["Catalog"]["Action"])
     bucket = properties["warehouse"].removeprefix("s3://").partition("/")[0]

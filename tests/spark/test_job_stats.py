@@ -46,6 +46,27 @@ def test_stats(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
         ]
 
 
+def test_stats_of_a_table_say_how_many_bytes_of_each_stream_it_does_not_have(
+    jobs: Jobs, streams: Streams, tmp_path: Path
+) -> None:
+    """Of one that was created again, and of one that is new, it has nothing."""
+    lake, both = Lake(tmp_path / "lake"), [*jobs.where, "--pattern", f"{streams.name}-."]
+    streams.fill(b"four", suffix="-a")
+    streams.fill(b"other", suffix="-b")
+    jobs.run("archive", *both, *lake.given, "--checkpoint", str(tmp_path / "c"))
+    streams.append(b"later", suffix="-a")
+    streams.delete("-b")
+    streams.fill(b"another", suffix="-b")
+    streams.fill(b"new", suffix="-c")
+    said = [line.split() for line in jobs.run("stats", *both, *lake.given).splitlines()]
+    assert [(line[0], line[1], line[-1]) for line in said[:4]] == [
+        ("stream", "messages", "lag_lake"),
+        (f"{streams.name}-a", "1", "5"),
+        (f"{streams.name}-b", "1", "7"),
+        (f"{streams.name}-c", "0", "3"),
+    ]
+
+
 def test_a_plot_tells_the_largest_streams_apart_and_adds_up_all_others() -> None:
     begin = datetime(2026, 1, 1)  # noqa: DTZ001 - as Spark hands them over
     counts = [

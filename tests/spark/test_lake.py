@@ -80,7 +80,7 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     readers.append(lambda: lake.by_spark(spark))
     assert [read() for read in readers] == [expected] * 4
     # More files lie there than the table has: plain Parquet readers of the directory would count them.
-    assert len(list((tmp_path / "lake").rglob("*.parquet"))) > len(lake.files)
+    assert len(list(lake.directory.rglob("*.parquet"))) > len(lake.files)
     snapshots = [snapshot.summary.additional_properties for snapshot in lake.table.snapshots()]
     assert [summary["tidemark.batch"] for summary in snapshots] == ["0", "1"]
     found = lake.table.scan().to_arrow().to_pylist()
@@ -89,7 +89,7 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     code, said, err = start("compact", *lake.given, "--keep-days", "0", "--orphan-days", "0")
     assert (code, "files_before=" in said, "snapshots_expired=2" in said) == (0, True, True), err
     assert len(lake.files) == 1
-    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1, "what the killed runs left is deleted"
+    assert len(list(lake.directory.rglob("*.parquet"))) == 1, "what the killed runs left is deleted"
     assert [read() for read in readers] == [expected] * 4
     assert archive()[0] == 0, "a batch is recognised after its snapshot has expired"
     for kind in ("json", "bytes"):
@@ -129,7 +129,7 @@ def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherit
     process.append(streams["text"], close=True)
     for _ in range(2):
         assert archive()[0] == 0
-    monkeypatch.setattr("tidemark.spark.lake._CLOSED_FILES", 1)
+    monkeypatch.setattr("tidemark.spark.side_tables.MOST_FILES", 1)
     assert start("compact", *lake.given)[0] == 0
     assert lake.closed() == [
         (f"{name}-fork", "0000000000000018"),

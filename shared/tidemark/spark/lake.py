@@ -6,14 +6,18 @@ place, is recognised, also when its snapshot has expired. Files that a crash lef
 `remove_orphans` deletes them.
 
 The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
-them from the files' statistics.
+them from the files' statistics. Each file is sorted by stream and offset, so a stream's rows are found by the
+statistics of files and row groups.
+
+How far the table reaches in each stream is recorded beside it, before the commit that adds the rows: what
+belongs to a snapshot are the rows of its batches.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -31,6 +35,21 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from tidemark.spark.side_tables import (
+    CLOSED_SCHEMA,
+    NO_RETRIES,
+    OLDER,
+    REACH_SCHEMA,
+    Reaches,
+    SideTable,
+    all_files,
+    committed_reach,
+    expire,
+    join_reaches,
+    measure_reach,
+    merge_reach,
+)
+
 _ALL: Final = AlwaysTrue()
 
 #: The columns of the table, by their expressions over the rows of the data source. New ones are added at the
@@ -47,14 +66,24 @@ EXPRESSIONS: Final = {
     "value": "value",
     "bytes": "CAST(length(value) AS BIGINT)",
     "key": "key",
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "producer_seq": "producer_seq",
 }
 _TYPES: Final[Mapping[str, Any]] = {
     "position": IntegerType(),
     "time": TimestamptzType(),
     "value": BinaryType(),
     "bytes": LongType(),
+    "producer_epoch": LongType(),
+    "producer_seq": LongType(),
 }
-_SPARK_TYPES: Final = {"position": "INT", "time": "TIMESTAMP", "value": "BINARY", "bytes": "BIGINT"}
+_SPARK_TYPES: Final = {
+    "position": "INT",
+    "time": "TIMESTAMP",
+    "value": "BINARY",
+    **dict.fromkeys(("bytes", "producer_epoch", "producer_seq"), "BIGINT"),
+}
 SCHEMA: Final = Schema(
     *(NestedField(number, name, _TYPES.get(name, StringType())) for number, name in enumerate(EXPRESSIONS, 1))
 )
@@ -62,21 +91,20 @@ _PARTITIONS: Final = PartitionSpec(
     PartitionField(SCHEMA.find_field("bucket").field_id, 1000, IdentityTransform(), "bucket"),
     PartitionField(SCHEMA.find_field("time").field_id, 1001, DayTransform(), "day"),
 )
-#: Every commit of ours looks first whether it is still wanted, so pyiceberg must not repeat it by itself.
-_PROPERTIES: Final = {"commit.retry.num-retries": "0"}
+_PROPERTIES: Final = {
+    # Every commit of ours looks first whether it is still wanted, so pyiceberg must not repeat it by itself.
+    **NO_RETRIES,
+    # By default bounds are cut after 16 characters, and many names begin alike.
+    "write.metadata.metrics.column.stream": "full",
+    "write.metadata.metrics.column.value": "none",
+}
+#: The order of rows in a file, behind that of the partitions.
+_ORDER: Final = ("stream", "incarnation", "offset", "position")
+#: Readers without page indexes pass over whole row groups alone.
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 _TRIES: Final = 20
 #: As Spark reads the files: by name, whatever columns a file has.
 SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'STRING')}" for name in EXPRESSIONS)
-
-#: Streams that are closed, in a table of its own beside that of the messages: closing brings no message.
-CLOSED_SCHEMA: Final = Schema(
-    *(
-        NestedField(number, name, StringType())
-        for number, name in enumerate(("bucket", "stream", "incarnation", "offset", "content_type"), 1)
-    )
-)
-#: The table of closed streams is written anew once it has more files.
-_CLOSED_FILES: Final = 20
 
 
 @dataclass(frozen=True)
@@ -106,6 +134,8 @@ class LakeTable:
         with _explained(catalog):
             self._catalog = load_catalog(catalog, **properties)
         self._name, self._identifier = catalog, identifier
+        self._closed = SideTable(self._catalog, f"{identifier}_closed", CLOSED_SCHEMA)
+        self._reach = SideTable(self._catalog, f"{identifier}_reach", REACH_SCHEMA)
 
     def load(self) -> Table:
         """The table as it is now. Raises NoLakeTable."""
@@ -121,9 +151,7 @@ class LakeTable:
         if not self._catalog.namespace_exists(namespace):
             self._catalog.create_namespace_if_not_exists(namespace)
         with _explained(self._name):
-            table = self._load_or_create(
-                self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
-            )
+            table = self._load_or_create()
         missing = [field for field in SCHEMA.fields if field.name not in table.schema().column_names]
         if missing:
             with table.update_schema() as update:
@@ -136,12 +164,15 @@ class LakeTable:
         table = self.load()
         if _is_committed(table, query, batch):
             return _files_of(table, query, batch)
+        spark = rows.sparkSession
+        self._record_older(spark, table)
         frame = rows.selectExpr(*(f"{expression} AS {name}" for name, expression in EXPRESSIONS.items()))
         files = write_files(frame, table, f"{query}-{batch}")
         if not files:
             if self.last_batch(query) < 0:
                 self._commit(lambda table: _note(table, query, batch))
             return []
+        self._record(measure_reach(read_files(spark, files)), query, batch)
 
         def add(table: Table) -> bool:
             if _is_committed(table, query, batch):
@@ -149,25 +180,28 @@ class LakeTable:
             told = {"tidemark.query": query, "tidemark.batch": str(batch), "tidemark.files": str(len(files))}
             with table.transaction() as transaction:
                 transaction.add_files(files, snapshot_properties=told, check_duplicate_files=False)
-                transaction.set_properties({_property_of(query): str(batch)})
+                transaction.set_properties(_noted(query, batch))
             return True
 
         return files if self._commit(add) else _files_of(self.load(), query, batch)
 
     def last_batch(self, query: str) -> int:
         """The newest that it has of this query; -1 if it has none."""
-        return int(self.load().properties.get(_property_of(query), -1))
+        return _last_batches(self.load()).get(query, -1)
 
     def compact(self, spark: Any, target_bytes: int) -> tuple[int, int]:
-        """Put small files of a partition together, up to about the target. How many files became how many."""
+        """Put small files of a partition together, in files of about the target, no two of which have the
+        same stretch of a stream. How many files became how many."""
         table = self.load()
         old: list[Any] = []
         new: list[str] = []
         for group in small_files(table, target_bytes):
             old += group
-            frame = spark.read.schema(SPARK_SCHEMA).parquet(*(file.file_path for file in group))
-            ordered = frame.coalesce(1).sortWithinPartitions("stream", "incarnation", "offset", "position")
-            new += write_files(ordered, table, "compacted")
+            size = sum(file.file_size_in_bytes for file in group)
+            frame = read_files(spark, [file.file_path for file in group])
+            count = max(1, round(size / target_bytes))
+            frame = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, *_ORDER)
+            new += write_files(frame, table, "compacted")
 
         def replace(table: Table) -> bool:
             there = {task.file.file_path for task in table.scan().plan_files()}
@@ -186,7 +220,7 @@ class LakeTable:
 
     def expire(self, before: datetime) -> tuple[int, int]:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
-        return _expire(self.load(), before)
+        return expire(self.load(), before)
 
     def remove_orphans(self, before: datetime) -> int:
         """Delete the data files that no snapshot has, if they are older: runs that were killed left them. One
@@ -196,7 +230,7 @@ class LakeTable:
         files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, authority)
         found = files.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
         # The files were listed before this refresh, so a file committed meanwhile counts as used.
-        used = {PyArrowFileIO.parse_location(path)[2] for path in _all_files(table.refresh())}
+        used = {PyArrowFileIO.parse_location(path)[2] for path in all_files(table.refresh())}
         old = (each.path for each in found if each.is_file and each.mtime < before)
         orphans = [path for path in old if path not in used]
         for path in orphans:
@@ -205,7 +239,7 @@ class LakeTable:
 
     def files(self, wanted: BooleanExpression = _ALL) -> list[str]:
         """The files that may have wanted rows."""
-        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+        return files_in(self.load(), wanted)
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """The files that may have rows of the stream."""
@@ -221,50 +255,63 @@ class LakeTable:
     def add_closed(self, streams: Sequence[ClosedStream]) -> None:
         """Those that the table of closed streams does not have yet, all of one bucket. After two runs at once
         one may be there twice, which means nothing else."""
-        if not streams:
-            return
-        import pyarrow as pa
-
-        table = self._load_or_create(self._closed, CLOSED_SCHEMA)
-        known = set(self.closed_streams(streams[0].bucket))
-        new = [vars(each) for each in streams if each not in known]
-        if new:
-            table.append(pa.Table.from_pylist(new, CLOSED_SCHEMA.as_arrow()))
+        if streams:
+            known = set(self.closed_streams(streams[0].bucket))
+            self._closed.append([vars(each) for each in streams if each not in known])
 
     def closed_streams(self, bucket: str, stream: str | None = None) -> list[ClosedStream]:
         """The closed streams of a bucket, or those that had this name in it."""
         wanted: BooleanExpression = EqualTo("bucket", bucket)
         if stream is not None:
             wanted = And(wanted, EqualTo("stream", stream))
-        try:
-            table = self._catalog.load_table(self._closed)
-        except NoSuchTableError:
-            return []
-        return [ClosedStream(**row) for row in table.scan(row_filter=wanted).to_arrow().to_pylist()]
+        return [ClosedStream(**row) for row in self._closed.rows(wanted)]
 
-    def compact_closed(self, before: datetime) -> None:
-        """Compact the small files of closed streams into one. If an archive adds some meanwhile, the next run
-        does it."""
-        try:
-            table = self._catalog.load_table(self._closed)
-        except NoSuchTableError:
+    def compact_sides(self, before: datetime) -> None:
+        """Compact the tables beside this one."""
+        self._closed.compact(lambda rows: rows.group_by(rows.column_names).aggregate([]), before)
+        last_batches = _last_batches(self.load())
+        self._reach.compact(lambda rows: merge_reach(rows, last_batches), before)
+
+    def reach(self, spark: Any, table: Table, bucket: str) -> Reaches:
+        """How far the table, as it was loaded, reaches in each stream of the bucket. Reads rows only where
+        that was not recorded."""
+        wanted = EqualTo("bucket", bucket)
+        rows: Sequence[Mapping[str, Any]] | None = None
+        if _is_recorded(table):
+            rows = committed_reach(self._reach.rows(wanted), _last_batches(table))
+        if rows is None:
+            files = files_in(table, wanted)
+            rows = measure_reach(read_files(spark, files)) if files else []
+        return join_reaches([row for row in rows if row["bucket"] == bucket])
+
+    def _record(self, rows: Sequence[Mapping[str, Any]], query: str, batch: int) -> None:
+        told = {"query": query, "first_batch": batch, "last_batch": batch}
+        self._reach.append([{**row, **told} for row in rows])
+
+    def _record_older(self, spark: Any, table: Table) -> None:
+        """Of a table whose batches were not recorded, measure once how far it reaches."""
+        files = [] if _is_recorded(table) else files_in(table)
+        if not files:
             return
-        if len(list(table.scan().plan_files())) > _CLOSED_FILES:
-            rows = table.scan().to_arrow().group_by(CLOSED_SCHEMA.column_names).aggregate([])
-            with suppress(CommitFailedException):
-                table.overwrite(rows)
-        _expire(self._catalog.load_table(self._closed), before)
+        self._record(measure_reach(read_files(spark, files)), OLDER, 0)
+        known = {f"{_RECORDED}{query}": str(batch) for query, batch in _last_batches(table).items()}
 
-    @property
-    def _closed(self) -> str:
-        return f"{self._identifier}_closed"
+        def note(table: Table) -> bool:
+            with table.transaction() as transaction:
+                transaction.set_properties(known)
+            return True
 
-    def _load_or_create(self, identifier: str, schema: Schema, **how: Any) -> Table:
+        if known:
+            self._commit(note)
+
+    def _load_or_create(self) -> Table:
         """Loads first: creating a table that exists would leave a metadata file behind each time."""
         try:
-            return self._catalog.load_table(identifier)
+            return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
-            return self._catalog.create_table_if_not_exists(identifier, schema, **how)
+            return self._catalog.create_table_if_not_exists(
+                self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
+            )
 
     def _commit(self, change: Callable[[Table], bool]) -> bool:
         """Make a change to the table as it is now, again where another writer was faster."""
@@ -289,10 +336,23 @@ def write_files(frame: Any, table: Table, name: str) -> list[str]:
     """Parquet files of the rows in a new directory of the table, in no snapshot yet; each has rows of one
     partition. Spark's committer leaves out what killed tasks wrote."""
     directory = f"{table.location()}/data/{name}-{uuid.uuid4().hex}"
+    parts = ["_bucket", "_day"]
     parted = frame.selectExpr("*", "bucket AS _bucket", "to_date(time) AS _day")
-    parted.write.partitionBy("_bucket", "_day").parquet(directory)
-    found = frame.sparkSession.read.schema(SPARK_SCHEMA).parquet(directory).inputFiles()
-    return sorted(found)
+    # Spark would sort by the partitions alone.
+    ordered = parted.sortWithinPartitions(*parts, *_ORDER)
+    writing = ordered.write.option("parquet.block.size", ROW_GROUP_BYTES)
+    writing.partitionBy(*parts).parquet(directory)
+    return sorted(read_files(frame.sparkSession, [directory]).inputFiles())
+
+
+def read_files(spark: Any, files: Sequence[str]) -> Any:
+    """Their rows, by Spark's own reader; null where a file lacks a column."""
+    return spark.read.schema(SPARK_SCHEMA).parquet(*files)
+
+
+def files_in(table: Table, wanted: BooleanExpression = _ALL) -> list[str]:
+    """The files of the table, as it was loaded, that may have wanted rows."""
+    return [task.file.file_path for task in table.scan(row_filter=wanted).plan_files()]
 
 
 @contextmanager
@@ -312,18 +372,36 @@ def _explained(catalog: str) -> Iterator[None]:
         ) from fault
 
 
-def _property_of(query: str) -> str:
-    return f"tidemark.last-batch.{query}"
+#: Properties of the table, with the query's id behind them.
+_LAST_BATCH: Final = "tidemark.last-batch."
+#: The last batch whose reach is recorded. Versions without that record do not set it.
+_RECORDED: Final = "tidemark.reach."
+
+
+def _noted(query: str, batch: int) -> dict[str, str]:
+    return {f"{_LAST_BATCH}{query}": str(batch), f"{_RECORDED}{query}": str(batch)}
+
+
+def _last_batches(table: Table, prefix: str = _LAST_BATCH) -> dict[str, int]:
+    """The last batch of each query."""
+    told = table.properties.items()
+    return {name.removeprefix(prefix): int(value) for name, value in told if name.startswith(prefix)}
+
+
+def _is_recorded(table: Table) -> bool:
+    """Whether how far it reaches is known of each of its batches. Of rows that no query brought it is not."""
+    known = _last_batches(table)
+    return bool(known) and known == _last_batches(table, _RECORDED)
 
 
 def _is_committed(table: Table, query: str, batch: int) -> bool:
-    return int(table.properties.get(_property_of(query), -1)) >= batch
+    return _last_batches(table).get(query, -1) >= batch
 
 
 def _note(table: Table, query: str, batch: int) -> bool:
     """A query's first batch has no rows: note it all the same, so that the table knows the query."""
     with table.transaction() as transaction:
-        transaction.set_properties({_property_of(query): str(batch)})
+        transaction.set_properties(_noted(query, batch))
     return True
 
 
@@ -347,33 +425,10 @@ def _added_files(table: Table, snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _expire(table: Table, before: datetime) -> tuple[int, int]:
-    snapshots, files = len(table.snapshots()), _all_files(table)
-    table.maintenance.expire_snapshots().older_than(before).commit()
-    table.refresh()
-    unused = files - _all_files(table)
-    for path in unused:
-        table.io.delete(path)
-    return snapshots - len(table.snapshots()), len(unused)
-
-
-def _all_files(table: Table) -> set[str]:
-    return set(table.inspect.all_data_files().column("file_path").to_pylist())
-
-
-def small_files(table: Table, target_bytes: int) -> Iterable[list[Any]]:
-    """Groups of at least two files of one partition that are less than half the target each and about the
-    target together."""
+def small_files(table: Table, target_bytes: int) -> list[list[Any]]:
+    """Groups of at least two files of one partition that are less than half the target each."""
     by_partition: dict[str, list[Any]] = {}
     for task in table.scan().plan_files():
         if task.file.file_size_in_bytes < target_bytes // 2:
             by_partition.setdefault(str(task.file.partition), []).append(task.file)
-    for files in by_partition.values():
-        group: list[Any] = []
-        for file in sorted(files, key=lambda file: file.file_size_in_bytes):
-            group.append(file)
-            if sum(each.file_size_in_bytes for each in group) >= target_bytes:
-                yield group
-                group = []
-        if len(group) > 1:
-            yield group
+    return [files for files in by_partition.values() if len(files) > 1]

@@ -160,6 +160,7 @@ READ_OPTIONS: Final = (
     "bytesPerPartition",
     "assumeProcessingTime",
     "forgetEndedSeconds",
+    "between",
 )
 
 
@@ -200,6 +201,9 @@ class ReadOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     #: Over HTTP the times are asked for by requests of their own.
     include_timestamps: bool = False
+    #: Of a batch read, the two offsets of a streaming batch that has the same messages. `read_whole` gives
+    #: them: they say of each stream which incarnation is meant.
+    between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
 
     @property
     def asks_times(self) -> bool:
@@ -238,6 +242,7 @@ def parse_read_options(
         offsets_dir=asked.parse("offsetsDir", "", parse_offsets_dir),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
         include_timestamps=asked.parse("includeTimestamps", False, parse_boolean),
+        between=asked.parse("between", None, lambda text: tuple(json.loads(text))),
     )
     options = replace(options, columns=_parse_columns(asked, options))
     _check_boundaries(asked, options, streaming=streaming)

@@ -251,6 +251,8 @@ class Driver:
     def initial(self) -> Progress:
         heads = self.look(fresh=True).heads
         require_all(self.options, self.reader, heads)
+        if self.options.between is not None:
+            return decode_offset(self.options.between[0])
         return Progress(positions_of("starting", self.options, self.reader, heads))
 
     def encode(self, progress: Progress, *, kept: bool = True) -> Offset:

@@ -15,10 +15,10 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import Transport
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.progress import Positions
+from tidemark.spark.progress import Positions, decode_offset
 from tidemark.spark.queries import load_heads, pack, pin_positions, plan_partitions, require_all
 from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import StreamPartition
+from tidemark.spark.readers.port import Reader, StreamPartition
 
 #: By kind of comparison: from which place on messages may begin, and before which; of the place
 #: that they are compared with. Offsets are compared as text, and as 16 digits that is the same.
@@ -155,14 +155,22 @@ class BatchReader(PartitionReader, DataSourceReader):
         if options is None:
             return [EmptyPartition()]
         reader = connect(options.connection)
-        heads = load_heads(options, reader)
-        require_all(options, reader, heads)
-        starts, ends = pin_positions(options, reader, heads)
+        starts, ends = _bounds(options, reader)
         if self._filters is not None:
             starts, ends = self._filters.within(starts, ends)
         planned = plan_partitions(options, reader, starts, ends)
         packs = [PackedPartition(parts) for parts in pack(planned, options.bytes_per_partition)]
         return packs or [EmptyPartition()]
+
+
+def _bounds(options: ReadOptions, reader: Reader) -> tuple[Positions, Positions]:
+    """Where the read begins and ends in each stream."""
+    if options.between is None:
+        heads = load_heads(options, reader)
+        require_all(options, reader, heads)
+        return pin_positions(options, reader, heads)
+    starts, ends = (decode_offset(offset).positions for offset in options.between)
+    return starts, {name: end for name, end in ends.items() if options.subscribes(name)}
 
 
 class PushdownBatchReader(BatchReader):

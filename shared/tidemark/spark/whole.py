@@ -1,0 +1,247 @@
+"""History and tail in one frame: the lake's table up to where it reaches in each stream, and the data source
+from exactly there.
+
+The table is loaded first, and then the streams are asked for their tails. So no stream ends before the table
+does, and what the table gets later is read from the stream. Both are pinned: the table by its snapshot, each
+stream by its incarnation and two offsets.
+
+    from tidemark.spark.whole import read_whole
+
+    read_whole(spark, "lake.messages", catalog_properties={"type": "glue"}, subscribe="chat")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Final
+
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
+from pyiceberg.table import Table
+
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.spark.bases import Offset
+from tidemark.spark.lake import LakeTable, read_files
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
+from tidemark.spark.progress import Positions, Progress, encode_offset
+from tidemark.spark.queries import load_heads, require_all
+from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import BEGINNING, Head, Position
+from tidemark.spark.side_tables import Reach
+
+Key = tuple[str, str]
+"""A stream's name and incarnation."""
+
+#: Rows of so many streams are found by their names, in the statistics of files and of pages.
+_NAMED: Final = 100
+_ORDER: Final = ("stream", "incarnation", "offset", "position")
+
+
+class RowsDeleted(ValueError):
+    """Another engine has deleted rows of the table in a way that Spark's Parquet reader does not see."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Where a read begins and ends in each stream of which it reads something."""
+
+    starts: dict[str, Position] = field(default_factory=dict)
+    ends: dict[str, Position] = field(default_factory=dict)
+
+    def add(self, name: str, start: Position, end: Position) -> None:
+        self.starts[name], self.ends[name] = start, end
+
+    def encode(self) -> list[Offset]:
+        return [encode_offset(Progress(positions)) for positions in (self.starts, self.ends)]
+
+
+@dataclass(frozen=True)
+class WholePlan:
+    """What comes from where. `kept` are the streams whose rows in the table are wanted, and `left` those that
+    the table has beside them. `before` are messages that the table was begun behind, and `reached` is where
+    it ends in streams that exist."""
+
+    kept: frozenset[Key]
+    left: frozenset[Key]
+    before: Stretch
+    reached: Positions
+    tail: Stretch
+
+
+class WholeRead:
+    """A table of the lake as it is now, and the streams."""
+
+    def __init__(
+        self,
+        spark: Any,
+        lake: str,
+        catalog: str,
+        catalog_properties: Mapping[str, str] | None,
+        options: Mapping[str, Any],
+        *,
+        streaming: bool,
+    ) -> None:
+        self.spark = spark
+        self.asked, self.options = _parse(options, streaming=streaming)
+        self._lake = LakeTable(catalog, catalog_properties or {}, lake)
+        self.table = self._lake.load()
+
+    def plan(self, *, deleted: bool) -> WholePlan:
+        reaches = self._lake.reach(self.spark, self.table, self.options.connection.bucket)
+        heads = _load_heads(self.options, reaches if deleted else ())
+        return plan_whole(self.options, heads, reaches, deleted=deleted)
+
+    def lake_part(self, plan: WholePlan, columns: Iterable[str], snapshot_id: int | None) -> list[Any]:
+        """Frames of the table's rows, and of those that it was begun behind; none where there are none."""
+        columns, parts = list(columns), []
+        if plan.before.ends:
+            parts.append(self.source_part(plan.before, columns))
+        if plan.kept:
+            parts.append(self._lake_rows(plan, snapshot_id).selectExpr(*map(_column, columns)))
+        return parts
+
+    def source_part(self, stretch: Stretch, columns: Iterable[str]) -> Any:
+        told = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
+        return self.spark.read.format("tidemark").options(**self.asked, **told).load()
+
+    def _lake_rows(self, plan: WholePlan, snapshot_id: int | None) -> Any:
+        """Of the streams that are kept, by Spark's own Parquet reader."""
+        from pyspark.sql import functions
+
+        bucket, names = self.options.connection.bucket, sorted({name for name, _ in plan.kept})
+        rows = read_files(self.spark, files_of_streams(self.table, snapshot_id, bucket, names))
+        rows, left = rows.where(functions.col("bucket") == bucket), plan.left
+        if len(names) <= _NAMED:
+            rows = rows.where(functions.col("stream").isin(names))
+            left = frozenset(key for key in left if key[0] in names)
+        if not left:
+            return rows
+        how, keys = ("left_anti", left) if len(left) <= len(plan.kept) else ("left_semi", plan.kept)
+        listed = functions.broadcast(self.spark.createDataFrame(sorted(keys), "s STRING, i STRING"))
+        incarnation = functions.coalesce(rows["incarnation"], functions.lit(""))
+        return rows.join(listed, (rows["stream"] == listed["s"]) & (incarnation == listed["i"]), how)
+
+
+def read_whole(
+    spark: Any,
+    lake: str,
+    *,
+    catalog: str = "default",
+    catalog_properties: Mapping[str, str] | None = None,
+    deleted: bool = False,
+    ordered: bool = False,
+    **options: Any,
+) -> Any:
+    """One frame of all messages of the streams, with the columns of the data source; `options` are its own.
+    `lake` is the table that the archive job writes, `namespace.name`.
+
+    With `deleted` it has the rows of streams that do not exist any more, and of those whose names other
+    streams have now. With `ordered` it is sorted by stream, incarnation and offset.
+
+    Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
+    """
+    read = WholeRead(spark, lake, catalog, catalog_properties, options, streaming=False)
+    plan = read.plan(deleted=deleted)
+    columns = read.options.columns
+    wanted = dict.fromkeys(columns + (_ORDER if ordered else ()))
+    parts = read.lake_part(plan, wanted, snapshot_of(read.table))
+    if plan.tail.ends or not parts:
+        parts.append(read.source_part(plan.tail, wanted))
+    whole = reduce(lambda one, other: one.unionByName(other), parts)
+    return whole.orderBy(*_ORDER).select(*columns) if ordered else whole
+
+
+def plan_whole(
+    options: ReadOptions, heads: Mapping[str, Head], reaches: Mapping[Key, Reach], *, deleted: bool
+) -> WholePlan:
+    """Raises InvalidOptions where offsets are not numbers."""
+    mine = {key: reach for key, reach in reaches.items() if options.subscribes(key[0])}
+    before, tail, reached = Stretch(), Stretch(), dict[str, Position]()
+    living: set[Key] = set()
+    for name, head in heads.items():
+        key, begin, end = (name, head.tail.incarnation), head.earliest, _place(name, head.tail.offset)
+        reach = mine.get(key)
+        # Where a server does not tell incarnations, a stream that is shorter than its past is another one.
+        if reach is not None and (key[1] or end >= _number(name, reach.last)):
+            living.add(key)
+            first, last = _number(name, reach.first), _number(name, reach.last)
+            if _place(name, begin.offset) < first:
+                before.add(name, begin, head.tail.at(render_offset(first)))
+            begin = reached[name] = head.tail.at(render_offset(last))
+        if _place(name, begin.offset) < end:
+            tail.add(name, begin, head.tail)
+    kept = frozenset(mine) if deleted else frozenset(living)
+    return WholePlan(kept, frozenset(reaches) - kept, before, reached, tail)
+
+
+def snapshot_of(table: Table) -> int | None:
+    snapshot = table.current_snapshot()
+    return snapshot.snapshot_id if snapshot else None
+
+
+def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, str], ReadOptions]:
+    """The options as the data source gets them, but for the columns, and what they say. Raises
+    InvalidOptions."""
+    asked = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
+    own = {name.lower() for name in (*WHERE_OPTIONS, "between")}
+    faults = [
+        f"{name} is not for a whole read, which begins with the lake and ends at the tail"
+        for name in asked
+        if name.lower() in own
+    ]
+    read = parse_read_options(asked, streaming=streaming, faults=faults)
+    members = [name for name in read.columns if name in JSON_COLUMNS]
+    if members:
+        what = f"columns: a whole read has no {', '.join(members)}: use get_json_object on value"
+        raise InvalidOptions([what])
+    return {name: value for name, value in asked.items() if name.lower() != "columns"}, read
+
+
+def _load_heads(options: ReadOptions, deleted: Iterable[Key]) -> dict[str, Head]:
+    """Of the streams that exist. Each that is named must, or be one of those deleted. Raises
+    InvalidOptions."""
+    reader = connect(options.connection)
+    heads = load_heads(options, reader)
+    known = {name for name, _ in deleted}
+    if heads or not known:
+        names = tuple(name for name in options.names if name not in known)
+        require_all(replace(options, names=names), reader, heads)
+    return heads
+
+
+def _place(name: str, offset: str) -> int:
+    return 0 if offset == BEGINNING else _number(name, parse_token(offset))
+
+
+def _number(name: str, place: int | None) -> int:
+    if place is None:
+        what = (
+            f"{name}: its offsets are not numbers, and only those of Tidemark's own servers can be compared"
+        )
+        raise InvalidOptions([what])
+    return place
+
+
+def _column(name: str) -> str:
+    return "time AS timestamp" if name == "timestamp" else name
+
+
+def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[str]:
+    """Those that may have rows of the streams. Raises RowsDeleted."""
+    wanted: BooleanExpression = EqualTo("bucket", bucket)
+    if len(names) <= _NAMED:
+        wanted = And(wanted, In("stream", names))
+    else:
+        wanted = And(wanted, GreaterThanOrEqual("stream", names[0]), LessThanOrEqual("stream", names[-1]))
+    tasks = list(table.scan(row_filter=wanted, snapshot_id=snapshot_id).plan_files())
+    if any(task.delete_files for task in tasks):
+        name = ".".join(table.name())
+        raise RowsDeleted(
+            f"tidemark: {name} has delete files of another engine: rewrite its data files there"
+        )
+    return [task.file.file_path for task in tasks]

@@ -1,0 +1,108 @@
+"""A streaming query that begins with the lake: its backlog comes from the table in large files, by Spark's
+own Parquet reader, and then the data source goes on from exactly there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.progress import Progress, decode_offset, encode_offset, last_planned
+from tidemark.spark.whole import Stretch, WholePlan, WholeRead, snapshot_of
+
+
+def stream_whole(
+    spark: Any,
+    lake: str,
+    write: Callable[[Any, int], None],
+    checkpoint: str,
+    *,
+    catalog: str = "default",
+    catalog_properties: Mapping[str, str] | None = None,
+    deleted: bool = False,
+    **options: Any,
+) -> Any:
+    """The writer of a streaming query, to be started. `write(rows, batch)` is what `foreachBatch` takes.
+    Batch 0 has the rows of the lake and is written at once; those of the query itself follow from 1 on.
+
+    What the lake had at the first call is kept in the checkpoint's directory. So a batch that is repeated
+    after a crash has the same number and the same rows, batch 0 too.
+
+    Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
+    """
+    read = WholeRead(spark, lake, catalog, catalog_properties, options, streaming=True)
+    note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
+    begin = note.load()
+    if begin is None:
+        if last_planned(spark, checkpoint) >= 0:
+            raise InvalidOptions([f"{checkpoint} is of a query that did not begin with the lake"])
+        begin = _encode(read.plan(deleted=deleted), snapshot_of(read.table))
+        note.save(begin)
+    columns = read.options.columns
+    if written.load() is None:
+        _require_snapshot(read, begin["snapshot"], checkpoint)
+        parts = read.lake_part(_decode(begin), columns, begin["snapshot"])
+        if parts:
+            write(reduce(lambda one, other: one.unionByName(other), parts), 0)
+        written.save({})
+    told = {"columns": ",".join(columns), "between": json.dumps([begin["reached"], {}])}
+    source = spark.readStream.format("tidemark").options(**read.asked, **told).load()
+    following = source.writeStream.option("checkpointLocation", checkpoint)
+    return following.foreachBatch(lambda rows, batch: write(rows, batch + 1))
+
+
+def _encode(plan: WholePlan, snapshot_id: int | None) -> dict[str, Any]:
+    return {
+        "snapshot": snapshot_id,
+        "kept": sorted(plan.kept),
+        "left": sorted(plan.left),
+        "before": plan.before.encode(),
+        "reached": encode_offset(Progress(plan.reached)),
+    }
+
+
+def _decode(begin: Mapping[str, Any]) -> WholePlan:
+    """Of the query's beginning: where it ends is not planned yet."""
+    kept, left = (
+        frozenset((name, incarnation) for name, incarnation in begin[how]) for how in ("kept", "left")
+    )
+    before = Stretch(*(dict(decode_offset(offset).positions) for offset in begin["before"]))
+    return WholePlan(kept, left, before, decode_offset(begin["reached"]).positions, Stretch())
+
+
+def _require_snapshot(read: WholeRead, snapshot_id: int | None, checkpoint: str) -> None:
+    """Raises InvalidOptions."""
+    if snapshot_id is not None and read.table.snapshot_by_id(snapshot_id) is None:
+        what = f"the table has forgotten snapshot {snapshot_id}, with which {checkpoint} begins"
+        raise InvalidOptions([f"{what}: begin a new checkpoint"])
+
+
+class _Note:
+    """A file of JSON in the checkpoint's directory, by Hadoop's file systems: there as a whole, or not."""
+
+    def __init__(self, spark: Any, directory: str, name: str) -> None:
+        jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
+        self._jvm, self._path = jvm, jvm.org.apache.hadoop.fs.Path(f"{directory}/{name}.json")
+        self._files = self._path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def load(self) -> Any:
+        """None if it is not there."""
+        if not self._files.exists(self._path):
+            return None
+        stream = self._files.open(self._path)
+        try:
+            return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def save(self, value: Any) -> None:
+        beside = self._path.suffix(".part")
+        stream = self._files.create(beside, True)
+        try:
+            stream.write(json.dumps(value).encode())
+        finally:
+            stream.close()
+        self._files.rename(beside, self._path)
