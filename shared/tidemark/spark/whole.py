@@ -114,7 +114,8 @@ class WholeRead:
         bucket, names = self.options.connection.bucket, sorted({name for name, _ in plan.kept})
         rows = read_files(self.spark, files_of_streams(self.table, snapshot_id, bucket, names))
         rows, left = rows.where(functions.col("bucket") == bucket), plan.left
-        if len(names) <= _NAMED:
+        # Where all of the bucket is wanted, its rows are not looked at.
+        if left and len(names) <= _NAMED:
             rows = rows.where(functions.col("stream").isin(names))
             left = frozenset(key for key in left if key[0] in names)
         if not left:
