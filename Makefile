@@ -1,4 +1,4 @@
-# Tidemark's commands. `make help` lists them; each installs what it needs first.
+# Tidemark's commands. `make help ALL=1` lists them; each installs what it needs first.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -45,9 +45,12 @@ SPARK_VENV := .venv-spark$(SPARK_SUFFIX)
 SPARK := $(SPARK_VENV)/.installed
 S3A := .s3a/.installed
 
+OFTEN := run|test|test-fast|lint|conformance|bench|pipeline|deploylocal|deploy|token
 .PHONY: help
-help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## what is used most (ALL=1 lists every target)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / && $$1 ~ /^($(if $(ALL),.*,$(OFTEN)))$$/ { printf "  make %-13s %s\n", $$1, $$2 }' \
+	    $(MAKEFILE_LIST)
+	@$(if $(ALL),,echo "All $$(grep -c '^[a-z0-9-]*:.*## ' $(MAKEFILE_LIST)) targets: make help ALL=1")
 
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)

@@ -58,10 +58,19 @@ RUN_BY_A_TEST = {
 STARTS_OTHERS = {"help", "nightly", "prove"}
 
 
+def targets_of(*command: str) -> set[str]:
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"^  make ([a-z0-9-]+) ", said, re.MULTILINE))
+
+
+def test_make_help_shows_what_is_used_most_and_where_the_rest_is() -> None:
+    assert len(targets_of("make", "help")) == 10
+    assert targets_of("make", "help") < targets_of("make", "help", "ALL=1")
+
+
 def test_each_target_of_make_help_is_run_by_day_or_by_night() -> None:
     """A command that nothing runs breaks unseen."""
-    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    targets = set(re.findall(r"^  make ([a-z0-9-]+) ", said, re.MULTILINE))
+    targets = targets_of("make", "help", "ALL=1")
     assert len(targets) > 30
     scripts = "".join((ROOT / ".ci" / name).read_text() for name in ("run", "nightly", "stages.sh"))
     commands = re.findall(r"\bmake ((?:-j \d )?[a-z][a-z0-9- ]*)", re.sub("#.*", "", scripts))
