@@ -251,6 +251,27 @@ MUTATIONS = (
         "faults/test_rules_of_the_proof.py",
     ),
     mutation(
+        "a deletion of a bucket that may have landed is answered as if it had not",
+        "log/buckets.py",
+        "is_unknown = refused.maybe_landed and since_ms > mark.ended_ms",
+        "is_unknown = False",
+        "faults/test_lost_replies.py",
+    ),
+    mutation(
+        "a creation that may have landed is answered as if it had not",
+        "log/lifecycle.py",
+        "if maybe_landed and found.created_ms >= record.created_ms:",
+        "if False:",
+        "faults/test_lost_replies.py",
+    ),
+    mutation(
+        "a janitor takes another's pack for its own",
+        "log/packs.py",
+        "if found is None or found.get(BLOB) != item[BLOB]:",
+        "if found is None:",
+        "log/test_packs_interleaved.py::test_janitors_readers_and_a_writer_at_once_lose_nothing",
+    ),
+    mutation(
         "mail is committed by the second batch, though the first one holds it",
         "log/combining.py",
         "return box == self.last_start and self.holds(mail_id) is None",
