@@ -172,12 +172,13 @@ def test_a_stream_that_was_created_again_or_has_a_snapshot_is_left_alone(
 
 def test_rows_count_once_and_only_where_all_bytes_are_there(spark: Any) -> None:
     """Pages as they come over HTTP, the same message in two archives, and copies that differ."""
+    unsaid = [None] * 4  # the key and the producer
 
     def row(
         stream: str, start: str, end: int, position: int, size: int | None, kind: str = "text/plain"
     ) -> Any:
         offset = start if start == "-1" else f"{int(start):016}"
-        return ("v1", stream, "i", offset, f"{end:016}", position, None, kind, None, size, None)
+        return ("v1", stream, "i", offset, f"{end:016}", position, None, kind, None, size, *unsaid)
 
     json = "Application/JSON; charset=utf-8"
     rows = [
@@ -191,7 +192,7 @@ def test_rows_count_once_and_only_where_all_bytes_are_there(spark: Any) -> None:
         row("differs", "0", 5, 0, 4),
         row("old", "0", 5, 0, None),
         *(row("overlaps", str(begin), begin + 6, 0, 6) for begin in (0, 3, 6, 15)),
-        (*row("foreign", "0", 5, 0, 5)[:3], "a-token", "b-token", 0, None, "text/plain", None, 1, None),
+        (*row("foreign", "0", 5, 0, 5)[:3], "a-token", "b-token", 0, None, "text/plain", None, 1, *unsaid),
     ]
     found = archived_stretches(spark.createDataFrame(rows, SPARK_SCHEMA)).collect()
     stretches = {each["stream"]: sorted(tuple(place) for place in each["stretches"]) for each in found}
