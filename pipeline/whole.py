@@ -271,6 +271,7 @@ def join_and_compare(pipeline: Pipeline) -> None:
     from tidemark.spark.job import open_session
     from tidemark.spark.whole import read_whole
 
+    pipeline.make(100)
     os.environ.update(pipeline.environment)
     spark = open_session("whole")
     ways: dict[str, dict[str, Any]] = {
@@ -352,8 +353,8 @@ STEPS = {
     "Ingest JSON lines": ingest_and_compare,
     "An Iceberg table, queried by DuckDB": lake_and_compare,
     "Stats": count_and_compare,
-    "Snapshots": fold_and_compare,
     "History and tail in one frame, and a view of it": join_and_compare,
+    "Snapshots": fold_and_compare,
     "Streams let go of what the Iceberg table has": trim_and_ask,
 }
 #: A trim needs the table of the streams, and the Iceberg table is made in the same way by both.
