@@ -15,13 +15,24 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps
-from tidemark.client.wire import AsyncValue, StreamAddress
+from tidemark.client.wire import (
+    CLIENT_OPTIONS,
+    INTERRUPTED_SECONDS,
+    SIGNAL_TTL_SECONDS,
+    AsyncValue,
+    StreamAddress,
+    check_process,
+    follows_redirects,
+    log,
+    lost,
+    request_of,
+    warn_of_unwritten,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +47,7 @@ async def _shared_client() -> httpx.AsyncClient:
     generators."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
-        client = httpx.AsyncClient(**wire.CLIENT_OPTIONS)
+        client = httpx.AsyncClient(**CLIENT_OPTIONS)
 
         async def until_the_loop_ends() -> AsyncGenerator[None]:
             async with client:
@@ -94,15 +105,15 @@ class _AsyncDriver:
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return lost(error)
 
     async def _send(self, request: Request) -> Reply:
         await self._close()
         client = self._client or await _shared_client()
-        prepared = wire.request_of(client, request, await _values(self._headers), await _values(self._params))
+        prepared = request_of(client, request, await _values(self._headers), await _values(self._params))
         began = time.monotonic()
         response = await client.send(
-            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
         if request.streams and response.is_success:
             self._open, self._pieces, body = response, response.aiter_bytes(), b""
@@ -206,7 +217,7 @@ class AsyncStopRequests:
 
     async def __aenter__(self) -> Self:
         await self._signal.delete(missing_ok=True)
-        await type(self._signal).create(self._signal.url, **self._signal.options, ttl=wire.SIGNAL_TTL_SECONDS)
+        await type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
         self._task = asyncio.create_task(self._watch())
         return self
 
@@ -222,7 +233,7 @@ class AsyncStopRequests:
                 if chunk.closed:
                     self._requested.set()
         except StreamError as why:
-            wire.log.warning("requests to stop are not seen any more: %s", why)
+            log.warning("requests to stop are not seen any more: %s", why)
 
 
 async def _values(given: Mapping[str, AsyncValue]) -> dict[str, str]:
@@ -244,14 +255,14 @@ class AsyncProducer:
         self._stopped = False
         self._process = os.getpid()
         #: Once its event loop has ended nothing can be sent.
-        self._unfinished = weakref.finalize(self, wire.warn_of_unwritten, batches)
+        self._unfinished = weakref.finalize(self, warn_of_unwritten, batches)
 
     @property
     def epoch(self) -> int:
         return self._batches.epoch
 
     async def append(self, data: Data) -> None:
-        wire.check_process(self._process)
+        check_process(self._process)
         await self._know_content_type()
         message = self._batches.encode(data)
         await self._until(lambda: not self._batches.is_full)
@@ -259,7 +270,7 @@ class AsyncProducer:
             self._send_what_is_ready()
 
     async def flush(self) -> Receipt | None:
-        wire.check_process(self._process)
+        check_process(self._process)
         self._batches.hurry()
         self._send_what_is_ready()
         added = self._batches.added
@@ -267,7 +278,7 @@ class AsyncProducer:
         return self._batches.result
 
     async def close(self, data: Data = None) -> Receipt | None:
-        wire.check_process(self._process)
+        check_process(self._process)
         await self._know_content_type()
         try:
             if not self._batches.is_closed:
@@ -296,7 +307,7 @@ class AsyncProducer:
         elif isinstance(error, StreamError):
             await self._stop()
         else:
-            within = None if isinstance(error, Exception) else wire.INTERRUPTED_SECONDS
+            within = None if isinstance(error, Exception) else INTERRUPTED_SECONDS
             with contextlib.suppress(StreamError, TimeoutError):
                 async with asyncio.timeout(within):
                     await self.detach()
@@ -337,7 +348,7 @@ class AsyncProducer:
     async def _stop(self) -> None:
         self._stopped = True
         if self._unfinished.detach():
-            wire.warn_of_unwritten(self._batches)
+            warn_of_unwritten(self._batches)
         self._batches.detach()
         if self._timer is not None:
             self._timer.cancel()

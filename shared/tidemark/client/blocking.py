@@ -14,13 +14,24 @@ from weakref import WeakSet
 
 import httpx
 
-from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps
-from tidemark.client.wire import StreamAddress, Value
+from tidemark.client.wire import (
+    CLIENT_OPTIONS,
+    INTERRUPTED_SECONDS,
+    SIGNAL_TTL_SECONDS,
+    StreamAddress,
+    Value,
+    check_process,
+    follows_redirects,
+    log,
+    lost,
+    request_of,
+    warn_of_unwritten,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +43,7 @@ def _shared_client() -> httpx.Client:
     """One for all streams of this process. After a fork the parent's connections are not the child's."""
     client = _clients.get(os.getpid())
     if client is None:
-        client = _clients.setdefault(os.getpid(), httpx.Client(**wire.CLIENT_OPTIONS))
+        client = _clients.setdefault(os.getpid(), httpx.Client(**CLIENT_OPTIONS))
     return client
 
 
@@ -95,14 +106,14 @@ class BlockingDriver:
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return lost(error)
 
     def _send(self, request: Request) -> Reply:
         self._close()
-        prepared = wire.request_of(self._client, request, _values(self._headers), _values(self._params))
+        prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
         began = time.monotonic()
         response = self._client.send(
-            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
         if request.streams and response.is_success:
             self._open, self._pieces, body = response, response.iter_bytes(), b""
@@ -221,7 +232,7 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         self._signal.delete(missing_ok=True)
-        type(self._signal).create(self._signal.url, **self._signal.options, ttl=wire.SIGNAL_TTL_SECONDS)
+        type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
         self._thread.start()
         return self
 
@@ -236,7 +247,7 @@ class StopRequests:
                 self._requested.set()
         except StreamError as why:
             if not self._is_over:
-                wire.log.warning("requests to stop are not seen any more: %s", why)
+                log.warning("requests to stop are not seen any more: %s", why)
 
 
 def _values(given: Mapping[str, Value]) -> dict[str, str]:
@@ -267,7 +278,7 @@ class Producer:
 
     def append(self, data: Data) -> None:
         """Queue one message. Waits while too much is held (`max_held_bytes`)."""
-        wire.check_process(self._process)
+        check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
             while self._batches.is_full and self._batches.failure is None:
@@ -278,7 +289,7 @@ class Producer:
     def flush(self) -> Receipt | None:
         """Wait until the server has acknowledged every message that was appended before. Returns where the
         last one is."""
-        wire.check_process(self._process)
+        check_process(self._process)
         with self._changed:
             self._batches.hurry()
             self._wake_worker()
@@ -290,7 +301,7 @@ class Producer:
 
     def close(self, data: Data = None) -> Receipt | None:
         """Flush and close the stream, with `data` as its last message. A second call returns the same."""
-        wire.check_process(self._process)
+        check_process(self._process)
         message = b"" if data is None else self._batches.encode(data)
         try:
             with self._changed:
@@ -321,7 +332,7 @@ class Producer:
         if error is None:
             self.close() if self._closes else self.detach()
         elif not isinstance(error, Exception):
-            self.finish(time.monotonic() + wire.INTERRUPTED_SECONDS)
+            self.finish(time.monotonic() + INTERRUPTED_SECONDS)
             self._stop()
         elif isinstance(error, StreamError):
             self._stop()
@@ -338,7 +349,7 @@ class Producer:
             self._wake_worker()
             while self._batches.failure is None and self._batches.unwritten and time.monotonic() < until:
                 self._changed.wait(until - time.monotonic())
-        wire.warn_of_unwritten(self._batches)
+        warn_of_unwritten(self._batches)
 
     def _stop(self) -> None:
         with self._changed:

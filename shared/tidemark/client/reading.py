@@ -12,9 +12,26 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from tidemark.client import chunks, errors
-from tidemark.client.chunks import Chunk, EventParser
-from tidemark.client.errors import is_true
+from tidemark.client.chunks import (
+    Chunk,
+    EventParser,
+    check_goes_on,
+    decode_base64,
+    ends_whole,
+    is_json,
+    joined,
+    tells,
+    whole_characters,
+)
+from tidemark.client.errors import (
+    MalformedReply,
+    NotFound,
+    StatusError,
+    StreamError,
+    StreamGone,
+    StreamReplaced,
+    is_true,
+)
 from tidemark.client.exchange import (
     SECONDS,
     Effect,
@@ -95,7 +112,7 @@ class ReadOperations:
         may be empty."""
         _check_choice("live", live, ("long-poll", False))
         chunk = yield from self._page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
-        while not (chunk.up_to_date or chunks.ends_whole(chunk)):
+        while not (chunk.up_to_date or ends_whole(chunk)):
             more = yield from self._page(chunk, live=False)
             chunk = replace(more, data=chunk.data + more.data)
         return chunk
@@ -126,7 +143,7 @@ class ReadOperations:
         _check_choice("missing", missing, ("error", "wait"))
         _check_choice("on_recreated", on_recreated, ("error", "restart"))
         place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
-        return chunks.whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
+        return whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
 
     def _follow_name(
         self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
@@ -137,10 +154,10 @@ class ReadOperations:
                 yield from self._wait_for_stream()
             try:
                 return (yield from self._follow(place, live, gone))
-            except errors.StreamReplaced:
+            except StreamReplaced:
                 if on_recreated == "error":
                     raise
-            except errors.NotFound:
+            except NotFound:
                 if (missing, on_recreated) != ("wait", "restart"):
                     raise
             place = Chunk(b"", "-1")
@@ -150,7 +167,7 @@ class ReadOperations:
         while True:
             try:
                 yield from self.head()
-            except errors.NotFound:
+            except NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
                 asked += 1
             else:
@@ -167,7 +184,7 @@ class ReadOperations:
                 before = chunk
                 if not chunk.up_to_date or live == "long-poll":
                     chunk = yield from self._next_page(chunk, silent, forever=ever)
-                    silent = 0 if chunks.tells(chunk, before) else silent + 1
+                    silent = 0 if tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
@@ -176,7 +193,7 @@ class ReadOperations:
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live, silent = "long-poll", 0
                 ever = True
-            except errors.StreamGone as why:
+            except StreamGone as why:
                 if gone == "error" and chunk.incarnation is None:
                     raise
                 head = yield from self.head()
@@ -192,7 +209,7 @@ class ReadOperations:
         chunk = yield from self._page(place, silent, live=place.up_to_date, forever=forever)
         if place.up_to_date:
             chunk = yield from self._last_data(chunk)
-        if chunks.tells(chunk, place):
+        if tells(chunk, place):
             yield chunk
         return chunk
 
@@ -225,8 +242,8 @@ class ReadOperations:
             self._learn(headers)
         following = next_offset(request, reply)
         # An empty page of a JSON stream is an empty array.
-        data = b"" if reply.body.strip() == b"[]" and chunks.is_json(self.content_type or "") else reply.body
-        chunks.check_goes_on(request, data, place.offset, following)
+        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
+        check_goes_on(request, data, place.offset, following)
         closed = is_true(headers, "stream-closed")
         if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
             yield Sleep(self.retry.delay(silent, reply))
@@ -249,22 +266,22 @@ class ReadOperations:
         yield from self.known_content_type()
         try:
             reply = yield from exchange(request, self.retry, forever=forever)
-        except errors.StatusError as refused:
+        except StatusError as refused:
             if refused.status in {400, 405, 406, 415, 501}:
                 raise _NoEventStream(refused) from refused
             raise
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
+            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         events, pieces, last = EventParser(), list[bytes](), place
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
             for name, text in events.feed(received):
                 if name == "data":
-                    pieces.append(chunks.decode_base64(text) if base64 else text.encode())
+                    pieces.append(decode_base64(text) if base64 else text.encode())
                 elif name == "control":
                     before, last, pieces = last, self._chunk(request, pieces, text, last), []
                     last = yield from self._last_data(last)
-                    if chunks.tells(last, before):
+                    if tells(last, before):
                         yield last
         return last
 
@@ -276,7 +293,7 @@ class ReadOperations:
             return chunk
         try:
             there = yield from self._page(chunk, live=False)
-        except (errors.NotFound, errors.StreamGone):
+        except (NotFound, StreamGone):
             return chunk
         return there if there.data else chunk
 
@@ -292,12 +309,12 @@ class ReadOperations:
             told = json.loads(control)
             offset = told["streamNextOffset"]
         except (ValueError, TypeError, KeyError) as wrong:
-            raise errors.MalformedReply(
+            raise MalformedReply(
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
-        data = chunks.joined(pieces, json_array=chunks.is_json(self.content_type or ""))
-        chunks.check_goes_on(request, data, before.offset, str(offset))
+        data = joined(pieces, json_array=is_json(self.content_type or ""))
+        check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
             offset=str(offset),
@@ -312,7 +329,7 @@ class ReadOperations:
         """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
         told = _ETAG.match(etag or "")
         if told and incarnation not in {None, told[1]}:
-            raise errors.StreamReplaced(
+            raise StreamReplaced(
                 f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
                 "the earlier stream; begin again from offset -1"
             )
@@ -325,7 +342,7 @@ class ReadOperations:
 class _NoEventStream(Exception):
     """The server has none for this stream."""
 
-    def __init__(self, reason: errors.StreamError) -> None:
+    def __init__(self, reason: StreamError) -> None:
         super().__init__(reason)
         self.reason: Final = reason
 
@@ -342,7 +359,7 @@ def given_values(values: Mapping[str, str | int | None]) -> dict[str, str]:
 def next_offset(request: Request, reply: Reply) -> str:
     offset = reply.headers.get("stream-next-offset")
     if offset is None:
-        raise errors.MalformedReply(
+        raise MalformedReply(
             f"{request.what}: {reply.status} without Stream-Next-Offset; no server of the protocol answers so"
         )
     return offset
