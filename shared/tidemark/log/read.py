@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -17,23 +17,38 @@ from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
 from tidemark.log.records import Batch, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
 from tidemark.log.schema import (
     BOUNDARY_ATTRIBUTES,
+    PK,
     STATE_ATTRIBUTES,
+    Item,
+    Key,
+    batch_key,
     decode_entry,
     decode_stream,
     is_end_mark,
     stream_key,
 )
-from tidemark.log.table import Table
+from tidemark.log.table import Table, in_hundreds
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
+EachHundred = Callable[[Callable[[Sequence[Key]], list[Item]], Sequence[Sequence[Key]]], Iterable[list[Item]]]
+"""The same call for several things at once (`service/stores.py`)."""
+
 
 def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
     item = table.get(stream_key(key))
     return None if item is None or is_end_mark(item) else decode_stream(item)
+
+
+def logs_written_at(table: Table, places: Mapping[str, int], each: EachHundred) -> set[str]:
+    """Of logs, by their partitions, those in which an entry begins at this offset. Whatever is written next
+    takes the place at the tail: where that was the tail, these have grown. One call asks a hundred logs."""
+    keys = in_hundreds([batch_key(pk, offset) for pk, offset in places.items()])
+    pages = each(lambda some: table.get_many(some, (PK,)), keys)
+    return {item[PK]["S"] for page in pages for item in page}
 
 
 def load_batch_at(

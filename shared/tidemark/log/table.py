@@ -106,6 +106,11 @@ class Write:
     condition: Condition | None = None
 
 
+def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
+    """As many at once as `Table.get_many` takes."""
+    return [keys[low : low + MAX_GETS] for low in range(0, len(keys), MAX_GETS)]
+
+
 class ConditionFailed(Exception):
     """The item's condition did not hold; `existing` is the item that is there instead.
 

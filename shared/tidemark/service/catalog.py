@@ -13,10 +13,9 @@ from itertools import accumulate, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
-from tidemark.log.read import Page, load_last
+from tidemark.log.read import Page, load_last, logs_written_at
 from tidemark.log.records import Batch, StreamRecord, Tombstone
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, PK, batch_key, decode_producer, log_pk, producer_pk
-from tidemark.log.table import MAX_GETS
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.producer import ProducerState
@@ -87,9 +86,8 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
 
 
 def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> dict[StreamKey, StreamHead]:
-    """The remembered tails that are the tails still: whatever is written next takes the place at the tail, so
-    where nothing is at that place, nothing was written. One call asks for a hundred places. What is confirmed
-    counts as no younger than it was: an append may not rest on it for longer."""
+    """The remembered tails that are the tails still. What is confirmed counts as no younger than it was: an
+    append may not rest on it for longer."""
     known: dict[StreamKey, StreamHead] = {}
     for record in records:
         head = stores.tails.get(record.key, now_ms)
@@ -101,11 +99,9 @@ def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> 
     # Nothing follows a closure.
     open_heads = (head for head in known.values() if not head.tail.closed)
     keys = {log_pk(head.record.key, head.record.incarnation): head.record.key for head in open_heads}
-    places = [batch_key(pk, known[key].tail.offset) for pk, key in keys.items()]
-    hundreds = [places[low : low + MAX_GETS] for low in range(0, len(places), MAX_GETS)]
-    pages = stores.concurrency.each(lambda some: stores.table.get_many(some, (PK,)), hundreds)
-    for item in (item for page in pages for item in page):
-        del known[keys[item[PK]["S"]]]
+    places = {pk: known[key].tail.offset for pk, key in keys.items()}
+    for pk in logs_written_at(stores.table, places, stores.concurrency.each):
+        del known[keys[pk]]
     return known
 
 

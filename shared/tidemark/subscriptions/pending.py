@@ -13,9 +13,9 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from tidemark.log.buckets import pages_of_records
+from tidemark.log.read import logs_written_at
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import PK, batch_key, log_pk
-from tidemark.log.table import MAX_GETS
+from tidemark.log.schema import log_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -126,15 +126,12 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
     """Mark the streams that have grown behind what is acked, where the trigger has not come by yet: §7 counts
     them from their append on. Returns whether there are any.
 
-    The next batch of a stream lies where the last one ended, so one call asks a hundred streams. One that is
-    acked up to the middle of a batch has its mark still, and one that was not there when it was named leaves
-    its mark by the trigger."""
+    One that is acked up to the middle of a batch has its mark still, and one that was not there when it was
+    named leaves its mark by the trigger."""
     links = storage.load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
     by_log = {log_pk(stream_key_of(each.path), each.stream_incarnation): each for each in links}
-    keys = [batch_key(pk, link.acked) for pk, link in by_log.items() if link.stream_incarnation]
-    hundreds = [keys[start : start + MAX_GETS] for start in range(0, len(keys), MAX_GETS)]
-    pages = stores.concurrency.each(lambda some: stores.table.get_many(some, (PK,)), hundreds)
-    grown = [by_log[item[PK]["S"]] for page in pages for item in page]
+    places = {pk: link.acked for pk, link in by_log.items() if link.stream_incarnation}
+    grown = [by_log[pk] for pk in logs_written_at(stores.table, places, stores.concurrency.each)]
     stores.concurrency.each(lambda link: _mark(stores, record, link.path, link.stream_incarnation), grown)
     return bool(grown)
 

@@ -27,10 +27,10 @@ import pyarrow as pa
 from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import load_bucket, pages_of_records
 from tidemark.log.chain import ChainWalk, Span, spans_of
-from tidemark.log.read import load_last, load_stream
+from tidemark.log.read import load_last, load_stream, logs_written_at
 from tidemark.log.records import StreamRecord, Tombstone
-from tidemark.log.schema import PK, Key, batch_key, decode_stream, is_end_mark, log_pk, stream_key
-from tidemark.log.table import MAX_GETS, check_format
+from tidemark.log.schema import decode_stream, is_end_mark, log_pk, stream_key
+from tidemark.log.table import check_format, in_hundreds
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
@@ -141,7 +141,7 @@ class DynamoDBReader:
     def _load_records(self, names: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, StreamRecord]:
         """The existing streams' records, by name."""
         keys = [stream_key(self._key(name)) for name in dict.fromkeys(names)]
-        pages = pool.map(self._table.get_many, _by_hundreds(keys))
+        pages = pool.map(self._table.get_many, in_hundreds(keys))
         records = [decode_stream(item) for page in pages for item in page if not is_end_mark(item)]
         return {record.key.stream_id: record for record in records}
 
@@ -163,9 +163,8 @@ class DynamoDBReader:
                 continue
             elif now_ms - known.learned_ms < MAX_AGE_MS:
                 in_question[log_pk(record.key, record.incarnation)] = name
-        keys = [batch_key(pk, self._tails[name].end) for pk, name in in_question.items()]
-        pages = pool.map(lambda some: self._table.get_many(some, (PK,)), _by_hundreds(keys))
-        written = {item[PK]["S"] for page in pages for item in page}
+        places = {pk: self._tails[name].end for pk, name in in_question.items()}
+        written = logs_written_at(self._table, places, pool.map)
         for pk, name in in_question.items():
             if pk not in written:
                 confirmed[name] = self._tails[name]
@@ -379,7 +378,3 @@ class DynamoDBReader:
 
 def _earliest(record: StreamRecord) -> Position:
     return Position(render_offset(record.retained), record.incarnation, record.content_type.value)
-
-
-def _by_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
-    return [keys[low : low + MAX_GETS] for low in range(0, len(keys), MAX_GETS)]
