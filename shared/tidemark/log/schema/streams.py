@@ -144,7 +144,7 @@ def stream_sk(stream_id: str) -> str:
 
 
 def stream_key(key: StreamKey) -> Key:
-    return {PK: {"S": f"bucket/{key.bucket}"}, SK: {"S": f"stream/{key.stream_id}"}}
+    return make_key(bucket_pk(key.bucket), stream_sk(key.stream_id))
 
 
 def stream_of(item: Item) -> StreamKey | None:
