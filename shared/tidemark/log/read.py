@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -19,23 +19,18 @@ from tidemark.log.schema import (
     BOUNDARY_ATTRIBUTES,
     PK,
     STATE_ATTRIBUTES,
-    Item,
-    Key,
     batch_key,
     decode_entry,
     decode_stream,
     is_end_mark,
     stream_key,
 )
-from tidemark.log.table import Table, in_hundreds
+from tidemark.log.table import EachHundred, Table, in_hundreds
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-
-EachHundred = Callable[[Callable[[Sequence[Key]], list[Item]], Sequence[Sequence[Key]]], Iterable[list[Item]]]
-"""The same call for several things at once (`service/stores.py`)."""
 
 
 def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:

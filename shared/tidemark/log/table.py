@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -104,6 +104,10 @@ class Write:
     item: Item | None = None
     update: Update | None = None
     condition: Condition | None = None
+
+
+EachHundred = Callable[[Callable[[Sequence[Key]], list[Item]], Sequence[Sequence[Key]]], Iterable[list[Item]]]
+"""The same call for several hundreds of keys, some at once (`service/stores.py`)."""
 
 
 def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:

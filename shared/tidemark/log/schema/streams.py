@@ -79,8 +79,12 @@ CREATION_ID: Final = "i"
 COUNTED_MS: Final = "ch"
 
 
+_BUCKET: Final = "bucket/"
+_STREAM: Final = "stream/"
+
+
 def bucket_pk(bucket: str) -> str:
-    return f"bucket/{bucket}"
+    return _BUCKET + bucket
 
 
 def bucket_key(bucket: str) -> Key:
@@ -100,7 +104,7 @@ def encode_bucket(record: BucketRecord) -> Item:
 def decode_bucket(item: Item) -> BucketRecord:
     """The item must not be an end mark."""
     return BucketRecord(
-        bucket=item[PK]["S"].removeprefix("bucket/"),
+        bucket=item[PK]["S"].removeprefix(_BUCKET),
         created_ms=int(item[CREATED_MS]["N"]),
         creation_id=item[CREATION_ID]["S"],
         streams=int(item[STREAM_COUNT]["N"]),
@@ -140,19 +144,19 @@ DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update al
 
 
 def stream_sk(stream_id: str) -> str:
-    return f"stream/{stream_id}"
+    return _STREAM + stream_id
 
 
 def stream_key(key: StreamKey) -> Key:
-    return make_key(bucket_pk(key.bucket), stream_sk(key.stream_id))
+    return {PK: {"S": _BUCKET + key.bucket}, SK: {"S": _STREAM + key.stream_id}}
 
 
 def stream_of(item: Item) -> StreamKey | None:
     """The stream whose own item it is."""
     pk, sk = item[PK]["S"], item[SK]["S"]
-    if not (pk.startswith(bucket_pk("")) and sk.startswith(stream_sk(""))):
+    if not (pk.startswith(_BUCKET) and sk.startswith(_STREAM)):
         return None
-    return StreamKey(pk.removeprefix(bucket_pk("")), sk.removeprefix(stream_sk("")))
+    return StreamKey(pk.removeprefix(_BUCKET), sk.removeprefix(_STREAM))
 
 
 def encode_stream(record: StreamRecord) -> Item:
@@ -235,7 +239,7 @@ def decode_stream(item: Item) -> StreamRecord:
     try:
         rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
         return StreamRecord(
-            key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),
+            key=StreamKey(item[PK]["S"].removeprefix(_BUCKET), item[SK]["S"].removeprefix(_STREAM)),
             incarnation=item[INCARNATION]["S"],
             content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
             expiry=Expiry(
