@@ -43,12 +43,13 @@ def source_metrics(progress: Any, source: int = 0) -> SourceMetrics:
     """Of a `StreamingQueryProgress`; `source` is the place among the query's sources."""
     told = progress.sources[source]
     start, end, latest = map(_positions, (told.startOffset, told.endOffset, told.latestOffset))
+    read = _sizes(start, end)
     # Older versions say that the latest offset is where the batch ends.
-    behind = _bytes_between(end, latest) if spark_version() >= (4, 2) else None
+    behind = _total(_sizes(end, latest)) if spark_version() >= (4, 2) else None
     return SourceMetrics(
         rows=told.numInputRows,
-        bytes=_bytes_between(start, end),
-        streams=None if start is None or end is None else len(_moved(start, end)),
+        bytes=_total(read),
+        streams=None if read is None else len(read),
         bytes_behind=behind,
         seconds_behind=_age_seconds(progress) if behind else behind,
     )
@@ -84,24 +85,26 @@ def _positions(offset: str | None) -> Positions | None:
     return None if offset in (None, "None", "null") else decode_offset(json.loads(offset)).positions
 
 
-def _moved(start: Positions, end: Positions) -> dict[str, str]:
-    """The streams that `end` is beyond `start` in, and the offset that each was at."""
-    moved = {}
+def _sizes(start: Positions | None, end: Positions | None) -> list[int | None] | None:
+    """By how many bytes `end` is beyond `start` in each stream that has moved. None where one of the two is
+    not known, and in the list for opaque offsets."""
+    if start is None or end is None:
+        return None
+    sizes = []
     for name, position in end.items():
         before = start.get(name)
         if before is None or before.is_of_another(position):
-            moved[name] = BEGINNING
+            sizes.append(bytes_between(BEGINNING, position.offset))
         elif before.offset != position.offset:
-            moved[name] = before.offset
-    return moved
+            sizes.append(bytes_between(before.offset, position.offset))
+    return sizes
 
 
-def _bytes_between(start: Positions | None, end: Positions | None) -> int | None:
-    if start is None or end is None:
+def _total(sizes: list[int | None] | None) -> int | None:
+    if sizes is None:
         return None
-    found = [bytes_between(offset, end[name].offset) for name, offset in _moved(start, end).items()]
-    sizes = [size for size in found if size is not None]
-    return sum(sizes) if len(sizes) == len(found) else None
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _age_seconds(progress: Any) -> float | None:
