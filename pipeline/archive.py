@@ -280,7 +280,7 @@ def streams_in(spark: Any, lake: Any, streams: SubscribedStreams) -> list[str]:
     """Those of which the table has messages."""
     from pyspark.sql import functions
 
-    from tidemark.spark.lake import SPARK_SCHEMA
+    from tidemark.spark.lake_files import SPARK_SCHEMA
 
     files = lake.files_of_bucket(streams.bucket)
     if not files:

@@ -116,7 +116,7 @@ def archived_rows(spark: Any, given: argparse.Namespace) -> Any:
     """Raises JobFailed."""
     if given.archive:
         return spark.read.parquet(given.archive)
-    from tidemark.spark.lake import SPARK_SCHEMA
+    from tidemark.spark.lake_files import SPARK_SCHEMA
 
     files = open_lake(given).files_of(given.from_bucket, given.stream)
     if not files:

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.lake import SPARK_SCHEMA
+    from tidemark.spark.lake_files import SPARK_SCHEMA
     from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
 
     if not given.archived or not given.iceberg:

@@ -23,7 +23,7 @@ from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.lakes import Lake
 from tests.spark.recorder import Recorder
 from tidemark.local.emulators import Ministack, credentials_of
-from tidemark.spark import lake
+from tidemark.spark import lake, lake_files
 from tidemark.spark.lake import ClosedStream, LakeTable
 from tidemark.spark.side_tables import Reach
 
@@ -169,12 +169,12 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
     """The columns of this version, and that pyiceberg repeats no commit."""
     catalog = load_catalog("default", **properties)
     catalog.create_namespace(identifier.partition(".")[0])
-    old = Schema(*lake.SCHEMA.fields[:-1])
+    old = Schema(*lake_files.SCHEMA.fields[:-1])
     catalog.create_table(identifier, old, partition_spec=lake._PARTITIONS)
     table = LakeTable("default", properties, identifier)
     table.ensure()
     table.write_batch(Rows(b"1"), "q", 0)
-    assert table.load().schema().column_names == lake.SCHEMA.column_names
+    assert table.load().schema().column_names == lake_files.SCHEMA.column_names
     assert table.load().properties["commit.retry.num-retries"] == "0"
     assert values(table) == [b"1"]
 

@@ -20,7 +20,8 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.spark.failures import Exit
-from tidemark.spark.lake import SPARK_SCHEMA, LakeTable
+from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake_files import SPARK_SCHEMA
 from tidemark.spark.trim import archived_stretches
 
 

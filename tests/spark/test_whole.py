@@ -240,7 +240,7 @@ def test_the_lakes_part_is_the_same_after_a_compaction_that_forgot_its_snapshot(
 
 @pytest.fixture
 def few_rows_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.spark.lake.ROW_GROUP_BYTES", 4096)
+    monkeypatch.setattr("tidemark.spark.lake_files.ROW_GROUP_BYTES", 4096)
 
 
 def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(

@@ -15,7 +15,6 @@ belongs to a snapshot are the rows of its batches.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,16 +24,26 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
-from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from tidemark.spark.lake_files import (
+    ALL,
+    EXPRESSIONS,
+    FILE_ORDER,
+    SCHEMA,
+    added_files,
+    all_files,
+    expire,
+    files_in,
+    read_files,
+    small_files,
+    write_files,
+)
 from tidemark.spark.side_tables import (
     CLOSED_SCHEMA,
     NO_RETRIES,
@@ -42,51 +51,13 @@ from tidemark.spark.side_tables import (
     REACH_SCHEMA,
     Reaches,
     SideTable,
-    all_files,
     committed_reach,
-    expire,
     join_reaches,
     measure_reach,
     merge_reach,
+    until_committed,
 )
 
-_ALL: Final = AlwaysTrue()
-
-#: The columns of the table, by their expressions over the rows of the data source. New ones are added at the
-#: end: a table of an older version gets them when the archive runs next, and its old rows have null there.
-EXPRESSIONS: Final = {
-    "bucket": "bucket",
-    "stream": "stream",
-    "incarnation": "incarnation",
-    "offset": "offset",
-    "end_offset": "end_offset",
-    "position": "position",
-    "time": "timestamp",
-    "content_type": "content_type",
-    "value": "value",
-    "bytes": "CAST(length(value) AS BIGINT)",
-    "key": "key",
-    "producer_id": "producer_id",
-    "producer_epoch": "producer_epoch",
-    "producer_seq": "producer_seq",
-}
-_TYPES: Final[Mapping[str, Any]] = {
-    "position": IntegerType(),
-    "time": TimestamptzType(),
-    "value": BinaryType(),
-    "bytes": LongType(),
-    "producer_epoch": LongType(),
-    "producer_seq": LongType(),
-}
-_SPARK_TYPES: Final = {
-    "position": "INT",
-    "time": "TIMESTAMP",
-    "value": "BINARY",
-    **dict.fromkeys(("bytes", "producer_epoch", "producer_seq"), "BIGINT"),
-}
-SCHEMA: Final = Schema(
-    *(NestedField(number, name, _TYPES.get(name, StringType())) for number, name in enumerate(EXPRESSIONS, 1))
-)
 _PARTITIONS: Final = PartitionSpec(
     PartitionField(SCHEMA.find_field("bucket").field_id, 1000, IdentityTransform(), "bucket"),
     PartitionField(SCHEMA.find_field("time").field_id, 1001, DayTransform(), "day"),
@@ -98,13 +69,6 @@ _PROPERTIES: Final = {
     "write.metadata.metrics.column.stream": "full",
     "write.metadata.metrics.column.value": "none",
 }
-#: The order of rows in a file, behind that of the partitions.
-_ORDER: Final = ("stream", "incarnation", "offset", "position")
-#: Readers without page indexes pass over whole row groups alone.
-ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-_TRIES: Final = 20
-#: As Spark reads the files: by name, whatever columns a file has.
-SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'STRING')}" for name in EXPRESSIONS)
 
 
 @dataclass(frozen=True)
@@ -200,7 +164,7 @@ class LakeTable:
             size = sum(file.file_size_in_bytes for file in group)
             frame = read_files(spark, [file.file_path for file in group])
             count = max(1, round(size / target_bytes))
-            frame = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, *_ORDER)
+            frame = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, *FILE_ORDER)
             new += write_files(frame, table, "compacted")
 
         def replace(table: Table) -> bool:
@@ -237,7 +201,7 @@ class LakeTable:
             files.delete_file(path)
         return len(orphans)
 
-    def files(self, wanted: BooleanExpression = _ALL) -> list[str]:
+    def files(self, wanted: BooleanExpression = ALL) -> list[str]:
         """The files that may have wanted rows."""
         return files_in(self.load(), wanted)
 
@@ -314,7 +278,7 @@ class LakeTable:
             )
 
     def _commit(self, change: Callable[[Table], bool]) -> bool:
-        """Make a change to the table as it is now, again where another writer was faster."""
+        """Make a change to the table; whether it was made."""
 
         def commit() -> bool:
             table = self.load()
@@ -324,35 +288,7 @@ class LakeTable:
                     transaction.set_properties(_PROPERTIES)
             return change(table)
 
-        for _ in range(_TRIES - 1):
-            try:
-                return commit()
-            except CommitFailedException:
-                continue
-        return commit()
-
-
-def write_files(frame: Any, table: Table, name: str) -> list[str]:
-    """Parquet files of the rows in a new directory of the table, in no snapshot yet; each has rows of one
-    partition. Spark's committer leaves out what killed tasks wrote."""
-    directory = f"{table.location()}/data/{name}-{uuid.uuid4().hex}"
-    parts = ["_bucket", "_day"]
-    parted = frame.selectExpr("*", "bucket AS _bucket", "to_date(time) AS _day")
-    # Spark would sort by the partitions alone.
-    ordered = parted.sortWithinPartitions(*parts, *_ORDER)
-    writing = ordered.write.option("parquet.block.size", ROW_GROUP_BYTES)
-    writing.partitionBy(*parts).parquet(directory)
-    return sorted(read_files(frame.sparkSession, [directory]).inputFiles())
-
-
-def read_files(spark: Any, files: Sequence[str]) -> Any:
-    """Their rows, by Spark's own reader; null where a file lacks a column."""
-    return spark.read.schema(SPARK_SCHEMA).parquet(*files)
-
-
-def files_in(table: Table, wanted: BooleanExpression = _ALL) -> list[str]:
-    """The files of the table, as it was loaded, that may have wanted rows."""
-    return [task.file.file_path for task in table.scan(row_filter=wanted).plan_files()]
+        return until_committed(commit)
 
 
 @contextmanager
@@ -411,24 +347,5 @@ def _files_of(table: Table, query: str, batch: int) -> list[str]:
     for snapshot in table.snapshots():
         told = snapshot.summary.additional_properties if snapshot.summary else {}
         if wanted.items() <= told.items():
-            return _added_files(table, snapshot)
+            return added_files(table, snapshot)
     return []
-
-
-def _added_files(table: Table, snapshot: Snapshot) -> list[str]:
-    return [
-        entry.data_file.file_path
-        for manifest in snapshot.manifests(table.io)
-        if manifest.added_snapshot_id == snapshot.snapshot_id
-        for entry in manifest.fetch_manifest_entry(table.io)
-        if entry.snapshot_id in {None, snapshot.snapshot_id}
-    ]
-
-
-def small_files(table: Table, target_bytes: int) -> list[list[Any]]:
-    """Groups of at least two files of one partition that are less than half the target each."""
-    by_partition: dict[str, list[Any]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < target_bytes // 2:
-            by_partition.setdefault(str(task.file.partition), []).append(task.file)
-    return [files for files in by_partition.values() if len(files) > 1]

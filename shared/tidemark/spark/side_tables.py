@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -15,6 +15,10 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
+
+from tidemark.spark.lake_files import expire
+
+_T = TypeVar("_T")
 
 #: A side table is written anew once it has more files.
 MOST_FILES: Final = 20
@@ -39,6 +43,15 @@ REACH_SCHEMA: Final = Schema(*(NestedField(number, *field) for number, field in 
 OLDER: Final = ""
 
 
+def until_committed(change: Callable[[], _T]) -> _T:
+    """Make a change to a table as it is then, again where another writer was faster. Raises
+    CommitFailedException where that is so time and again."""
+    for _ in range(_TRIES - 1):
+        with suppress(CommitFailedException):
+            return change()
+    return change()
+
+
 class SideTable:
     """It is created by the first `append`."""
 
@@ -49,11 +62,7 @@ class SideTable:
         if not rows:
             return
         new = pa.Table.from_pylist(list(rows), self._schema.as_arrow())
-        for _ in range(_TRIES - 1):
-            with suppress(CommitFailedException):
-                self._load_or_create().append(new)
-                return
-        self._load_or_create().append(new)
+        until_committed(lambda: self._load_or_create().append(new))
 
     def rows(self, wanted: BooleanExpression) -> list[dict[str, Any]]:
         table = self._load()
@@ -81,21 +90,6 @@ class SideTable:
 
     def _load_or_create(self) -> Table:
         return self._load() or self._catalog.create_table_if_not_exists(self._identifier, self._schema)
-
-
-def expire(table: Table, before: datetime) -> tuple[int, int]:
-    """Forget snapshots that are older, and delete the files that only they had. How many of each."""
-    snapshots, files = len(table.snapshots()), all_files(table)
-    table.maintenance.expire_snapshots().older_than(before).commit()
-    table.refresh()
-    unused = files - all_files(table)
-    for path in unused:
-        table.io.delete(path)
-    return snapshots - len(table.snapshots()), len(unused)
-
-
-def all_files(table: Table) -> set[str]:
-    return set(table.inspect.all_data_files().column("file_path").to_pylist())
 
 
 @dataclass(frozen=True)

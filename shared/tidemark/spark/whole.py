@@ -23,7 +23,8 @@ from pyiceberg.table import Table
 
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.bases import Offset
-from tidemark.spark.lake import LakeTable, read_files
+from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress, encode_offset
