@@ -32,12 +32,15 @@ class Scene:
         self.database = Database(path)
         self.table = EmbeddedTable(self.database)
         self.commits: list[str] = []
+        #: The calls of a turn have been made, and it is committed once it may be.
+        self.is_made = threading.Event()
         self.may_commit = threading.Event()
         self.may_commit.set()
         self.failure: Exception | None = None
         commit = self.database._try_commit
 
         def held() -> Exception | None:
+            self.is_made.set()
             self.may_commit.wait()
             self.commits.append(threading.current_thread().name)
             return self.failure or commit()
