@@ -12,6 +12,7 @@ from zlib import crc32
 
 from tidemark.log.combining import Mailed
 from tidemark.log.pack_format import BatchTimes, BlockEntry, PackIndex
+from tidemark.protocol.compaction import NOT_YET, Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import ContentType
@@ -177,7 +178,7 @@ Entry = Batch | Pack | Tombstone
 class BucketRecord:
     """`streams` counts those that have an item, and changed last at `counted_ms`; `creation_id` is the
     creation's own mark. `retention` is that of the streams which are created without one of their own; it
-    does not change while the bucket exists."""
+    does not change while the bucket exists. So is `compaction`, of streams of JSON."""
 
     bucket: str
     created_ms: int
@@ -185,6 +186,7 @@ class BucketRecord:
     streams: int = 0
     counted_ms: int = 0
     retention: Retention = FOREVER
+    compaction: Compaction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,8 @@ class StreamRecord:
     `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
     `packed` is where the last pack of the stream's own log ends (`docs/internals/packs.md`).
+    Below `compacted`, messages may be missing that a later one below it has superseded; `horizon` says which
+    of those that delete their key may go.
     `references` counts the forks made of this very stream; `deleted` says that only they
     keep it.
     """
@@ -261,6 +265,9 @@ class StreamRecord:
     retained: int = 0
     packed: int = 0
     retention: Retention = FOREVER
+    compaction: Compaction | None = None
+    compacted: int = 0
+    horizon: Horizon = NOT_YET
 
     @property
     def used_ms(self) -> int:

@@ -6,6 +6,9 @@ import zlib
 from base64 import b64encode
 from typing import Any, Final
 
+import orjson
+
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.retention import FOREVER, Retention
 
 Item = dict[str, Any]
@@ -27,6 +30,8 @@ INCARNATION: Final = "inc"
 #: Of a stream, and of a bucket for its streams: how long messages are kept, and how many bytes of them.
 RETAIN_SECONDS: Final = "rs"
 RETAIN_BYTES: Final = "rb"
+#: Of the same: the seconds before and after which messages and tombstones may go, and the pointer to the key.
+COMPACTION: Final = "cp"  # JSON
 #: The offset at which a batch ends, or a producer's last append; the number of bytes of mail.
 END: Final = "e"
 #: Of the format's item: the least `FORMAT_EPOCH` of a release that may use this table.
@@ -85,6 +90,17 @@ def decode_retention(item: Item) -> Retention:
     if RETAIN_SECONDS in item or RETAIN_BYTES in item:
         return Retention(number(item, RETAIN_SECONDS), number(item, RETAIN_BYTES))
     return FOREVER
+
+
+def encode_compaction(compaction: Compaction | None) -> Item:
+    if compaction is None:
+        return {}
+    row = [compaction.after_seconds, compaction.tombstone_seconds, compaction.key]
+    return {COMPACTION: {"S": orjson.dumps(row).decode()}}
+
+
+def decode_compaction(item: Item) -> Compaction | None:
+    return Compaction(*orjson.loads(item[COMPACTION]["S"])) if COMPACTION in item else None
 
 
 def shard_of(incarnation: str, shards: int) -> int:

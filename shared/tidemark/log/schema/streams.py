@@ -30,12 +30,15 @@ from tidemark.log.schema.items import (
     TTL,
     Item,
     Key,
+    decode_compaction,
     decode_retention,
+    encode_compaction,
     encode_retention,
     make_key,
     number,
     shard_of,
 )
+from tidemark.protocol.compaction import NOT_YET, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged, Malformed
 from tidemark.protocol.expiry import Expiry
@@ -98,7 +101,7 @@ def encode_bucket(record: BucketRecord) -> Item:
         COUNTED_MS: {"N": str(record.counted_ms)},
         CREATION_ID: {"S": record.creation_id},
     }
-    return item | encode_retention(record.retention)
+    return item | encode_retention(record.retention) | encode_compaction(record.compaction)
 
 
 def decode_bucket(item: Item) -> BucketRecord:
@@ -110,6 +113,7 @@ def decode_bucket(item: Item) -> BucketRecord:
         streams=int(item[STREAM_COUNT]["N"]),
         counted_ms=number(item, COUNTED_MS) or 0,
         retention=decode_retention(item),
+        compaction=decode_compaction(item),
     )
 
 
@@ -140,6 +144,8 @@ LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: its source
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
 PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
+COMPACTED: Final = "cd"  # below it, superseded messages may be missing; set by compaction
+HORIZON: Final = "ho"  # JSON: of the messages that delete their key
 DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
 
 
@@ -175,9 +181,18 @@ def encode_stream(record: StreamRecord) -> Item:
         item[RETAINED] = {"N": str(record.retained)}
     if record.packed:
         item[PACKED] = {"N": str(record.packed)}
+    if record.compacted:
+        item[COMPACTED] = {"N": str(record.compacted)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
-    return item | encode_retention(record.retention) | _encode_fork(record)
+    settings = encode_retention(record.retention) | encode_compaction(record.compaction)
+    return item | settings | _encode_fork(record)
+
+
+def encode_horizon(horizon: Horizon) -> Item:
+    """An attribute of the stream's item."""
+    row = [horizon.offset, horizon.next_offset, horizon.next_ms]
+    return {HORIZON: {"S": orjson.dumps(row).decode()}}
 
 
 def encode_snapshot(snapshot: Snapshot) -> Item:
@@ -253,6 +268,9 @@ def decode_stream(item: Item) -> StreamRecord:
             retained=number(item, RETAINED) or 0,
             packed=number(item, PACKED) or 0,
             retention=decode_retention(item),
+            compaction=decode_compaction(item),
+            compacted=number(item, COMPACTED) or 0,
+            horizon=Horizon(*orjson.loads(item[HORIZON]["S"])) if HORIZON in item else NOT_YET,
             lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
             fork=_decode_fork(item) if FORK in item else None,
             references=number(item, REFERENCES) or 0,
