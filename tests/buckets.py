@@ -9,7 +9,8 @@ from tests.support import BYTES, Process, World, before
 from tidemark.blobs import snapshot_prefix
 from tidemark.log.read import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import COMPACTED, INCARNATION, log_pk, stream_key
+from tidemark.log.table import Present, Update, Write
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
@@ -41,6 +42,13 @@ def record_of(process: Process, key: StreamKey) -> StreamRecord:
     record = load_stream(process.stores.table, key)
     assert record is not None
     return record
+
+
+def move_compacted(process: Process, key: StreamKey, offset: int) -> None:
+    """As a compaction's transaction does, of messages that nothing has superseded."""
+    update = Update(stream_key(key), {COMPACTED: {"N": str(offset)}})
+    is_there = Present(INCARNATION)
+    process.stores.table.transact([Write(update=update, condition=is_there)])
 
 
 def batch_starts(process: Process, key: StreamKey) -> list[int]:

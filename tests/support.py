@@ -28,6 +28,7 @@ from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.append import Outcome
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER, Expiry
@@ -241,8 +242,9 @@ def create_request(
     body: bytes = b"",
     fork: ForkPoint | None = None,
     retention: Retention = FOREVER,
+    compaction: Compaction | None = None,
 ) -> CreateRequest:
-    return CreateRequest(content_type, expiry, closed, body, fork, retention)
+    return CreateRequest(content_type, expiry, closed, body, fork, retention, compaction)
 
 
 def append_request(

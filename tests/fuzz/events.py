@@ -42,6 +42,10 @@ HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
     "stream-ttl": NUMBERS | ANYTHING,
     "stream-retain-seconds": NUMBERS | ANYTHING,
     "stream-retain-bytes": NUMBERS | ANYTHING,
+    "stream-compact": st.sampled_from(["last-by-key", "last-by-key,last-by-key", ""]) | ANYTHING,
+    "stream-compact-after": NUMBERS | ANYTHING,
+    "stream-compact-tombstones": NUMBERS | ANYTHING,
+    "stream-compact-key": st.sampled_from(["/id", "/a~1b/~0", "id", "/~2", "/", ""]) | ANYTHING,
     "stream-expires-at": st.sampled_from(
         [
             "2030-01-15T12:00:00Z",

@@ -17,6 +17,7 @@ from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.protocol.messages import MAX_MESSAGES
 
 JSON: Final = {"Content-Type": "application/json"}
+COMPACT: Final = {"Stream-Compact": "last-by-key"}
 PRODUCER: Final = {"Producer-Id": "p", "Producer-Epoch": "1", "Producer-Seq": "0"}
 CLOSE: Final = {"Stream-Closed": "true"}
 CLOSED: Final = JSON | CLOSE
@@ -131,6 +132,17 @@ CREATIONS = cases(
         for header in ("Stream-TTL", "Stream-Retain-Seconds", "Stream-Retain-Bytes")
         for name, text in NUMBER.items()
     ),
+    *(
+        Case(f"{name} {header}", headers=JSON | COMPACT | {header: text})
+        for header in ("Stream-Compact-After", "Stream-Compact-Tombstones")
+        for name, text in NUMBER.items()
+    ),
+    Case("unknown compaction", headers=JSON | {"Stream-Compact": "first-by-key"}),
+    Case("compaction of text", headers={"Content-Type": "text/plain"} | COMPACT),
+    Case("compaction joined", headers=JSON | {"Stream-Compact": "last-by-key, last-by-key"}),
+    Case("no pointer", headers=JSON | COMPACT | {"Stream-Compact-Key": "id"}),
+    Case("pointers joined", headers=JSON | COMPACT | {"Stream-Compact-Key": "/a, /a"}),
+    Case("pointer without a mode", headers=JSON | {"Stream-Compact-Key": "/id"}),
     Case("no retention", headers={"Stream-Retain-Bytes": "0"}),
     Case("TTL and Expires-At", headers={"Stream-TTL": "60", "Stream-Expires-At": "2040-01-01T00:00:00Z"}),
     Case("Expires-At without a zone", headers={"Stream-Expires-At": "2040-01-01T00:00:00"}),

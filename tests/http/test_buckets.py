@@ -148,6 +148,8 @@ def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str) 
         "created_at_ms": now,
         "last_write_at_ms": now,
         "retained_offset": render_offset(0),
+        "compact": None,
+        "compacted_offset": None,
         "etag": door.head(f"{bucket}/user-1")["etag"],
     }
     assert answer.json == {

@@ -100,6 +100,8 @@ def test_a_listed_plain_stream_has_the_fields_of_a_buckets_listing(
         "tail_offset": 4,
         "created_at_ms": clock(),
         "last_write_at_ms": clock(),
+        "compact": None,
+        "compacted_offset": None,
         # A twentieth of the window more: reads record their use that seldom.
         "expires_at_ms": clock() + 63_000,
     }
@@ -193,6 +195,8 @@ def test_stats_of_a_stream(door: Door, path: str, clock: Clock) -> None:
         "tail_offset": f"{24:016}",
         "retained_offset": f"{0:016}",
         "packed_offset": None,
+        "compact": None,
+        "compacted_offset": None,
         "bytes": 24,
         "messages": {"count": 3, "exact": True},
         "created_at_ms": created_ms,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.buckets import insert_before_commit
+from tests.buckets import insert_before_commit, move_compacted, publish
 from tests.support import (
     BYTES,
     HOUR_MS,
@@ -22,10 +22,12 @@ from tests.support import (
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import StreamChanged, bury
 from tidemark.log.read import load_stream
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import MAX_GENERATIONS
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
+    ForkBelowCompacted,
     HistoryGone,
     Malformed,
     ProtocolError,
@@ -364,3 +366,51 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_ma
     insert_before_commit(process, sleep)
     process.fork(fork, source)
     assert read_snapshot(world.process().stores, fork, 3).data == b"second"
+
+
+# --- a compacted source -----------------------------------------------------------------
+
+
+def test_a_fork_of_a_fork_does_not_begin_below_what_the_first_source_has_compacted(world: World) -> None:
+    process, source = source_of(world, b"1", b"2", b"3", content_type=JSON)
+    move_compacted(process, source, 4)
+    with pytest.raises(ForkBelowCompacted, match=f"{4:016}"):
+        process.fork(a_key(), source, 2)
+    with pytest.raises(ForkBelowCompacted):
+        process.fork(a_key(), source, 2, sub=1)
+    process.fork(fork := a_key("fork"), source, 6)
+    process.append(fork, b"4", content_type=JSON)
+    with pytest.raises(ForkBelowCompacted, match=f"{4:016}"):
+        process.fork(a_key(), fork, 2)
+    for offset in (4, 6, None):
+        made = process.fork(a_key(), fork, offset)
+        assert made.head.record.compacted == 4
+
+
+@pytest.mark.parametrize("fork_begins", [2, 6], ids=["below it", "above it"])
+def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
+    world: World, fork_begins: int
+) -> None:
+    """A compaction comes between the look at the source and the write. A fork above it must know of it, for
+    the forks that are made of the fork."""
+    process, source = source_of(world, b"1", b"2", b"3", content_type=JSON)
+    rival, fork = world.process(), a_key("fork")
+    insert_before_commit(process, lambda: move_compacted(rival, source, 4))
+    if fork_begins < 4:
+        with pytest.raises(ForkBelowCompacted):
+            process.fork(fork, source, fork_begins)
+        assert load_stream(rival.stores.table, fork) is None
+        assert load_head(rival.stores, source).record.references == 0
+    else:
+        process.fork(fork, source, fork_begins)
+        assert load_head(rival.stores, fork).record.compacted == 4
+
+
+def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot_meanwhile(world: World) -> None:
+    process, source = source_of(world, b"1", b"2", content_type=JSON)
+    rival, fork = world.process(), a_key("fork")
+    insert_before_commit(process, lambda: publish(rival, source, 2))
+    with pytest.raises(Conflict, match="snapshot"):
+        process.fork(fork, source, compaction=Compaction())
+    assert load_stream(rival.stores.table, fork) is None
+    assert process.fork(fork, source).head.record.snapshot is not None

@@ -17,6 +17,7 @@ from tidemark.local.engines import LocalServices
 from tidemark.log.read import PAGE_QUERIES
 from tidemark.log.records import Batch
 from tidemark.log.schema import encode_batch, log_pk
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import RetentionGone
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.retention import FOREVER, Retention
@@ -329,6 +330,21 @@ def test_a_creation_in_a_bucket_is_one_write_and_two_where_it_gets_the_buckets_l
         assert process.calls.taken() == {"TransactWriteItems": calls}
         process.create(StreamKey(bucket, "b"), retention=Retention(seconds=60))
         assert process.calls.taken() == {"TransactWriteItems": 1}
+
+
+def test_a_creation_in_a_compacting_bucket_is_two_writes_where_it_gets_the_buckets_compaction(
+    world: World,
+) -> None:
+    process = world.process()
+    create_bucket(process.stores, "compacting", compaction=Compaction())
+    process.calls.taken()
+    for name, content_type, own, calls in (
+        ("named", JSON, Compaction(key="/id"), 1),
+        ("bytes", BYTES, None, 1),
+        ("json", JSON, None, 2),
+    ):
+        process.create(StreamKey("compacting", name), content_type=content_type, compaction=own)
+        assert process.calls.taken() == {"TransactWriteItems": calls}
 
 
 @pytest.mark.parametrize("streams", [3, 30])

@@ -265,6 +265,13 @@ MUTATIONS = (
         "faults/test_lost_replies.py",
     ),
     mutation(
+        "a fork is made of a source that was compacted beyond it meanwhile",
+        "log/lifecycle.py",
+        "        compacted_up_to(made.compacted),\n",
+        "",
+        "log/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made",
+    ),
+    mutation(
         "a janitor takes another's pack for its own",
         "log/packs.py",
         "if found is None or found.get(BLOB) != item[BLOB]:",

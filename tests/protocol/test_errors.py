@@ -40,6 +40,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.BucketExists(), 409, {}),
     (errors.BucketNotEmpty(), 409, {}),
     (errors.OffsetBeyondTail(12), 409, NEXT),
+    (errors.ForkBelowCompacted(12), 409, {"Stream-Compacted-Offset": f"{12:016}"}),
     (errors.SnapshotNeeded(), 409, {}),
     (errors.UploadNotFound(), 409, {}),
     (errors.AppendAfterClose(12), 409, {"Stream-Closed": "true"} | NEXT),

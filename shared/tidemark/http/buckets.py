@@ -21,18 +21,21 @@ from tidemark.http.requests import (
     STREAM_ROOT,
     bucket_of,
     parse_body_type,
+    parse_compacting,
     parse_limits,
     read_body,
     single,
     single_header,
     stream_of,
 )
-from tidemark.http.responses import absolute_url, data_headers, retention_headers
+from tidemark.http.responses import absolute_url, compaction_of, data_headers, setting_headers
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
 from tidemark.protocol.caching import NO_STORE, render_tail_etag
+from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
+from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
@@ -93,24 +96,24 @@ async def parse_publish(request: Request, offset: int) -> PublishRequest:
     return PublishRequest(offset, body_type, body, upload)
 
 
-async def parse_bucket_creation(request: Request, bucket: str) -> Retention:
-    """A bucket takes no body, and of a stream's headers only the limits, which its streams get. A request
+async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retention, Compaction | None]:
+    """A bucket takes no body, and of a stream's headers only the settings that its streams get. A request
     with other headers was meant for a stream: a forgotten `/v1/stream` does not create a bucket. So was one
     with a content type from `fetch`, which the official clients and their command line send. Raises
     Malformed."""
     body_type = parse_body_type(request)
-    limits = {AGE_HEADER.lower(), SIZE_HEADER.lower()}
+    settings = {name.lower() for name in (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)}
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
     is_for_stream = is_typed or any(
-        name.startswith("stream-") and name not in limits for name in request.headers
+        name.startswith("stream-") and name not in settings for name in request.headers
     )
     if is_for_stream or await read_body(request):
         raise Malformed(
             f"/{bucket} is a bucket's path, and a bucket has no body, no Content-Type, and none of a "
-            f"stream's headers but {AGE_HEADER} and {SIZE_HEADER}; "
+            f"stream's headers but {AGE_HEADER}, {SIZE_HEADER} and {MODE_HEADER}; "
             f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
         )
-    return parse_limits(request)
+    return parse_limits(request), parse_compacting(request)
 
 
 def check_bootstrap(request: Request) -> None:
@@ -136,16 +139,18 @@ def render_bucket(record: BucketRecord) -> Response:
 
 
 def _bucket(record: BucketRecord) -> dict[str, Any]:
+    names = ("compact", "compact_after", "compact_tombstones", "compact_key")
     return {
         "bucket_id": record.bucket,
         "streams": record.streams,
         "created_at_ms": record.created_ms,
         **record.retention.named("retain_seconds", "retain_bytes"),
+        **(record.compaction.named(*names) if record.compaction else {}),
     }
 
 
 def _bucket_headers(record: BucketRecord) -> dict[str, str]:
-    return _NOT_CACHED | retention_headers(record.retention)
+    return _NOT_CACHED | setting_headers(record.retention, record.compaction)
 
 
 def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
@@ -158,6 +163,7 @@ def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> R
             "created_at_ms": head.record.created_ms,
             "last_write_at_ms": head.written_ms,
             "retained_offset": render_offset(head.record.retained),
+            **compaction_of(head.record),
             "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
         }
         for head in found.streams
@@ -243,8 +249,8 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
 async def create_bucket(request: Request) -> Response:
     """Create a bucket (extensions §1.2)."""
     backend, bucket = backend_of(request), bucket_of(request)
-    retention = await parse_bucket_creation(request, bucket)
-    made = await backend.call(buckets.create_bucket, bucket, retention)
+    retention, compaction = await parse_bucket_creation(request, bucket)
+    made = await backend.call(buckets.create_bucket, bucket, retention, compaction)
     return render_bucket_made(request, made)
 
 

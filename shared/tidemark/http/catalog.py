@@ -18,6 +18,7 @@ from tidemark.http.backend import backend_of
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
 from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter
+from tidemark.http.responses import compaction_of
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
 from tidemark.log.tails import StreamHead
@@ -77,7 +78,17 @@ Named = Annotated[
 ]
 
 
-class ListedStream(BaseModel):
+class CompactionModel(BaseModel):
+    compact: Annotated[
+        Literal["last-by-key"] | None,
+        Field(description="It keeps the last message of each key; null is all."),
+    ] = None
+    compacted_offset: Annotated[
+        Offset | None, Field(description="Below it, superseded messages are gone; null where none are.")
+    ] = None
+
+
+class ListedStream(CompactionModel):
     """As a bucket's listing shows it (extensions §1.4)."""
 
     stream_id: str
@@ -148,7 +159,7 @@ class SnapshotModel(BaseModel):
     published_at_ms: Milliseconds
 
 
-class Stats(BaseModel):
+class Stats(CompactionModel):
     stream: Path
     bucket_id: str
     stream_id: str
@@ -222,6 +233,7 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
         tail_offset=render_offset(tail.offset),
         retained_offset=render_offset(record.retained),
         packed_offset=render_offset(record.packed) if record.packed else None,
+        **compaction_of(record),
         bytes=found.retained_bytes,
         messages=MessageCount(count=found.messages, exact=found.messages_exact),
         created_at_ms=record.created_ms,
@@ -295,6 +307,7 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
             created_at_ms=head.record.created_ms,
             last_write_at_ms=head.written_ms,
             expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+            **compaction_of(head.record),
         )
         for head in found.streams
     ]

@@ -35,6 +35,8 @@ def _like(pattern: str, **more: Any) -> Part:
     return {"type": "string", "pattern": pattern} | more
 
 
+_POINTER: Final = _like(r"^(/([!-+\--.0-}]|~[01])*)+$", maxLength=256)
+
 #: The headers of responses.
 HEADERS: Final[dict[str, Part]] = {
     name: {"description": description, "schema": schema}
@@ -50,6 +52,11 @@ HEADERS: Final[dict[str, Part]] = {
         ("Retry-After", "Seconds after which to try again.", _COUNT),
         ("Server-Timing", "How long the answer took, and how much of that was storage.", _TEXT),
         ("Stream-Closed", "The stream takes no more appends.", _TRUE),
+        ("Stream-Compact", "It keeps the last message of each key.", _one_of("last-by-key")),
+        ("Stream-Compact-After", "For so many seconds it keeps all.", _COUNT),
+        ("Stream-Compact-Key", "Where a message's key is (RFC 6901).", _POINTER),
+        ("Stream-Compact-Tombstones", "It keeps deletions for so many seconds.", _COUNT),
+        ("Stream-Compacted-Offset", "Below it, superseded messages are gone.", _TOKEN),
         ("Stream-Cursor", "Send it as `cursor` with the next read (§10.1): caches may then answer.", _COUNT),
         ("Stream-Expires-At", "When the stream ends by itself, as it was created with.", _INSTANT),
         ("Stream-Next-Offset", "Where to read on from.", _TOKEN),
@@ -108,6 +115,10 @@ PARAMETERS: Final[dict[str, Part]] = {
         _sent("If-None-Match", "An `ETag`: 304 where it still holds.", _TEXT),
         _sent("Last-Event-ID", "The `id` of the last event: the answer leads to what follows.", _TOKEN),
         _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT, 3600),
+        _sent("Stream-Compact", "Keep the last message of each key, of JSON.", _one_of("last-by-key")),
+        _sent("Stream-Compact-After", "Keep all messages for so many seconds.", _COUNT, 3600),
+        _sent("Stream-Compact-Key", "Where a message's key is (RFC 6901).", _POINTER, "/id"),
+        _sent("Stream-Compact-Tombstones", "Keep deletions for so many seconds.", _COUNT, 86400),
         _sent("Stream-Retain-Bytes", "Let go of what lies before the last so many bytes.", _COUNT),
         _sent("Stream-Retain-Seconds", "Let go of messages that are older.", _COUNT),
         _sent("Stream-Expires-At", "End at this instant (RFC 3339).", _INSTANT, "2027-01-15T12:00:00Z"),

@@ -13,6 +13,8 @@ from starlette.requests import Request
 
 from tidemark.protocol import caching, messages, offset
 from tidemark.protocol.caching import parse_if_match
+from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
+from tidemark.protocol.compaction import Compaction, parse_compaction
 from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
 from tidemark.protocol.expiry import parse_expiry
@@ -197,12 +199,19 @@ async def parse_create(request: Request) -> CreateRequest:
         body=await read_body(request),
         fork=fork,
         retention=parse_limits(request),
+        compaction=parse_compacting(request),
     )
 
 
 def parse_limits(request: Request) -> Retention:
     """The retention limits of a stream, or of the streams of a bucket. Raises Malformed."""
     return parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER))
+
+
+def parse_compacting(request: Request) -> Compaction | None:
+    """How a stream is compacted, or the streams of a bucket. Raises Malformed."""
+    mode, after, tombstones, key = (single_header(request, name) for name in COMPACTION_HEADERS)
+    return parse_compaction(mode, after, tombstones, key)
 
 
 def parse_fork(request: Request) -> ForkPoint | None:

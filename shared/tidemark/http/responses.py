@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -23,6 +23,8 @@ from tidemark.protocol.caching import (
     render_etag,
     render_tail_etag,
 )
+from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
+from tidemark.protocol.compaction import LAST_BY_KEY, Compaction
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
@@ -82,9 +84,11 @@ def metadata(known: StreamHead) -> Response:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
         headers["Stream-Expires-At"] = expiry.expires_at
-    headers |= retention_headers(known.record.retention)
+    headers |= setting_headers(known.record.retention, known.record.compaction)
     if known.record.retained:
         headers["Stream-Retained-Offset"] = render_offset(known.record.retained)
+    if known.record.compacted:
+        headers["Stream-Compacted-Offset"] = render_offset(known.record.compacted)
     if known.record.snapshot is not None:
         headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
     response = Response(headers=headers)
@@ -92,8 +96,20 @@ def metadata(known: StreamHead) -> Response:
     return response
 
 
-def retention_headers(retention: Retention) -> dict[str, str]:
-    return {name: str(limit) for name, limit in retention.named(AGE_HEADER, SIZE_HEADER).items()}
+def setting_headers(retention: Retention, compaction: Compaction | None) -> dict[str, str]:
+    """Those of a stream, or of a bucket's streams."""
+    settings: dict[str, str | int] = {**retention.named(AGE_HEADER, SIZE_HEADER)}
+    if compaction is not None:
+        settings |= compaction.named(*COMPACTION_HEADERS)
+    return {name: str(value) for name, value in settings.items()}
+
+
+def compaction_of(record: StreamRecord) -> dict[str, Any]:
+    """What listings and stats tell of it."""
+    return {
+        "compact": LAST_BY_KEY if record.compaction else None,
+        "compacted_offset": render_offset(record.compacted) if record.compacted else None,
+    }
 
 
 def data_headers(content_type: ContentType) -> dict[str, str]:

@@ -35,6 +35,7 @@ from tidemark.http.requests import (
 )
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
+from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
@@ -121,7 +122,13 @@ _READ: Final = (
     "Stream-Retained-Offset",
 )
 _APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
-_LIMITS: Final = ("Stream-TTL", "Stream-Expires-At", "Stream-Retain-Seconds", "Stream-Retain-Bytes")
+_SETTINGS: Final = (
+    "Stream-TTL",
+    "Stream-Expires-At",
+    "Stream-Retain-Seconds",
+    "Stream-Retain-Bytes",
+    *COMPACTION_HEADERS,
+)
 _FORK: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
 _PRODUCER: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 
@@ -160,10 +167,10 @@ async def hang_up(receive: Receive) -> None:
     {
         201: ("It was made.", "Location", *_TAIL),
         200: ("It was there already, the same.", *_TAIL, "ETag"),
-        409: ("A different stream is there, or the source cannot be forked.",),
+        409: ("A different stream is there, or the source cannot be forked.", "Stream-Compacted-Offset"),
         413: ("The body is too large.",),
     },
-    (*_LIMITS, "Stream-Closed", *_FORK),
+    (*_SETTINGS, "Stream-Closed", *_FORK),
     body=True,
 )
 async def create_stream(request: Request) -> Response:
@@ -216,7 +223,10 @@ async def delete_stream(request: Request) -> Response:
     return responses.deleted()
 
 
-@operation("HEAD", "read", {200: ("It is there.", *_TAIL, "ETag", *_LIMITS, "Stream-Retained-Offset")})
+_KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset")
+
+
+@operation("HEAD", "read", {200: ("It is there.", *_TAIL, "ETag", *_SETTINGS, *_KEPT)})
 async def stream_metadata(request: Request) -> Response:
     """What kind of stream it is, and where its tail is (§5.5)."""
     backend, key = backend_of(request), parse_stream(request)

@@ -30,13 +30,10 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
-from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
 _IF_THERE: Final = Present(schema.STREAM_COUNT)
-#: The bucket has no limits for streams that are created without their own.
-_IF_UNLIMITED: Final = AllOf(_IF_THERE, Missing(schema.RETAIN_SECONDS), Missing(schema.RETAIN_BYTES))
 #: The smallest character: a key followed by it sorts right behind the key.
 _NEXT: Final = "\x00"
 
@@ -50,12 +47,12 @@ class BucketChangedLater(Exception):
         self.changed_ms = changed_ms
 
 
-class BucketRetains(Exception):
-    """The bucket has limits, which a stream without its own is created with."""
+class BucketHasDefaults(Exception):
+    """The bucket has settings, which a stream without its own is created with."""
 
-    def __init__(self, retention: Retention) -> None:
-        super().__init__("the bucket limits what its streams retain")
-        self.retention = retention
+    def __init__(self, bucket: BucketRecord) -> None:
+        super().__init__("the bucket has settings for its streams")
+        self.bucket = bucket
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
@@ -138,26 +135,34 @@ def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
     raise (OutcomeUnknown() if is_unknown else answer) from refused
 
 
-def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = False) -> list[Write]:
-    """Part of the transaction that creates or ends a stream: refused if there is no such bucket. The plain
-    surface has no bucket, and counts nothing. With `unlimited` it is also refused where the bucket has limits
-    (`check_counted`)."""
+def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> list[Write]:
+    """Part of the transaction that creates or ends a stream: refused if there is no such bucket, or if its
+    item has any of the attributes `if_without` (`check_counted`). The plain surface has no bucket, and counts
+    nothing."""
     if bucket == PLAIN_BUCKET:
         return []
     update = Update(
         schema.bucket_key(bucket), {schema.COUNTED_MS: {"N": str(now_ms)}}, {schema.STREAM_COUNT: change}
     )
-    return [Write(update=update, condition=_IF_UNLIMITED if unlimited else _IF_THERE)]
+    return [Write(update=update, condition=AllOf(_IF_THERE, *map(Missing, if_without)))]
+
+
+def count_created(record: StreamRecord) -> list[Write]:
+    """Also refused where the bucket has settings that the stream has none of."""
+    limits = () if record.retention.is_limited else (schema.RETAIN_SECONDS, schema.RETAIN_BYTES)
+    may_compact = record.compaction is None and record.content_type.is_json
+    compaction = (schema.COMPACTION,) if may_compact else ()
+    return count_streams(record.key.bucket, +1, record.created_ms, *limits, *compaction)
 
 
 def check_counted(refused: TransactionRefused, index: int) -> None:
-    """Check the bucket's counter, write `index` of a refused creation. Raises BucketRetains or
+    """Check the bucket's counter, write `index` of a refused creation. Raises BucketHasDefaults or
     BucketNotFound; OutcomeUnknown if the creation may have landed before the bucket was deleted."""
     if not refused.failed[index]:
         return
     existing = refused.existing[index]
     if existing is not None and not schema.is_end_mark(existing):
-        raise BucketRetains(schema.decode_bucket(existing).retention) from refused
+        raise BucketHasDefaults(schema.decode_bucket(existing)) from refused
     raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
 
 

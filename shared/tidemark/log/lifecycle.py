@@ -14,7 +14,7 @@ from zlib import crc32
 
 from tidemark.log import schema
 from tidemark.log.append import TailMoved, check_landed
-from tidemark.log.buckets import check_counted, count_streams
+from tidemark.log.buckets import check_counted, count_created, count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord, Tombstone
 from tidemark.log.table import (
@@ -53,6 +53,11 @@ def retains_from(offset: int) -> Condition:
     return AnyOf(Missing(schema.RETAINED), Compared(schema.RETAINED, "<=", offset))
 
 
+def compacted_up_to(offset: int) -> Condition:
+    """The stream is not compacted beyond the offset."""
+    return AnyOf(Missing(schema.COMPACTED), Compared(schema.COMPACTED, "<=", offset))
+
+
 def shows_snapshot(snapshot: Snapshot | None) -> Condition:
     """The stream's latest snapshot is this one, or it has none."""
     return Missing(schema.SNAPSHOT_BLOB) if snapshot is None else equals(schema.SNAPSHOT_BLOB, snapshot.blob)
@@ -77,10 +82,15 @@ def if_live_and_unreferenced(incarnation: str) -> Condition:
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
-    """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced or trimmed
-    in the meantime: until the fork is counted, the data that it inherits may be removed."""
+    """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced, trimmed or
+    compacted in the meantime: until the fork is counted, the data that it inherits may be removed."""
     one_more = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
-    as_seen = AllOf(is_live(fork.incarnation), retains_from(made.retained), shows_snapshot(made.snapshot))
+    as_seen = AllOf(
+        is_live(fork.incarnation),
+        retains_from(made.retained),
+        compacted_up_to(made.compacted),
+        shows_snapshot(made.snapshot),
+    )
     return Write(update=one_more, condition=as_seen)
 
 
@@ -145,17 +155,16 @@ class Creation:
 
 def create_stream(table: Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
-    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, BucketRetains for a stream without limits
-    where its bucket has some, and StreamChanged when a fork's source is not as it was, or the janitor has
-    claimed the body in S3.
+    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
+    settings where its bucket has some, and StreamChanged when a fork's source is not as it was, or the
+    janitor has claimed the body in S3.
 
     A stream without content, expiry, source or bucket is one conditional write. Its condition also
     refuses a creation that is repeated after the stream was deleted: the end mark is younger.
     """
     record = creation.record
     free = if_never_or_ended_before(record.created_ms)
-    unlimited = not record.retention.is_limited
-    counted = count_streams(record.key.bucket, +1, record.created_ms, unlimited=unlimited)
+    counted = count_created(record)
     extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:

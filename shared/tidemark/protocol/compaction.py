@@ -6,26 +6,87 @@ it; a message that a later one of its key has superseded may be missing once it 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.header_values import parse_integer
+from tidemark.protocol.messages import ContentType
 
 MODE_HEADER: Final = "Stream-Compact"
 AFTER_HEADER: Final = "Stream-Compact-After"
 TOMBSTONES_HEADER: Final = "Stream-Compact-Tombstones"
 KEY_HEADER: Final = "Stream-Compact-Key"
+HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_HEADER)
 #: The only mode.
 LAST_BY_KEY: Final = "last-by-key"
+
+#: RFC 6901, of one level or more. Without a comma, because gateways join repeated headers with one.
+_POINTER: Final = re.compile(r"(/([!-+\--.0-}]|~[01])*)+", re.ASCII)
+_MAX_POINTER: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
     """How a stream is compacted. Messages stay whole for `after_seconds`; one that deletes its key stays for
-    at least `tombstone_seconds` once all before it of that key are gone. `key` is a JSON pointer (RFC 6901) to
-    the key in a message; None means what the State Protocol says: `type` and `key`."""
+    at least `tombstone_seconds` once all before it of that key are gone. `key` is a JSON pointer (RFC 6901)
+    to the key in a message; None means what the State Protocol says: `type` and `key`."""
 
     after_seconds: int = 3600
     tombstone_seconds: int = 24 * 3600
     key: str | None = None
+
+    def named(self, mode: str, after: str, tombstones: str, key: str) -> dict[str, str | int]:
+        """The settings under these names."""
+        told: dict[str, str | int] = {
+            mode: LAST_BY_KEY,
+            after: self.after_seconds,
+            tombstones: self.tombstone_seconds,
+        }
+        return told if self.key is None else told | {key: self.key}
+
+
+def parse_compaction(
+    mode: str | None, after: str | None, tombstones: str | None, key: str | None
+) -> Compaction | None:
+    """None without any of the headers. Raises Malformed."""
+    if mode is None:
+        for name, value in ((AFTER_HEADER, after), (TOMBSTONES_HEADER, tombstones), (KEY_HEADER, key)):
+            if value is not None:
+                raise Malformed(f"{name} needs {MODE_HEADER}: {LAST_BY_KEY}")
+        return None
+    if mode != LAST_BY_KEY:
+        raise Malformed(f"{MODE_HEADER} must be {LAST_BY_KEY}, or be left out; got {mode[:40]!r}")
+    default = Compaction()
+    return Compaction(
+        default.after_seconds if after is None else parse_integer(AFTER_HEADER, after),
+        default.tombstone_seconds if tombstones is None else parse_integer(TOMBSTONES_HEADER, tombstones),
+        None if key is None else _parse_pointer(key),
+    )
+
+
+def _parse_pointer(value: str) -> str:
+    if len(value) > _MAX_POINTER or not _POINTER.fullmatch(value):
+        raise Malformed(
+            f"{KEY_HEADER} must be a JSON pointer (RFC 6901) such as /id: at most {_MAX_POINTER} characters "
+            f"of ASCII, no space or comma, and ~ only as ~0 or ~1; got {value[:40]!r}"
+        )
+    return value
+
+
+def decide_compaction(
+    content_type: ContentType, requested: Compaction | None, default: Compaction | None
+) -> Compaction | None:
+    """That of a stream of this type in a bucket whose default it is. Raises Malformed."""
+    if content_type.is_json:
+        return requested or default
+    if requested is not None:
+        raise Malformed(
+            f"{MODE_HEADER} needs a stream of application/json, whose messages have keys; "
+            f"this one is {content_type.essence}"
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

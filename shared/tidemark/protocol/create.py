@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import Conflict, ContentTypeMismatch, Malformed
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.header_values import parse_integer
@@ -26,6 +27,7 @@ class StreamConfiguration:
     expiry: Expiry
     closed: bool
     retention: Retention = FOREVER
+    compaction: Compaction | None = None
 
 
 def check_same_configuration(existing: StreamConfiguration, requested: StreamConfiguration) -> None:
@@ -39,6 +41,8 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
         raise Conflict("Stream exists with a different Stream-TTL or Stream-Expires-At")
     if existing.retention != requested.retention:
         raise Conflict("Stream exists with a different Stream-Retain-Seconds or Stream-Retain-Bytes")
+    if existing.compaction != requested.compaction:
+        raise Conflict("Stream exists with a different Stream-Compact, or other values beside it")
     if existing.closed != requested.closed:
         state = "closed" if existing.closed else "open"
         raise Conflict(f"Stream exists and is {state}; Stream-Closed must match")

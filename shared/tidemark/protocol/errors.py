@@ -33,6 +33,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   ├── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
     │   ├── BucketExists           (extensions §1.2)
     │   ├── BucketNotEmpty         (extensions §1.5)
+    │   ├── ForkBelowCompacted     Stream-Fork-Offset names what is compacted
     │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
     │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
     │   └── UploadNotFound         a publish names an upload that does not exist
@@ -302,6 +303,18 @@ class BucketExists(Conflict):
 
 class BucketNotEmpty(Conflict):
     message = "Bucket is not empty: delete its streams first"
+
+
+class ForkBelowCompacted(Conflict):
+    """Such a fork would have neither the messages that are gone nor the later ones that superseded them. The
+    header names the earliest offset that can be forked."""
+
+    def __init__(self, compacted: int) -> None:
+        earliest = render_offset(compacted)
+        super().__init__(
+            f"The source is compacted up to {earliest}, the earliest Stream-Fork-Offset that can be forked",
+            {"Stream-Compacted-Offset": earliest},
+        )
 
 
 class OffsetBeyondTail(Conflict):

@@ -16,6 +16,7 @@ from tidemark.log.read import load_last, load_stream
 from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
 from tidemark.log.schema import DUE_SHARDS, log_pk
 from tidemark.log.tails import StreamHead
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import ListingRequest
@@ -46,12 +47,15 @@ def overdue_streams(stores: Stores, bucket: str) -> list[StreamHead]:
 _MAX_TRIES: Final = 5
 
 
-def create_bucket(stores: Stores, bucket: str, retention: Retention = FOREVER) -> BucketRecord:
-    """`retention` is that of its streams which are created without their own. Raises BucketExists; a bucket
-    that was made before there was a list of buckets is then in it."""
+def create_bucket(
+    stores: Stores, bucket: str, retention: Retention = FOREVER, compaction: Compaction | None = None
+) -> BucketRecord:
+    """`retention` and `compaction` are those of its streams which are created without their own. Raises
+    BucketExists; a bucket that was made before there was a list of buckets is then in it."""
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
-        record = BucketRecord(bucket, created_ms, stores.new_id(), retention=retention)
+        mark = stores.new_id()
+        record = BucketRecord(bucket, created_ms, mark, retention=retention, compaction=compaction)
         try:
             buckets.create_bucket(stores.table, record)
         except BucketChangedLater as changed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved
-from tidemark.log.buckets import BucketRetains, load_bucket
+from tidemark.log.buckets import BucketHasDefaults, load_bucket
 from tidemark.log.due import schedule_once
 from tidemark.log.lifecycle import (
     Creation,
@@ -21,6 +21,7 @@ from tidemark.log.lifecycle import (
 from tidemark.log.read import load_last, load_stream, read_page
 from tidemark.log.records import (
     Batch,
+    BucketRecord,
     Checksums,
     Due,
     DueKind,
@@ -32,6 +33,7 @@ from tidemark.log.records import (
 )
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
+from tidemark.protocol.compaction import MODE_HEADER, Compaction, decide_compaction
 from tidemark.protocol.create import (
     ForkPoint,
     StreamConfiguration,
@@ -42,7 +44,14 @@ from tidemark.protocol.create import (
     decide_expiry,
     decide_sub_offset,
 )
-from tidemark.protocol.errors import Busy, Conflict, Malformed, SoftDeleted, StreamNotFound
+from tidemark.protocol.errors import (
+    Busy,
+    Conflict,
+    ForkBelowCompacted,
+    Malformed,
+    SoftDeleted,
+    StreamNotFound,
+)
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import ContentType, Messages
 from tidemark.protocol.offset import render_offset
@@ -64,6 +73,7 @@ class Origin:
     fork: Fork | None = None
     snapshot: Snapshot | None = None
     retained: int = 0
+    compacted: int = 0
 
 
 def fork_origin(
@@ -93,6 +103,8 @@ def fork_origin(
     fork_type = decide_content_type(record.content_type, content_type)
     anchor = source.tail.offset if point.offset is None else point.offset
     check_retained(anchor, record.retained)
+    if anchor < record.compacted:
+        raise ForkBelowCompacted(record.compacted)
     end = _fork_end(stores, source, anchor, point.sub_offset)
     return Origin(
         fork_type,
@@ -101,6 +113,7 @@ def fork_origin(
         Fork(ForkPoint(point.source, anchor, point.sub_offset), record.incarnation, generation),
         record.snapshot,
         record.retained,
+        record.compacted,
     )
 
 
@@ -131,7 +144,7 @@ _MAX_TRIES = 8
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
     """A PUT as it arrived. A fork may leave content type and expiry to its source; a stream may leave its
-    retention to its bucket."""
+    retention and compaction to its bucket."""
 
     content_type: ContentType | None
     expiry: Expiry
@@ -139,6 +152,7 @@ class CreateRequest:
     body: bytes = b""
     fork: ForkPoint | None = None
     retention: Retention = FOREVER
+    compaction: Compaction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +180,7 @@ class _Creation:
         #: When the name was free again, by the clock of the process that ended the stream before.
         self._free_ms = 0
         self._retention = request.retention
+        self._compaction = request.compaction
 
     def run(self) -> Created:
         """A repeated fork is recognised even after its source is gone, so it is looked for
@@ -178,8 +193,9 @@ class _Creation:
                 existing = met.existing
             except StreamEndedLater as ended:
                 existing, self._free_ms = None, ended.ended_ms + 1
-            except BucketRetains as told:
-                existing, self._retention = None, told.retention
+            except BucketHasDefaults as told:
+                existing = None
+                self.adopt(told.bucket)
             except (StreamChanged, TailMoved):
                 self._stores.pause(tries)
                 existing = load_stream(self._stores.table, self._key)
@@ -210,7 +226,14 @@ class _Creation:
             snapshot=origin.snapshot,
             retained=origin.retained,
             retention=self._retention,
+            compaction=self.compaction_of(origin.content_type),
+            compacted=origin.compacted,
         )
+        if record.compaction and record.snapshot:
+            raise Conflict(
+                "The source has a snapshot, and a compacted stream cannot begin with one: fork it without "
+                f"{MODE_HEADER}, outside of buckets that compact their streams"
+            )
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)  # Without content of its own, an open stream has an empty log.
@@ -234,11 +257,20 @@ class _Creation:
         stores.blobs.put(blob, data)
         return Creation(record, replace(first, data=None, blob=blob), orphan)
 
-    def load_retention(self) -> None:
-        """Default to the bucket's retention if the request has none. A new stream skips this read: its
-        creation is refused if the bucket has limits."""
-        if not self._request.retention.is_limited and self._key.bucket != PLAIN_BUCKET:
-            self._retention = load_bucket(self._stores.table, self._key.bucket).retention
+    def load_defaults(self) -> None:
+        """Default to the bucket's settings where the request has none. A new stream skips this read: its
+        creation is refused if the bucket has some."""
+        is_told = self._request.retention.is_limited and self._request.compaction
+        if self._key.bucket != PLAIN_BUCKET and not is_told:
+            self.adopt(load_bucket(self._stores.table, self._key.bucket))
+
+    def adopt(self, bucket: BucketRecord) -> None:
+        if not self._request.retention.is_limited:
+            self._retention = bucket.retention
+        self._compaction = self._request.compaction or bucket.compaction
+
+    def compaction_of(self, content_type: ContentType) -> Compaction | None:
+        return decide_compaction(content_type, self._request.compaction, self._compaction)
 
     def learn(self, creation: Creation) -> Created:
         record = creation.record
@@ -266,20 +298,27 @@ class _Creation:
             raise StreamChanged
         if head.is_expired(now_ms):
             return self.replace(head)
+        self.check_as_asked(existing, closed=head.tail.closed)
+        self._stores.tails.learn(head)
+        return Created(head, is_new=False)
+
+    def check_as_asked(self, existing: StreamRecord, *, closed: bool) -> None:
+        """Raises Conflict."""
         request = self._request
-        if existing.retention.is_limited:
-            self.load_retention()
+        content_type = request.content_type or existing.content_type
+        if (existing.retention, existing.compaction) != (self._retention, self.compaction_of(content_type)):
+            self.load_defaults()  # The stream may have its bucket's.
         # A fork without an expiry of its own matches the expiry that it inherited.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         check_same_configuration(
-            StreamConfiguration(existing.content_type, existing.expiry, head.tail.closed, existing.retention),
             StreamConfiguration(
-                request.content_type or existing.content_type, expiry, request.closed, self._retention
+                existing.content_type, existing.expiry, closed, existing.retention, existing.compaction
+            ),
+            StreamConfiguration(
+                content_type, expiry, request.closed, self._retention, self.compaction_of(content_type)
             ),
         )
         check_same_fork(existing.fork.point if existing.fork else None, request.fork)
-        self._stores.tails.learn(head)
-        return Created(head, is_new=False)
 
     def replace(self, expired: StreamHead) -> Created:
         stores = self._stores
@@ -288,7 +327,7 @@ class _Creation:
             # and a transaction may change an item only once.
             end(stores, expired, stores.new_id())
             return self.make()
-        self.load_retention()
+        self.load_defaults()
         creation = self.plan()
         now_ms = stores.clock_ms()
         last = tombstone(expired.tail, stores.new_id(), now_ms)

@@ -24,6 +24,7 @@ from tidemark.log.retention import SnapshotMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.errors import (
     Busy,
+    Conflict,
     PayloadTooLarge,
     ProtocolError,
     SnapshotNeeded,
@@ -67,12 +68,12 @@ class PublishRequest:
 
 def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) -> Snapshot:
     """Raises, in this order: StreamNotFound, RetentionGone, OffsetBeyondTail, Malformed for an
-    offset between messages' ends, UploadNotFound; Busy.
+    offset between messages' ends, Conflict for a compacted stream, UploadNotFound; Busy.
 
     The blob is complete before it is visible: a process that dies on the way leaves the old snapshot as it
     was. If two publish at once, the higher offset stays; at the same offset, the later publish.
     """
-    record = check_snapshot_offset(stores, key, request.offset)
+    record = check_publishable(stores, key, request.offset)
     mark = request.upload.mark if request.upload else stores.new_id()
     blob = snapshot_blob_key(record.incarnation, request.offset, mark)
     if record.snapshot is not None and record.snapshot.blob == blob:
@@ -102,8 +103,19 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     return snapshot
 
 
-def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
+def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
+    record = check_snapshot_offset(stores, key, offset)
+    if record.compaction is not None:
+        raise Conflict(
+            "A compacted stream takes no snapshot: it keeps the last message of each key, so read it from "
+            "its beginning instead"
+        )
+    return record
+
+
+def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
+    """The stream, if a message ends there. Raises as `publish_snapshot`."""
     record = require_live(load_stream(stores.table, key))
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
     last_used_ms(stores, record, batch.time_ms if batch else 0)
@@ -204,7 +216,7 @@ class Upload:
 
 def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
     """A URL to upload the blob of a snapshot at `offset` to, once. Raises as `publish_snapshot`."""
-    record = check_snapshot_offset(stores, key, offset)
+    record = check_publishable(stores, key, offset)
     now_ms = stores.clock_ms()
     upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
     blob = snapshot_blob_key(record.incarnation, offset, upload.mark)

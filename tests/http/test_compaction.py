@@ -1,0 +1,165 @@
+"""Compaction over HTTP: the headers of a creation, what HEAD and listings tell, and what is refused. What a
+reader gets is in `tests/log`."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tests.buckets import move_compacted
+from tests.http.asgi import Door
+from tests.support import World
+from tidemark.protocol.stream_key import StreamKey, parse_plain_path
+
+JSON = {"Content-Type": "application/json"}
+COMPACT = JSON | {"Stream-Compact": "last-by-key"}
+NAMES = ("Stream-Compact", "Stream-Compact-After", "Stream-Compact-Tombstones", "Stream-Compact-Key")
+DEFAULTS = ("last-by-key", "3600", "86400", None)
+NOT_COMPACTED = (None, None, None, None)
+
+
+def compaction(door: Door, path: str) -> tuple[str | None, ...]:
+    answer = door.head(path)
+    assert answer.status == 200
+    return tuple(answer[name] for name in NAMES)
+
+
+def new_bucket(door: Door, headers: dict[str, str]) -> str:
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    assert door.put(bucket, headers).status == 201
+    return bucket
+
+
+def plain_key(path: str) -> StreamKey:
+    return parse_plain_path(path.removeprefix("/v1/stream/"), encoded=True)
+
+
+def test_head_tells_how_a_stream_is_compacted(door: Door, path: str) -> None:
+    assert door.put(path, COMPACT).status == 201
+    assert compaction(door, path) == DEFAULTS
+    own = {"Stream-Compact-After": "0", "Stream-Compact-Tombstones": "60", "Stream-Compact-Key": "/id"}
+    limited = {"Stream-Retain-Seconds": "86400"}
+    assert door.put(f"{path}/own", COMPACT | own | limited).status == 201
+    assert compaction(door, f"{path}/own") == ("last-by-key", "0", "60", "/id")
+    door.put(f"{path}/none", JSON)
+    assert compaction(door, f"{path}/none") == NOT_COMPACTED
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        (COMPACT, COMPACT | {"Stream-Compact-After": "3600"}, 200),
+        (COMPACT, JSON, 409),
+        (JSON, COMPACT, 409),
+        (COMPACT, COMPACT | {"Stream-Compact-Key": "/id"}, 409),
+        (COMPACT, COMPACT | {"Stream-Compact-Tombstones": "0"}, 409),
+    ],
+)
+def test_a_repeated_creation_must_name_the_same_compaction(
+    door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
+) -> None:
+    assert door.put(path, first).status == 201
+    answer = door.put(path, second)
+    assert answer.status == status
+    assert status == 200 or "different Stream-Compact" in answer.json["error"]
+
+
+def test_a_buckets_compaction_is_that_of_its_json_streams_that_name_none(door: Door) -> None:
+    bucket = new_bucket(door, {"Stream-Compact": "last-by-key", "Stream-Compact-Key": "/id"})
+    told = door.get(bucket).json
+    assert (told["compact"], told["compact_key"]) == ("last-by-key", "/id")
+    assert (told["compact_after"], told["compact_tombstones"]) == (3600, 86400)
+    assert compaction(door, bucket) == ("last-by-key", "3600", "86400", "/id")
+    assert [door.put(f"{bucket}/a", JSON).status for _ in range(2)] == [201, 200]
+    assert compaction(door, f"{bucket}/a") == ("last-by-key", "3600", "86400", "/id")
+    own = COMPACT | {"Stream-Compact-After": "60"}
+    assert [door.put(f"{bucket}/own", headers).status for headers in (own, own, JSON)] == [201, 200, 409]
+    assert compaction(door, f"{bucket}/own") == ("last-by-key", "60", "86400", None)
+    text = {"Content-Type": "text/plain"}
+    assert [door.put(f"{bucket}/text", headers).status for headers in (text, text)] == [201, 200]
+    assert compaction(door, f"{bucket}/text") == NOT_COMPACTED
+    limited = JSON | {"Stream-Retain-Seconds": "60"}
+    assert [door.put(f"{bucket}/limited", headers).status for headers in (limited, limited)] == [201, 200]
+    assert compaction(door, f"{bucket}/limited")[0] == "last-by-key"
+    assert door.head(f"{bucket}/limited")["Stream-Retain-Seconds"] == "60"
+    assert door.get(bucket).json["streams"] == 4
+
+
+def test_a_fork_is_compacted_as_its_own_creation_says(door: Door, path: str) -> None:
+    door.put(path, COMPACT, b"[1,2]")
+    source = {"Stream-Forked-From": path}
+    assert door.put(f"{path}/plain", source).status == 201
+    assert compaction(door, f"{path}/plain") == NOT_COMPACTED
+    assert door.put(f"{path}/compacted", source | {"Stream-Compact": "last-by-key"}).status == 201
+    assert compaction(door, f"{path}/compacted") == DEFAULTS
+    door.put(f"{path}/text", {"Content-Type": "text/plain"})
+    refused = door.put(
+        f"{path}/of-text", {"Stream-Forked-From": f"{path}/text", "Stream-Compact": "last-by-key"}
+    )
+    assert (refused.status, "this one is text/plain" in refused.json["error"]) == (400, True)
+
+
+def test_a_stream_that_takes_the_place_of_an_expired_one_has_the_buckets_compaction(
+    door: Door, world: World
+) -> None:
+    bucket = new_bucket(door, {"Stream-Compact": "last-by-key"})
+    door.put(f"{bucket}/a", COMPACT | {"Stream-TTL": "10", "Stream-Compact-After": "60"})
+    world.clock.advance(11_000)
+    assert door.put(f"{bucket}/a", JSON | {"Stream-Retain-Seconds": "60"}).status == 201
+    assert compaction(door, f"{bucket}/a") == DEFAULTS
+
+
+def test_what_is_compacted_is_told_and_no_fork_begins_below_it(door: Door, world: World, path: str) -> None:
+    door.put(path, COMPACT, b"[1,22,333]")
+    assert door.head(path)["Stream-Compacted-Offset"] is None
+    move_compacted(world.process(), plain_key(path), 5)
+    compacted = f"{5:016}"
+    assert door.head(path)["Stream-Compacted-Offset"] == compacted
+    source = {"Stream-Forked-From": path}
+    refused = door.put(f"{path}/below", source | {"Stream-Fork-Offset": f"{2:016}"})
+    assert (refused.status, refused["Stream-Compacted-Offset"]) == (409, compacted)
+    assert compacted in refused.json["error"]
+    assert door.put(f"{path}/fork", source | {"Stream-Fork-Offset": compacted}).status == 201
+    assert door.head(f"{path}/fork")["Stream-Compacted-Offset"] == compacted
+    stats = door.get(f"/v1/stats?stream={path}").json
+    assert (stats["compact"], stats["compacted_offset"]) == ("last-by-key", compacted)
+
+
+def test_listings_tell_what_is_compacted(door: Door, world: World) -> None:
+    bucket = new_bucket(door, {})
+    door.put(f"{bucket}/a", COMPACT, b"[1,22]")
+    door.put(f"{bucket}/b", JSON)
+    move_compacted(world.process(), StreamKey(bucket[1:], "a"), 2)
+    listed = door.get(f"{bucket}/streams").json["streams"]
+    assert [(each["compact"], each["compacted_offset"]) for each in listed] == [
+        ("last-by-key", f"{2:016}"),
+        (None, None),
+    ]
+
+
+def test_the_listing_of_plain_streams_tells_it_too(door: Door, path: str) -> None:
+    door.put(path, COMPACT)
+    prefix = path.removeprefix("/v1/stream/")
+    [listed] = door.get(f"/v1/streams?prefix={prefix}").json["streams"]
+    assert (listed["compact"], listed["compacted_offset"]) == ("last-by-key", None)
+
+
+def test_a_compacted_stream_takes_no_snapshot(door: Door) -> None:
+    bucket = new_bucket(door, {})
+    door.put(f"{bucket}/a", COMPACT, b"[1]")
+    place = f"{bucket}/a/snapshot/{2:016}"
+    for refused in (door.put(place, JSON, b"{}"), door.post(f"{place}/upload", {})):
+        assert refused.status == 409
+        assert "A compacted stream takes no snapshot" in refused.json["error"]
+    assert door.get(f"{bucket}/a/snapshot").status == 404
+
+
+def test_a_stream_with_a_snapshot_has_no_compacted_fork(door: Door) -> None:
+    bucket = new_bucket(door, {})
+    door.put(f"{bucket}/a", JSON, b"[1]")
+    assert door.put(f"{bucket}/a/snapshot/{2:016}", JSON, b"{}").status == 204
+    source = {"Stream-Forked-From": f"{bucket}/a"}
+    refused = door.put(f"{bucket}/fork", source | {"Stream-Compact": "last-by-key"})
+    assert (refused.status, "The source has a snapshot" in refused.json["error"]) == (409, True)
+    assert door.put(f"{bucket}/fork", source).status == 201
