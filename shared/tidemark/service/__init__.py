@@ -20,7 +20,7 @@ storage, and Damaged for bytes:
     delete                delete: StreamNotFound, SoftDeleted
     bootstrap             snapshots: StreamNotFound, SoftDeleted
     publish_snapshot      snapshots: StreamNotFound, SoftDeleted, RetentionGone, OffsetBeyondTail, Malformed,
-                          UploadNotFound, PayloadTooLarge
+                          Conflict, UploadNotFound, PayloadTooLarge
     begin_upload          snapshots: as publish_snapshot
     latest_snapshot       snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
     read_snapshot         snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
