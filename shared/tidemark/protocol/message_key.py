@@ -1,0 +1,143 @@
+"""What a message's key is, and whether the message deletes it (docs/compaction.md).
+
+Compaction keeps the last message of each key, so what is one key here must be one key to every reader. In
+doubt a message has no key, and stays. msgspec decodes only the members that matter; what it refuses (a lone
+surrogate, a member that is not of its type, or not there), Python's own parser decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+#: The digest of the key, and whether the message deletes what has that key.
+Keyed: TypeAlias = tuple[bytes, bool]
+#: Takes a message as it is stored, with or without the comma behind it. None: it has no key.
+KeyRule: TypeAlias = Callable[[bytes], Keyed | None]
+
+#: The changes of the State Protocol and its client. Another operation may change a part of a row: it stays.
+_Operation: TypeAlias = Literal["insert", "update", "upsert", "delete"]
+#: What stands for the key, the same for two keys only if they are equal; None for no key. And the operation.
+_Found: TypeAlias = tuple[str | None, Any]
+_Reader: TypeAlias = Callable[[bytes], _Found]
+
+_EMPTY: Final = blake2b(digest_size=16)
+_COMMA: Final = ord(",")
+
+
+def make_key_rule(pointer: str | None) -> KeyRule:
+    """The rule of `Compaction.key`."""
+    if pointer is None:
+        return _make_rule(_read_change, _read_any_change)
+    path = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
+    read_any = partial(_read_any_member, path)
+    return _make_rule(_make_reader(path) or read_any, read_any)
+
+
+def _make_rule(read: _Reader, read_any: _Reader) -> KeyRule:
+    def rule(message: bytes) -> Keyed | None:
+        text = message[:-1] if message[-1] == _COMMA else message
+        try:
+            try:
+                name, operation = read(text)
+            except msgspec.MsgspecError:
+                name, operation = read_any(text)
+        except RecursionError:  # Deeper than what is left of the thread's stack.
+            return None
+        if name is None:
+            return None
+        digest = _EMPTY.copy()  # Half the time of a new one.
+        digest.update(name.encode("utf-8", "surrogatepass"))
+        return digest.digest(), operation == "delete"
+
+    return rule
+
+
+# --- the State Protocol: `type` and `key` -------------------------------------------------
+
+
+class _Headers(msgspec.Struct, gc=False):
+    operation: _Operation
+    control: Any = msgspec.UNSET
+
+
+class _Change(msgspec.Struct, gc=False):
+    type: str
+    key: str
+    headers: _Headers
+
+
+_decode_change: Final = msgspec.json.Decoder(_Change).decode
+
+
+def _read_change(text: bytes) -> _Found:
+    change = _decode_change(text)
+    kind, headers = change.type, change.headers
+    if headers.control is not msgspec.UNSET:
+        return None, None
+    return f"{len(kind)}:{kind}{change.key}", headers.operation
+
+
+def _read_any_change(text: bytes) -> _Found:
+    message = json.loads(text)
+    kind, key = _member(message, "type"), _member(message, "key")
+    operation = _member(message, "headers", "operation")
+    is_change = operation in get_args(_Operation) and "control" not in message["headers"]
+    if is_change and isinstance(kind, str) and isinstance(key, str):
+        return f"{len(kind)}:{kind}{key}", operation
+    return None, None
+
+
+# --- any other member, by its JSON pointer ------------------------------------------------
+
+
+def _make_reader(path: list[str]) -> _Reader | None:
+    """None for what no structure of msgspec can be: names with quotes, and `headers` itself."""
+    kind: Any = Any
+    try:
+        for name in reversed(path[1:]):
+            kind = msgspec.defstruct("Inner", [("member", kind)], rename={"member": name}, gc=False)
+        members: list[Any] = [("member", kind), ("headers", _AnyHeaders | None, None)]
+        kind = msgspec.defstruct("Message", members, rename={"member": path[0]}, gc=False)
+    except ValueError:
+        return None
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+    find = attrgetter(".".join(["member"] * len(path)))
+
+    def read(text: bytes) -> _Found:
+        found = decode(text)
+        return _name_scalar(find(found)), found.headers and found.headers.operation
+
+    return read
+
+
+class _AnyHeaders(msgspec.Struct, gc=False):
+    operation: Any = None
+
+
+def _read_any_member(path: list[str], text: bytes) -> _Found:
+    message = json.loads(text)
+    return _name_scalar(_member(message, *path)), _member(message, "headers", "operation")
+
+
+def _name_scalar(key: Any) -> str | None:
+    """1, 1.0 and 1e0 are one number, and "1" is another key. Integers count in full, though JavaScript rounds
+    those beyond 2**53: the rows of other readers must not become one."""
+    if isinstance(key, str):
+        return '"' + key
+    if isinstance(key, float) and key.is_integer():
+        key = int(key)
+    return None if key is None or isinstance(key, list | dict) else repr(key)
+
+
+def _member(value: Any, *path: str) -> Any:
+    """None for what is not there."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
