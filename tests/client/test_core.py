@@ -84,6 +84,21 @@ def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() 
 
 
 @pytest.mark.parametrize(
+    ("compact", "headers"),
+    [
+        (True, {"Stream-Compact": "last-by-key"}),
+        ("/id", {"Stream-Compact": "last-by-key", "Stream-Compact-Key": "/id"}),
+        (False, {}),
+    ],
+)
+def test_a_creation_may_ask_for_compaction_by_the_protocols_key_or_another(
+    compact: bool | str, headers: dict[str, str]
+) -> None:
+    [sent], _ = play(protocol(None).create(compact=compact), Reply(201, AT_42))
+    assert sent.headers == headers
+
+
+@pytest.mark.parametrize(
     ("data", "content_type", "body"),
     [
         ({"a": "ü"}, "application/json", '[{"a":"ü"}]'.encode()),

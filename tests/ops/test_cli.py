@@ -300,6 +300,15 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     assert b"Exit codes: 0" in run(server, "--help")
 
 
+def test_a_stream_is_created_as_compacted_by_the_key_that_is_named(server: Server, stream: str) -> None:
+    of_json = ("create", stream, "--content-type", "application/json")
+    run(server, *of_json, "--compact-key", "/id")
+    assert b"409" in run(server, *of_json, "--compact", status=1)
+    assert b"compact           last-by-key" in run(server, "info", stream)
+    refused = run(server, "create", f"{stream}/text", "--compact", status=1)
+    assert b"Stream-Compact needs a stream of application/json" in refused
+
+
 @pytest.mark.parametrize("data", [b'{"a": 1}', b"x" * 4_194_305], ids=["small", "uploaded"])
 def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Server, data: bytes) -> None:
     bucket = f"/b-{uuid.uuid4().hex[:8]}"

@@ -60,11 +60,14 @@ def encode_body(data: Data, content_type: str) -> bytes:
 
 
 class CreateOptions(TypedDict, total=False):
-    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. `forked_from` is
-    the URL or path of a stream on the same server."""
+    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. With `compact`
+    a stream of JSON keeps the last message of each key: True is the key of the State Protocol, and a JSON
+    pointer such as `/id` names another (Tidemark only). `forked_from` is the URL or path of a stream on the
+    same server."""
 
     ttl: int | None
     expires_at: datetime | str | None
+    compact: bool | str | None
     closed: bool
     data: Data
     forked_from: str | None
@@ -79,11 +82,13 @@ class Protocol(ReadOperations):
         if unknown := given.keys() - CreateOptions.__annotations__.keys():
             known = ", ".join(CreateOptions.__annotations__)
             raise TypeError(f"create has no option {min(unknown)!r}; it has {known}")
-        forked_from, data = given.get("forked_from"), given.get("data")
+        forked_from, data, compact = given.get("forked_from"), given.get("data"), given.get("compact")
         headers = {
             "Content-Type": self.content_type,
             "Stream-TTL": given.get("ttl"),
             "Stream-Expires-At": _rfc3339(given.get("expires_at")),
+            "Stream-Compact": "last-by-key" if compact else None,
+            "Stream-Compact-Key": compact if isinstance(compact, str) else None,
             "Stream-Closed": "true" if given.get("closed") else None,
             "Stream-Forked-From": None if forked_from is None else urlsplit(forked_from).path,
             "Stream-Fork-Offset": given.get("fork_offset"),

@@ -210,12 +210,22 @@ def head(server: RemoteServer, stream: str) -> None:
 @click.option("--content-type", default="text/plain", show_default=True)
 @click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
 @click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
+@click.option("--compact", is_flag=True, help="Keep the last message of each key, of a stream of JSON.")
+@click.option("--compact-key", metavar="POINTER", help="The same, by another key, such as /id.")
 @asks_a_server
 def create(
-    server: RemoteServer, stream: str, content_type: str, ttl: int | None, expires_at: str | None
+    server: RemoteServer,
+    stream: str,
+    content_type: str,
+    *,
+    ttl: int | None,
+    expires_at: str | None,
+    compact: bool,
+    compact_key: str | None,
 ) -> None:
     """Create a stream; one that exists with the same configuration is as good."""
-    made = server.create(stream, content_type, ttl=ttl, expires_at=expires_at)
+    kept = compact_key or compact
+    made = server.create(stream, content_type, ttl=ttl, expires_at=expires_at, compact=kept)
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
