@@ -19,6 +19,7 @@ from tests.conformance.servers import ROOT, running, temporary_directory, tidema
 PROGRAMS = Path(__file__).with_name("ecosystem")
 PACKAGES = {
     "state": "@durable-streams/state",
+    "compacted": "@durable-streams/state",
     "registry": "@durable-streams/state",
     "yjs": "@durable-streams/y-durable-streams",
     "aisdk": "@durable-streams/aisdk-transport",
