@@ -241,8 +241,8 @@ def test_an_index_of_another_size_or_of_a_later_version_is_refused() -> None:
         with pytest.raises(CorruptPack, match="an index has no"):
             decode_index(encoded)
     _, encoded = write(0, [Written(b"x", (1,), (), 0)])
-    with pytest.raises(CorruptPack, match="version 2, and this release reads version 1"):
-        decode_index(b"\2" + encoded[1:])
+    with pytest.raises(CorruptPack, match="version 3, and this release reads up to 2"):
+        decode_index(b"\3" + encoded[1:])
 
 
 @given(st.data())

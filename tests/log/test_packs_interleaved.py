@@ -28,7 +28,7 @@ from tests.log.scene import (
 )
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, append_request, table_of
-from tidemark.janitor.pack import remove_object
+from tidemark.janitor.replace import remove_object
 from tidemark.janitor.sweep import sweep
 from tidemark.log import packs, tails
 from tidemark.log.chain import ChainWalk

@@ -222,7 +222,7 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600123"},"s":{"S":"log/Zk3v9QpLw2Xa_-01/p"},
      "px":{"B":"ASoAAAAAAAAACwAAACkAAABxa6um"}}""",
      Pack(42, Tail(53), SECOND, 1_767_225_600_123, "log/Zk3v9QpLw2Xa_-01/p",
-        PackIndex((BlockEntry(42, 53, 16, 41, 2796252017),)))),
+        PackIndex((BlockEntry(42, 53, 11, 16, 41, 2796252017),)))),
     "stream that is packed": (schema.decode_stream,
      """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},"pd":{"N":"53"}}""",

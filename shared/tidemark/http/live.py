@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Final
 
 from tidemark.http.backend import Backend
@@ -220,17 +219,19 @@ class EventStream:
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
         begins_at, up_to_date, closed = page.end - len(stored), page.up_to_date, page.closed
-        cuts = _message_cuts(page, whole) if content_type.is_json else _byte_cuts(content_type, stored, whole)
+        cuts: Iterable[tuple[int, int]] = ((0, begins_at),)
+        if whole and content_type.is_json:
+            cuts = _message_cuts(page)
+        elif whole:
+            cuts = ((cut, begins_at + cut) for cut in _byte_cuts(content_type, stored, whole))
         del page, reading  # The bytes are held once.
         begin = 0
-        for cut in cuts if whole else (0,):
+        for cut, offset in cuts:
+            is_last = cut == whole
             control = render_control_event(
-                begins_at + cut,
-                self.cursor,
-                up_to_date=up_to_date and cut == whole,
-                closed=closed and cut == whole,
+                offset, self.cursor, up_to_date=up_to_date and is_last, closed=closed and is_last
             )
-            yield _event_pieces(content_type, stored[begin:cut], begins_at + cut, control)
+            yield _event_pieces(content_type, stored[begin:cut], offset, control)
             begin = cut
 
 
@@ -247,15 +248,17 @@ def _event_pieces(
     yield control
 
 
-def _message_cuts(page: Page, whole: int) -> Iterator[int]:
-    """The ends of a JSON page's events: at messages, before they are too large if possible."""
-    begin, end = 0, -page.skip
-    for length in chain.from_iterable(batch.lengths for batch in page.batches):
-        if end + length - begin > PIECE_BYTES and end > begin:
-            yield end
-            begin = end
-        end += length
-    yield whole
+def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
+    """The ends of a JSON page's events, in its bytes and as offsets: at messages, before they are too large
+    if possible."""
+    begin, end, offset = 0, -page.skip, page.start
+    for batch in page.batches:
+        for length, behind in zip(batch.lengths, batch.message_ends(), strict=True):
+            if end + length - begin > PIECE_BYTES and end > begin:
+                yield end, offset
+                begin = end
+            end, offset = end + length, behind
+    yield end, page.end
 
 
 def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator[int]:

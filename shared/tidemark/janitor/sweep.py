@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
-from tidemark.janitor.pack import pack, remove_object, remove_replaced
+from tidemark.janitor.pack import pack
+from tidemark.janitor.replace import remove_object, remove_replaced
 from tidemark.log.append import TailMoved
 from tidemark.log.due import claim, due_entries, schedule, settle
 from tidemark.log.lifecycle import StreamChanged, next_look_ms

@@ -93,6 +93,13 @@ class Packing:
             return cls(0, every_bytes=1, min_batches=2, keep_replaced_ms=_HOUR_MS)
         return cls(round(seconds * 1000))
 
+    def of(self, record: StreamRecord) -> Packing:
+        """In smaller parts for a stream that is compacted: only packs are."""
+        if record.compaction is None:
+            return self
+        every_bytes, min_batches = min(self.every_bytes, 64 * _KILOBYTE), min(self.min_batches, 8)
+        return replace(self, every_bytes=every_bytes, min_batches=min_batches)
+
     def is_due(self, start: int, after: Tail) -> bool:
         """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch
         has a byte at least, so a closed stream of fewer than `min_batches` bytes never pays."""
@@ -131,7 +138,7 @@ class Packing:
 def schedule_packing(table: Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int) -> None:
     """After a batch was written, which stands whatever comes of this. An entry that is lost is made good by
     the next one: the janitor packs all that is old enough."""
-    if not packing.is_due(batch.start, batch.after):
+    if not packing.of(record).is_due(batch.start, batch.after):
         return
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)
     due_ms = now_ms + packing.after_ms

@@ -38,7 +38,8 @@ from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.tail import Tail
 
-_NONE_LEFT: Final = AnyOf(Missing(schema.REFERENCES), equals(schema.REFERENCES, 0))
+#: No fork needs the stream.
+NONE_LEFT: Final = AnyOf(Missing(schema.REFERENCES), equals(schema.REFERENCES, 0))
 _IS_DELETED: Final = Present(schema.DELETED_MS)
 _IS_LIVE: Final = Missing(schema.DELETED_MS)
 
@@ -72,13 +73,13 @@ def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> sch
 
 def if_unreferenced(incarnation: str) -> Condition:
     """The stream item is still that of this incarnation, and no fork needs it."""
-    return AllOf(equals(schema.INCARNATION, incarnation), _NONE_LEFT)
+    return AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT)
 
 
 def if_live_and_unreferenced(incarnation: str) -> Condition:
     """As above, and it was not deleted while forks needed it: then its release is somebody's, which also has
     its log reclaimed."""
-    return AllOf(is_live(incarnation), _NONE_LEFT)
+    return AllOf(is_live(incarnation), NONE_LEFT)
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
@@ -119,7 +120,7 @@ def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
 
 def remove_released(record: StreamRecord, now_ms: int) -> Write:
     """The item of a deleted stream that no fork needs any more becomes an end mark."""
-    is_left = AllOf(equals(schema.INCARNATION, record.incarnation), _IS_DELETED, _NONE_LEFT)
+    is_left = AllOf(equals(schema.INCARNATION, record.incarnation), _IS_DELETED, NONE_LEFT)
     return Write(end_mark(record, now_ms), condition=is_left)
 
 

@@ -2,19 +2,25 @@
 
     object  = header, blocks, index, footer
     header  = "TIDEPACK", version (1 byte), 7 bytes of zero
-    block   = raw deflate of: counts, lengths, appends, batches, data
+    block   = raw deflate of: counts, lengths, appends, batches, gaps, data
     counts  = messages, appends, batches                       three uint32
     lengths = of each message, in bytes                        uint32 each
     appends = messages of each append                          uint32 each
     batches = messages of each batch, and then its times       uint32 each, int64 each: Unix ms
+    gaps    = before each message, the bytes that compaction   uint64 each; nothing in a block without gaps
+              has removed                                      between its messages
     data    = the stored bytes of the messages, one after the other
     index   = version (1 byte), the offset at which the pack begins (uint64), and of each block:
               bytes of data, bytes stored, CRC-32 of the stored bytes             three uint32
+              and in version 2, before these, its length in offsets               uint64
     footer  = bytes of the index, CRC-32 of the index (two uint32), "TIDEPACK"
 
 All numbers are little-endian. A batch is never cut: a block ends where a batch ends. The index is also kept
 in the table, so that a read at any offset gets the blocks it wants with one ranged request; the copy in the
 object makes an object readable without the table (`docs/internals/packs.md`).
+
+A pack from which something was removed has version 2, any other has 1. Behind a block's last message there
+may be a gap as well: its length in offsets says so.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from types import ModuleType
@@ -33,6 +39,7 @@ from typing import Final
 
 MAGIC: Final = b"TIDEPACK"
 VERSION: Final = 1
+COMPACTED_VERSION: Final = 2
 #: A block is closed before it has more data than this. A batch in the table has at most half of it, so all
 #: blocks but the last of a pack have at least the other half.
 BLOCK_BYTES: Final = 128 * 1024
@@ -40,14 +47,16 @@ BLOCK_BYTES: Final = 128 * 1024
 _HEADER: Final = struct.Struct("<8sB7x")
 _INDEX_HEAD: Final = struct.Struct("<BQ")
 _INDEX_ENTRY: Final = struct.Struct("<III")
+_COMPACTED_ENTRY: Final = struct.Struct("<QIII")
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
 #: Raw deflate: the index has a checksum.
 _RAW: Final = -zlib.MAX_WBITS
 #: A pack is written once and read often.
 _LEVEL: Final = 6
-#: The most that a message of one byte takes in the inflated block: its byte, length, append, batch and time.
-_MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8
+#: The most that a message of one byte takes in the inflated block: its byte, length, append, batch, time and
+#: gap.
+_MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8 + 8
 
 
 class CorruptPack(ValueError):
@@ -56,25 +65,33 @@ class CorruptPack(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """The place in the object of a block of data [start, end), in offsets of the stream."""
+    """The place in the object of a block of data [start, end), in offsets of the stream. `data_bytes` are
+    left of it."""
 
     start: int
     end: int
+    data_bytes: int
     first_byte: int
     stored_bytes: int
     checksum: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.data_bytes == self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """The content of a block. `appends` counts the messages of each append, `batches` those of each batch;
-    `times_ms` is when each batch was written."""
+    `times_ms` is when each batch was written. `gaps` are the bytes that are gone before each message; None
+    means that nothing is."""
 
     data: bytes
     lengths: array[int]
     appends: array[int]
     batches: array[int]
     times_ms: array[int]
+    gaps: array[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,10 @@ class PackIndex:
     def end(self) -> int:
         return self.blocks[-1].end
 
+    @property
+    def data_bytes(self) -> int:
+        return sum(block.data_bytes for block in self.blocks)
+
     def blocks_from(self, offset: int) -> Iterator[BlockEntry]:
         """The block that `offset` lies in, and those behind it. An offset below the pack means all of it."""
         first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
@@ -117,16 +138,18 @@ class PackIndex:
 
 
 class PackWriter:
-    """Takes batches in order, without a gap, and deflates block by block: no more than one block of
-    data is held at a time."""
+    """Takes batches in order and deflates block by block: no more than one block of data is held at a time.
+    What `skip` leaves out is a gap behind the batch before it."""
 
     def __init__(self, start: int, block_bytes: int) -> None:
         self.start = start
         self.end = start
         self.batch_count = 0
         self._block_bytes = block_bytes
-        self._stored: list[bytes | memoryview] = [_HEADER.pack(MAGIC, VERSION)]
-        self._entries: list[bytes] = []
+        self._stored: list[bytes | memoryview] = []
+        self._blocks: list[BlockEntry] = []
+        self._first_byte = _HEADER.size
+        self._closed_bytes = self._skipped = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -134,15 +157,30 @@ class PackWriter:
         self._times_ms = array("q")
         self._data: list[bytes] = []
         self._data_bytes = 0
+        #: The number of messages before each gap, and its bytes.
+        self._gaps: list[tuple[int, int]] = []
 
     @property
     def data_bytes(self) -> int:
-        return self.end - self.start
+        return self._closed_bytes + self._data_bytes
+
+    @property
+    def reached(self) -> int:
+        """The offset behind the last batch and what is left out there."""
+        return self.end + self._skipped
+
+    def skip(self, data_bytes: int) -> None:
+        """So many bytes are gone. Not the first ones of a pack that then has no batch."""
+        self._skipped += data_bytes
 
     def add(self, data: bytes, lengths: Sequence[int], appends: Sequence[int], time_ms: int) -> None:
         """A batch: the lengths of its messages add up to its bytes. No `appends` means one append."""
         if self._data_bytes and self._data_bytes + len(data) > self._block_bytes:
             self._close_block()
+        if self._skipped:
+            self._gaps.append((len(self._lengths), self._skipped))
+            self.end += self._skipped
+            self._skipped = 0
         self._data.append(data)
         self._data_bytes += len(data)
         self._lengths.extend(lengths)
@@ -155,52 +193,84 @@ class PackWriter:
     def take(self, entry: BlockEntry, stored: bytes | memoryview) -> None:
         """A block of another pack, which begins where this one ends. A block of some size is taken as it is;
         the batches of a small one share a block with those around them. Raises CorruptPack."""
-        if 2 * (entry.end - entry.start) < self._block_bytes:
+        assert not self._skipped, "the block begins where this one ends"
+        if entry.is_whole and 2 * entry.data_bytes < self._block_bytes:
             for batch in batches_of(decode_block(entry, stored)):
                 self.add(*batch)
             return
         check_block(entry, stored)
         self._close_block()
-        self._append_block(entry.end - entry.start, stored)
+        self._append_block(entry.end, entry.data_bytes, stored)
         self.end = entry.end
 
-    def _append_block(self, data_bytes: int, stored: bytes | memoryview) -> None:
-        self._entries.append(_INDEX_ENTRY.pack(data_bytes, len(stored), zlib.crc32(stored)))
+    def _append_block(self, end: int, data_bytes: int, stored: bytes | memoryview) -> None:
+        start = self._blocks[-1].end if self._blocks else self.start
+        entry = BlockEntry(start, end, data_bytes, self._first_byte, len(stored), zlib.crc32(stored))
+        self._blocks.append(entry)
         self._stored.append(stored)
+        self._first_byte += len(stored)
+        self._closed_bytes += data_bytes
 
     def _close_block(self) -> None:
         if not self._data_bytes:
             return
-        columns = (self._lengths, self._appends, self._batches, self._times_ms)
+        columns = [self._lengths, self._appends, self._batches, self._times_ms]
         counts = _COUNTS.pack(*map(len, columns[:3]))
+        if self._gaps:
+            columns.append(self._gap_column())
         deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
         pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
         stored = b"".join((*pieces, deflating.flush()))
-        self._append_block(self._data_bytes, stored)
+        self._append_block(self.end, self._data_bytes, stored)
         self._clear()
+
+    def _gap_column(self) -> array[int]:
+        gaps = array("Q", bytes(8 * len(self._lengths)))
+        for messages, data_bytes in self._gaps:
+            gaps[messages] = data_bytes
+        return gaps
 
     def finish(self) -> tuple[bytes, bytes]:
         """The whole object, and its index alone. Called once, after at least one batch."""
         self._close_block()
-        index = _INDEX_HEAD.pack(VERSION, self.start) + b"".join(self._entries)
+        self._blocks[-1] = replace(self._blocks[-1], end=self._blocks[-1].end + self._skipped)
+        version = VERSION if all(block.is_whole for block in self._blocks) else COMPACTED_VERSION
+        index = b"".join((_INDEX_HEAD.pack(version, self.start), *map(_ENCODE_ENTRY[version], self._blocks)))
         footer = _FOOTER.pack(len(index), zlib.crc32(index), MAGIC)
-        pack = b"".join((*self._stored, index, footer))
+        pack = b"".join((_HEADER.pack(MAGIC, version), *self._stored, index, footer))
         self._stored.clear()
         return pack, index
 
 
+def _encode_entry(block: BlockEntry) -> bytes:
+    return _INDEX_ENTRY.pack(block.data_bytes, block.stored_bytes, block.checksum)
+
+
+def _encode_compacted_entry(block: BlockEntry) -> bytes:
+    length = block.end - block.start
+    return _COMPACTED_ENTRY.pack(length, block.data_bytes, block.stored_bytes, block.checksum)
+
+
+_ENCODE_ENTRY: Final = {VERSION: _encode_entry, COMPACTED_VERSION: _encode_compacted_entry}
+
+
 def decode_index(encoded: bytes) -> PackIndex:
     """Raises CorruptPack, also for a version that this release does not know."""
-    rest = len(encoded) - _INDEX_HEAD.size
-    if rest <= 0 or rest % _INDEX_ENTRY.size:
+    if len(encoded) <= _INDEX_HEAD.size:
         raise CorruptPack(f"an index has no {len(encoded)} bytes")
     version, offset = _INDEX_HEAD.unpack_from(encoded)
-    if version != VERSION:
-        raise CorruptPack(f"the pack has version {version}, and this release reads version {VERSION}")
+    if version not in _ENCODE_ENTRY:
+        raise CorruptPack(f"the pack has version {version}, and this release reads up to {COMPACTED_VERSION}")
+    entry = _INDEX_ENTRY if version == VERSION else _COMPACTED_ENTRY
+    if (len(encoded) - _INDEX_HEAD.size) % entry.size:
+        raise CorruptPack(f"an index has no {len(encoded)} bytes")
     blocks, first_byte = [], _HEADER.size
-    for data_bytes, stored_bytes, checksum in _INDEX_ENTRY.iter_unpack(encoded[_INDEX_HEAD.size :]):
-        blocks.append(BlockEntry(offset, offset + data_bytes, first_byte, stored_bytes, checksum))
-        offset += data_bytes
+    for *lengths, data_bytes, stored_bytes, checksum in entry.iter_unpack(encoded[_INDEX_HEAD.size :]):
+        end = offset + (lengths[0] if lengths else data_bytes)
+        if not 0 < data_bytes <= end - offset:
+            raise CorruptPack(f"the block at {offset} has no {data_bytes} bytes")
+        blocks.append(BlockEntry(offset, end, data_bytes, first_byte, stored_bytes, checksum))
+        offset = end
         first_byte += stored_bytes
     return PackIndex(tuple(blocks))
 
@@ -237,7 +307,7 @@ def inflate_library() -> ModuleType:
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
-    size = entry.end - entry.start
+    size = entry.data_bytes
     library = inflate_library()
     inflating = library.decompressobj(_RAW)
     try:
@@ -248,7 +318,9 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
         raise CorruptPack(f"the block at {entry.start} has another size")
     messages, appends, batches = _COUNTS.unpack_from(plain)
     edges = [_COUNTS.size]
-    for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8)):
+    columns = _COUNTS.size + 4 * (messages + appends + batches) + 8 * batches
+    gaps = messages if len(plain) > columns + size else 0
+    for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8), (gaps, 8)):
         edges.append(edges[-1] + count * width)
     if len(plain) - edges[-1] != size:
         raise CorruptPack(f"the block at {entry.start} has another size")
@@ -258,9 +330,12 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
         appends=_from_bytes("I", plain[edges[1] : edges[2]]),
         batches=_from_bytes("I", plain[edges[2] : edges[3]]),
         times_ms=_from_bytes("q", plain[edges[3] : edges[4]]),
+        gaps=None if entry.is_whole else _from_bytes("Q", plain[edges[4] : edges[5]] or bytes(8 * messages)),
     )
     if sum(block.lengths) != size or sum(block.appends) != messages or sum(block.batches) != messages:
         raise CorruptPack(f"the messages of the block at {entry.start} do not add up")
+    if size + sum(block.gaps or ()) > entry.end - entry.start:
+        raise CorruptPack(f"the gaps of the block at {entry.start} do not add up")
     return block
 
 

@@ -7,27 +7,30 @@ own. Only needed blocks are fetched, with one ranged request for each run of nei
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from tidemark.log.lifecycle import is_live, retains_from
+from tidemark.log.lifecycle import NONE_LEFT, is_live, retains_from
 from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
 from tidemark.log.records import Batch, Checksums, Due, DueKind, Pack, StreamRecord, UnreadBlock
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
+    COMPACTED,
     END,
     PACK_INDEX,
     PACKED,
     encode_due,
+    encode_horizon,
     encode_pack,
     log_pk,
     stream_key,
 )
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
+from tidemark.protocol.compaction import Horizon
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.tail import Tail
@@ -100,6 +103,7 @@ def _decode_block(block: UnreadBlock, stored: bytes) -> Batch:
         appends=tuple(columns.appends),
         times=BatchTimes(columns.batches, columns.times_ms),
         checksums=block.checksums,
+        gaps=columns.gaps,
     )
 
 
@@ -113,10 +117,15 @@ class PackRefused(Exception):
 
 
 def cut_front(batch: Batch, begin: int) -> Batch:
-    """The batch without the appends that end by `begin`, which lies in it, where one of them does end."""
-    skip = begin - batch.start
-    messages = bisect_left(list(accumulate(batch.lengths)), skip) + 1
+    """The batch without the appends that end by `begin`, which lies in it, where one of them does end, or is
+    gone."""
+    ends = batch.message_ends()
+    messages = bisect_right(ends, begin)
+    skip = sum(batch.lengths[:messages])
     left = [end - messages for end in accumulate(batch.appends) if end > messages]
+    gaps = batch.gaps and batch.gaps[messages:]
+    if gaps:
+        gaps[0] = ends[messages] - batch.lengths[messages] - begin
     return replace(
         batch,
         start=begin,
@@ -125,17 +134,20 @@ def cut_front(batch: Batch, begin: int) -> Batch:
         appends=tuple(other - one for one, other in pairwise([0, *left])),
         times=batch.times and batch.times.without_first(messages),
         checksums=Checksums(None, batch.checksums.after),
+        gaps=gaps,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """A pack that will replace `first` and all up to `last`; its object is in S3 already."""
+    """A pack that will replace `first` and all up to `last`; its object is in S3 already. `compacted` is
+    `Pack.compacted`."""
 
     first: Batch | Pack
-    last: Batch
+    last: Batch | Pack
     blob: str
     index: bytes
+    compacted: int = 0
 
 
 def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> Due:
@@ -148,13 +160,13 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     trim that is under way removes batches by their keys, and none of those is the pack's.
     """
     first, last = new.first, new.last
-    item = encode_pack(log_pk(record.key, record.incarnation), first, last, new.blob, new.index)
+    pk = log_pk(record.key, record.incarnation)
+    item = encode_pack(pk, first, last, new.blob, new.index, compacted=new.compacted)
     is_known: Condition = AllOf(
         equals(APPEND_ID, first.append_id), equals(END, first.end), Missing(PACK_INDEX)
     )
     if isinstance(first, Pack):
         is_known = equals(BLOB, first.blob or "")
-    moved = Update(stream_key(record.key), {PACKED: {"N": str(last.end)}})
     due = Due(
         DueKind.PACKED,
         record.key,
@@ -164,12 +176,8 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         last.end,
         first.blob,
     )
-    writes = [
-        Write(item, condition=is_known),
-        Write(update=moved, condition=_if_unmoved(record, first.start)),
-    ]
     try:
-        table.transact([*writes, Write(encode_due(due))])
+        table.transact([Write(item, condition=is_known), _move(record, new), Write(encode_due(due))])
     except TransactionRefused as refused:
         found = refused.existing[0]
         # The reply to this very transaction may have been lost: then its own pack is there.
@@ -178,9 +186,36 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     return due
 
 
+def _move(record: StreamRecord, new: NewPack) -> Write:
+    """The stream's item says how far packs reach, and how far they are compacted. Forks read what would be
+    removed: while there are any, a compaction is refused, and afterwards no fork is made below it
+    (`log/lifecycle.py: add_reference`)."""
+    numbers = {PACKED: {"N": str(max(record.packed, new.last.end))}}
+    condition = _if_unmoved(record, new.first.start)
+    if new.compacted:
+        numbers[COMPACTED] = {"N": str(max(record.compacted, new.compacted))}
+        condition = AllOf(condition, _is(COMPACTED, record.compacted), NONE_LEFT)
+    return Write(update=Update(stream_key(record.key), numbers), condition=condition)
+
+
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
-    is_last_pack = equals(PACKED, record.packed) if record.packed else Missing(PACKED)
-    return AllOf(is_live(record.incarnation), is_last_pack, retains_from(start))
+    return AllOf(is_live(record.incarnation), _is(PACKED, record.packed), retains_from(start))
+
+
+def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
+    """After a pass over all that is compacted. Raises PackRefused."""
+    if horizon == record.horizon:
+        return
+    as_seen = AllOf(is_live(record.incarnation), _is(COMPACTED, record.compacted))
+    update = Update(stream_key(record.key), encode_horizon(horizon))
+    try:
+        table.transact([Write(update=update, condition=as_seen)])
+    except TransactionRefused as refused:
+        raise PackRefused(maybe_landed=refused.maybe_landed) from refused
+
+
+def _is(name: str, offset: int) -> Condition:
+    return equals(name, offset) if offset else Missing(name)
 
 
 def pack_mark(start: int, blob: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from operator import attrgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -99,6 +98,7 @@ class Page:
 
     `up_to_date` says that the tail was reached, `closed` that nothing will follow it, `ended` that the stream
     was deleted, or has expired. `batches[0]` may begin before `start`: `skip` of its bytes are left out.
+    Of one that is `compacted`, messages may be missing that are superseded.
     """
 
     start: int
@@ -107,6 +107,7 @@ class Page:
     closed: bool = False
     skip: int = 0
     ended: bool = False
+    compacted: bool = False
 
     @property
     def end(self) -> int:
@@ -120,10 +121,11 @@ class Page:
     @property
     def crc(self) -> int | None:
         """The checksum of the chain up to the page's end, which tells histories apart; of the page's bytes if
-        that is not known: of batches without checksums, and inside a pack. None for an empty page."""
+        that is not known, or where there were more once: of batches without checksums, inside a pack, and
+        compacted. None for an empty page."""
         if not self.batches:
             return None
-        known = self.batches[-1].checksums.after
+        known = None if self.compacted else self.batches[-1].checksums.after
         return crc32(self.data) if known is None else known
 
     @property
@@ -161,6 +163,8 @@ def read_page(
     Damaged where batches are missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
+    if start < record.compacted:
+        recent = None  # What was kept may be from before the compaction.
     query = partial(table.query, attributes=attributes) if attributes else table.query
     walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
     # The first retained offset is in the stream, though the batch that ended there may be gone.
@@ -193,6 +197,7 @@ class _Stretch:
     """What of the log a page is made of."""
 
     parts: list[_Part] = field(default_factory=list)
+    data_bytes: int = 0
     #: The tail of the last batch before the page.
     before: Tail | None = None
     #: Whether entries follow that the page leaves out.
@@ -219,7 +224,8 @@ def _stretch(
             found.before = None if isinstance(entry, UnreadBlock) else entry.after
             continue
         wanted_bytes = most_bytes if is_block or walk.items_left > 0 else limit_bytes
-        is_beyond = is_block and found.parts and entry.end - start > wanted_bytes
+        data_bytes = min(entry.data_bytes, entry.end - reached)
+        is_beyond = is_block and found.parts and found.data_bytes + data_bytes > wanted_bytes
         if entry.start > reached or is_beyond:
             found.is_cut = True
             break
@@ -227,7 +233,8 @@ def _stretch(
             continue  # The walk came to the pack by one of the batches that it has replaced.
         found.parts.append(_Part(entry, span, reached if found.parts else entry.start))
         reached = entry.end if span.end is None else min(entry.end, span.end)
-        if reached - start > wanted_bytes:
+        found.data_bytes += data_bytes
+        if found.data_bytes > wanted_bytes:
             break
     return found
 
@@ -294,9 +301,24 @@ def _cut_page(
 ) -> Page:
     """The batches that fit; one that is alone may be over the limit."""
     skip = max(0, start - batches[0].start)
-    if skip and record.content_type.is_json and skip not in accumulate(batches[0].lengths):
-        raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
-    fitting = max(1, bisect_right(batches, start + limit_bytes, key=attrgetter("end")))
-    if fitting < len(batches):
-        return Page(start, tuple(batches[:fitting]), up_to_date=False, skip=skip)
-    return Page(start, tuple(batches), reached_tail, reached_tail and batches[-1].after.closed, skip)
+    if skip and record.content_type.is_json:
+        skip = _bytes_before(start, batches[0])
+    if batches[-1].end - start > limit_bytes:
+        ends = list(accumulate(batch.data_bytes for batch in batches))
+        fitting = batches[: max(1, bisect_right(ends, skip + limit_bytes))]
+    else:
+        fitting = batches
+    compacted = start < record.compacted
+    if len(fitting) < len(batches):
+        return Page(start, tuple(fitting), up_to_date=False, skip=skip, compacted=compacted)
+    closed = reached_tail and batches[-1].after.closed
+    return Page(start, tuple(batches), reached_tail, closed, skip, compacted=compacted)
+
+
+def _bytes_before(offset: int, batch: Batch) -> int:
+    """How many of a batch of JSON lie before the offset: the end of a message, or where one was."""
+    ends = batch.message_ends()
+    messages = bisect_right(ends, offset)
+    if messages < len(ends) and ends[messages] - batch.lengths[messages] < offset:
+        raise Malformed(f"Offset {render_offset(offset)} is not the end of a message")
+    return sum(batch.lengths[:messages])

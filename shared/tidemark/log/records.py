@@ -3,10 +3,13 @@ that take the place of many of them, and the tombstone behind the last one."""
 
 from __future__ import annotations
 
+import operator
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from itertools import accumulate
 from typing import Final
 from zlib import crc32
 
@@ -117,7 +120,7 @@ class Batch(_Written):
     `appends` counts the messages of each append, where the batch holds several appends.
     `mailed` names the appends in it, in order, where they were combined (`log/combining.py`).
     One that was read from a pack has `times`: when each of the batches in it was written, the last of them
-    at `time_ms`.
+    at `time_ms`. If that pack is compacted, `gaps` are the bytes that are gone before each message.
     """
 
     data: bytes | None = b""
@@ -128,17 +131,36 @@ class Batch(_Written):
     blob_bytes: int | None = None
     times: BatchTimes | None = field(default=None, compare=False)
     checksums: Checksums = field(default=UNKNOWN_CHECKSUMS, compare=False)
+    gaps: array[int] | None = field(default=None, compare=False)
+
+    @property
+    def data_bytes(self) -> int:
+        """How long its data is: what compaction has left of its size."""
+        return self.size if self.gaps is None else sum(self.lengths)
+
+    def message_ends(self) -> list[int]:
+        """The offset behind each message."""
+        if self.gaps is None:
+            return list(accumulate(self.lengths, initial=self.start))[1:]
+        steps = map(operator.add, self.gaps, self.lengths)
+        return list(accumulate(steps, initial=self.start))[1:]
+
+    def message_starts(self) -> list[int]:
+        """The offset of each message."""
+        return list(map(operator.sub, self.message_ends(), self.lengths))
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Pack(_Written):
     """One entry in place of many batches: its bytes are in the blocks of the object `blob` (None where it was
     not read), of which `index` says where they lie (`log/packs.py`). It is never the last of a log, so it
-    knows no state of writers. `append_id` is that of its first batch, `time_ms` that of its last one."""
+    knows no state of writers. `append_id` is that of its first batch, `time_ms` that of its last one.
+    None of its messages is superseded by another one below `compacted`; 0 means that nobody has looked."""
 
     blob: str | None
     index: PackIndex
     checksums: Checksums = field(default=UNKNOWN_CHECKSUMS, compare=False)
+    compacted: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -155,6 +177,10 @@ class UnreadBlock:
     @property
     def end(self) -> int:
         return self.entry.end
+
+    @property
+    def data_bytes(self) -> int:
+        return self.entry.data_bytes
 
     @property
     def checksums(self) -> Checksums:

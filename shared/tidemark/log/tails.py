@@ -163,14 +163,15 @@ class RecentBatches:
         """Keep the batches that have all their data, and return all of them: those that were kept before
         as they were, so that many readers share the same bytes. (Where a pack has replaced small batches,
         one of those may be kept for the same offset: that is another one.) Empty ones are not kept: they say
-        how a stream ends, and that is read every time."""
+        how a stream ends, and that is read every time; nor are compacted ones: more may go from them."""
         shared = []
         with self._lock:
             for batch in batches:
                 place = (incarnation, batch.start)
                 known = self._batches.get(place)
                 if known is not None:
-                    shared.append(known if known.end == batch.end else batch)
+                    is_same = known.end == batch.end and batch.gaps is None
+                    shared.append(known if is_same else batch)
                     continue
                 shared.append(batch)
                 size = batch.size

@@ -53,6 +53,8 @@ MERGED_PACKS: Final = Counter("merged_packs", "Small packs that larger ones have
 PACKED_BYTES: Final = Counter("packed_bytes", "Bytes of messages that packs have taken out of the table")
 PACK_STORED_BYTES: Final = Counter("pack_stored_bytes", "Bytes of the objects of packs")
 PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have replaced")
+COMPACTED_BYTES: Final = Counter("compacted_bytes", "Bytes of messages that compaction has read again")
+COMPACTED_AWAY_BYTES: Final = Counter("compacted_away_bytes", "Bytes of messages that compaction has removed")
 ROUNDS_CUT_SHORT: Final = Counter(
     "rounds_cut_short", "Rounds of the janitor that ran out of time; what was left is due in the next"
 )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, count
+from itertools import count
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, OffsetBeyondTail, RetentionGone
@@ -114,14 +114,13 @@ def check_retained(offset: int, retained: int) -> None:
         raise RetentionGone(retained)
 
 
-def check_boundary(offset: int, start: int, lengths: Sequence[int]) -> None:
+def check_boundary(offset: int, boundaries: Sequence[int]) -> None:
     """A snapshot may be taken where a message ends, and before the first one.
 
-    `start` and `lengths` are those of the last batch that begins at or before the offset:
-    where that ends before the offset, the stream does. Raises OffsetBeyondTail, Malformed.
+    `boundaries` are those of the last batch that begins at or before the offset: its start, and the ends of
+    its messages. Where that ends before the offset, the stream does. Raises OffsetBeyondTail, Malformed.
     """
-    end = start + sum(lengths)
-    if offset > end:
-        raise OffsetBeyondTail(end)
-    if offset not in accumulate(lengths, initial=start):
+    if offset > boundaries[-1]:
+        raise OffsetBeyondTail(boundaries[-1])
+    if offset not in boundaries:
         raise Malformed(f"Snapshot offset {render_offset(offset)} is not the end of a message")

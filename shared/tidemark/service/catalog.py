@@ -6,10 +6,9 @@ It is for people and monitors, never for a writer: nothing here reads a whole lo
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
@@ -158,8 +157,7 @@ def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
     for calls, batch in islice(batches, _COUNTED_BATCHES):
         if calls > _COUNTING_CALLS:
             break
-        ends = accumulate(reversed(batch.lengths), operator.sub, initial=batch.end)
-        counted += sum(1 for start in islice(ends, 1, None) if start >= record.retained)
+        counted += sum(start >= record.retained for start in batch.message_starts())
         reached = batch.start
     if reached <= record.retained:
         return counted, True

@@ -111,7 +111,7 @@ def load_page(
             partial(_try_page, stores, remembered.record, guess, remembered.tail, asked),
         )
         record = require_live(found)
-        if guess != _begin(record, asked_from):
+        if guess != _begin(record, asked_from) or record.compacted != remembered.record.compacted:
             page = None
     start = _begin(record, asked_from)
     # From where the data begins on, a reader begins anew, whatever cursor it still has.
@@ -235,7 +235,7 @@ def with_blobs(stores: Stores, page: Page) -> Page:
         )
         page = replace(page, batches=tuple(batches))
     for batch in page.batches:
-        if len(batch.data or b"") != batch.size:
+        if len(batch.data or b"") != batch.data_bytes:
             _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
             raise Damaged
     return page

@@ -7,8 +7,6 @@ snapshot.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from tidemark.log.read import load_batch_at
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.retention import RetainedMoved, commit_retained
@@ -36,8 +34,7 @@ def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
         place = tail - record.retention.size
         batch = load_batch_at(stores.table, record, place, stores.fill)
         if isinstance(batch, Batch):
-            ends = accumulate(batch.lengths, initial=batch.start)
-            begin = max(begin, *(end for end in ends if end <= place))
+            begin = max(begin, batch.start, *(end for end in batch.message_ends() if end <= place))
     return begin
 
 

@@ -121,11 +121,11 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     last_used_ms(stores, record, batch.time_ms if batch else 0)
     check_retained(offset, record.retained)
     if batch is None:
-        check_boundary(offset, record.base, ())
+        check_boundary(offset, [record.base])
     elif isinstance(batch, Tombstone):
         raise ended_error(stores, record)
     else:
-        check = partial(check_boundary, offset, batch.start, batch.lengths)
+        check = partial(check_boundary, offset, [batch.start, *batch.message_ends()])
         # Searching the most messages takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
     return record
@@ -342,9 +342,9 @@ def messages(reading: Reading) -> Iterator[tuple[int, bytes]]:
     """The messages of a page, each with the offset of its end; JSON as it was sent."""
     page, is_json = reading.page, reading.record.content_type.is_json
     for batch in page.batches:
-        position, data = batch.start, batch.data or b""
-        for length in batch.lengths:
-            begin, position = position, position + length
-            if begin >= page.start:
-                stored = data[begin - batch.start : position - batch.start]
-                yield position, stored[:-1] if is_json else stored
+        behind, data = 0, batch.data or b""
+        for length, end in zip(batch.lengths, batch.message_ends(), strict=True):
+            begin, behind = behind, behind + length
+            if end - length >= page.start:
+                stored = data[begin:behind]
+                yield end, stored[:-1] if is_json else stored

@@ -136,13 +136,13 @@ def count_back(stores: Stores, head: StreamHead, count: int) -> StartPoint:
     for calls, batch in batches_back(stores, head, count):
         if calls > MAX_QUERIES:
             return StartPoint(reached, found, complete=False)
-        reached = batch.end
-        for length in reversed(batch.lengths):
-            if reached - length < retained:
+        for start in reversed(batch.message_starts()):
+            if start < retained:
                 return StartPoint(retained, found)
-            found, reached = found + 1, reached - length
+            found, reached = found + 1, start
             if found == count:
                 return StartPoint(reached, found)
+        reached = batch.start
     return StartPoint(retained, found)
 
 

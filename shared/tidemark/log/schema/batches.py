@@ -13,7 +13,7 @@ import orjson
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
 from tidemark.log.pack_format import CorruptPack, PackIndex, decode_index
 from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
-from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
+from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key, number
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
@@ -81,6 +81,7 @@ PRODUCERS: Final = "p"  # JSON, deflated where it is long: the most recent produ
 OVERFLOWED: Final = "o"  # some producer has an item of its own
 COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
 CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and behind it: 4 bytes each
+PACK_COMPACTED: Final = "pc"  # of a pack: how far messages were looked at that supersede some of it
 PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`log/pack_format.py`)
 
 #: Sorts after an offset and before the next one.
@@ -216,7 +217,9 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
     return tuple(mailed)
 
 
-def encode_pack(pk: str, first: Batch | Pack, last: Batch, blob: str, index: bytes) -> Item:
+def encode_pack(
+    pk: str, first: Batch | Pack, last: Batch | Pack, blob: str, index: bytes, *, compacted: int = 0
+) -> Item:
     """The item that replaces `first` and stands for all up to `last`. It keeps the append id of the first
     batch, so that a late copy of that write recognises itself."""
     return (
@@ -229,6 +232,7 @@ def encode_pack(pk: str, first: Batch | Pack, last: Batch, blob: str, index: byt
             PACK_INDEX: binary(index),
         }
         | _encode_checksums(Checksums(first.checksums.before, last.checksums.after))
+        | ({PACK_COMPACTED: {"N": str(compacted)}} if compacted else {})
     )
 
 
@@ -305,7 +309,10 @@ def _decode_pack(item: Item, start: int, end: int) -> Pack:
     if CHECKSUMS in item:
         checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
     index, blob = _decode_index(item, start, end), item[BLOB]["S"] if BLOB in item else None
-    return Pack(start, Tail(end), item[APPEND_ID]["S"], int(item[TIME_MS]["N"]), blob, index, checksums)
+    compacted = number(item, PACK_COMPACTED) or 0
+    return Pack(
+        start, Tail(end), item[APPEND_ID]["S"], int(item[TIME_MS]["N"]), blob, index, checksums, compacted
+    )
 
 
 def _decode_index(item: Item, start: int, end: int) -> PackIndex:

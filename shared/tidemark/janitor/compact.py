@@ -1,0 +1,296 @@
+"""Compaction: packs are rewritten without the messages that a later one of their key supersedes
+(`docs/compaction.md`).
+
+A pass is that of Kafka's log cleaner. The packs that no pass has seen are read, and the last offset of each
+key in them is kept in a map, as many keys as memory has room for. Then all packs up to there are rewritten in
+order, some of them into one: a message stays unless the map knows a later one of its key. So below the end of
+a pass each key has one message, and the next pass needs a map of what is new alone.
+
+A pass may stop behind any pack: each says up to where a pass has compared it (`Pack.compacted`), and the next
+one goes on. Whatever it removes is superseded by a message that is still there, so a reader that meets old
+packs and new ones ends with the same state.
+
+A message that deletes its key goes last of all, when what it deletes has been gone for a while (`Horizon`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat, takewhile
+from typing import Final
+
+from tidemark.janitor.replace import Look, NoTimeLeft, put_pack, read_blocks, remove_replaced
+from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block
+from tidemark.log.packs import commit_horizon
+from tidemark.log.records import Pack, StreamRecord
+from tidemark.log.schema import decode_entry, log_pk
+from tidemark.observability.metrics import COMPACTED_AWAY_BYTES, COMPACTED_BYTES, PROCESS
+from tidemark.protocol.compaction import Compaction
+from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.message_key import make_key_rule
+from tidemark.protocol.offset import render_offset
+from tidemark.service.stores import Stores
+
+#: The map of these takes some 120 MB; the packer has 512. A pack has no more messages.
+MOST_KEYS: Final = 600_000
+#: A pass pays once what is new is this part of what it would read again: so a reader gets a sixth more than
+#: the last messages, and a byte that stays is rewritten seven times for each byte that is new, at the most.
+_PART: Final = 6
+
+_log: Final = logging.getLogger("tidemark")
+
+
+def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> Look | None:
+    """As many passes as there are to make. When to look again, if that is known. Raises PackRefused,
+    NoTimeLeft.
+
+    While a stream has forks, it stays as it is: they read its log. A fork's own log is compacted, and what it
+    inherits is not: so it keeps the messages that delete a key.
+    """
+    compaction = record.compaction
+    if compaction is None or record.references:
+        return None
+    try:
+        while True:
+            packs = load_packs(stores, record)
+            plan = plan_pass(packs, record, compaction, stores.clock_ms())
+            if not plan.packs:
+                return None if plan.look_ms is None else Look.together(stores.packing, plan.look_ms)
+            record = _Pass(stores, record, compaction, plan, has_time_left).run()
+    except (CorruptPack, Damaged, StorageUnavailable) as fault:
+        _log.error("a pack of %s cannot be read, and is not compacted: %s", record.key, fault)
+        return None
+
+
+def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
+    """The packs of the stream's own log in which nothing is below what is retained, without a gap up to the
+    last one."""
+    packs: list[Pack] = []
+    at_least, more = render_offset(max(record.base, record.retained)), True
+    while more:
+        items, more = stores.table.query(
+            log_pk(record.key, record.incarnation),
+            at_least=at_least,
+            at_most=render_offset(record.packed - 1),
+        )
+        for entry in map(decode_entry, items):
+            at_least = f"{render_offset(entry.start)} "  # Just behind it.
+            if packs and entry.start < packs[-1].end:
+                continue  # It was replaced, and is being removed.
+            if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):
+                packs.clear()
+            if isinstance(entry, Pack):
+                packs.append(entry)
+    return packs
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pass over `packs`, which end at `bound`. Those from `new_from` on no pass has seen."""
+
+    packs: Sequence[Pack] = ()
+    new_from: int = 0
+    bound: int = 0
+    is_resumed: bool = False
+    look_ms: int | None = None
+
+
+def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compaction, now_ms: int) -> Plan:
+    """What there is to do: go on with a pass that was cut short; compare what is new and old enough, if it
+    pays; or remove what deletes a key, if that is due. `look_ms` is when there may be more."""
+    seen = list(takewhile(lambda pack: pack.compacted, packs))
+    new, new_from = packs[len(seen) :], _end(seen)
+    reached = max((pack.compacted for pack in seen), default=0)
+    if reached > new_from:
+        return Plan([pack for pack in packs if pack.end <= reached], new_from, reached, is_resumed=True)
+    old_ms = now_ms - 1000 * compaction.after_seconds
+    old = list(takewhile(lambda pack: pack.time_ms <= old_ms, new))
+    if old and _PART * _bytes(old) >= _bytes(seen):
+        return Plan([*seen, *old], new_from, _end(old))
+    if seen and record.horizon.at(now_ms) != record.horizon:
+        return Plan(seen, new_from, new_from)
+    waits = [now_ms + pack.time_ms - old_ms for pack in new[len(old) :]][:1]
+    if record.horizon.next_offset:
+        waits.append(record.horizon.next_ms)
+    return Plan(look_ms=min(waits, default=None))
+
+
+def _end(packs: Sequence[Pack]) -> int:
+    return packs[-1].end if packs else 0
+
+
+def _bytes(packs: Sequence[Pack]) -> int:
+    return sum(pack.index.data_bytes for pack in packs)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Messages that stay, follow each other without a gap and were written at one time: where they lie in the
+    stream, and where in their block's data they end."""
+
+    start: int
+    end: int
+    data_end: int
+    time_ms: int
+    lengths: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What stays of a block."""
+
+    entry: BlockEntry
+    stored: memoryview
+    data: bytes
+    runs: list[_Run]
+    is_untouched: bool
+
+
+class _Pass:
+    """`replaced` are the packs that the next one takes the place of, `writer` has what stays of
+    them."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        record: StreamRecord,
+        compaction: Compaction,
+        plan: Plan,
+        has_time_left: Callable[[], bool],
+    ) -> None:
+        self._stores = stores
+        self._record = record
+        self._seconds = compaction.tombstone_seconds
+        self._key_of = make_key_rule(compaction.key)
+        self._plan = plan
+        self._has_time_left = has_time_left
+        self._last: dict[bytes, int] = {}
+        self._horizon = record.horizon.at(stores.clock_ms())
+        begins = not record.lineage and plan.packs[0].start in {0, record.retained}
+        self._tombstones_below = self._horizon.offset if begins else 0
+        self._replaced: list[Pack] = []
+        self._writer = PackWriter(plan.packs[0].start, stores.packing.block_bytes)
+
+    def run(self) -> StreamRecord:
+        """The stream as it is then. Raises PackRefused, NoTimeLeft, Damaged."""
+        self._learn_keys()
+        for pack in self._plan.packs:
+            self._check_time()
+            self._rewrite(pack)
+        self._commit()
+        bound, now_ms = self._plan.bound, self._stores.clock_ms()
+        horizon = self._horizon.after_pass(bound, now_ms, self._seconds)
+        commit_horizon(self._stores.table, self._record, horizon)
+        return replace(self._record, horizon=horizon)
+
+    def _learn_keys(self) -> None:
+        """What is new up to the bound; if the map gets too large, the pass ends earlier. One that is gone on
+        with has a map no larger than the one it was begun with."""
+        plan = self._plan
+        for behind, pack in enumerate(plan.packs, 1):
+            if pack.start < plan.new_from:
+                continue
+            self._check_time()
+            for entry, stored in _blocks(self._stores, pack):
+                for _, end, message, _ in _messages(entry, decode_block(entry, stored)):
+                    if keyed := self._key_of(message):
+                        self._last[keyed[0]] = end
+            if len(self._last) > MOST_KEYS and not plan.is_resumed:
+                self._plan = replace(plan, packs=plan.packs[:behind], bound=pack.end)
+                return
+
+    def _check_time(self) -> None:
+        if not self._has_time_left():
+            raise NoTimeLeft
+
+    def _rewrite(self, pack: Pack) -> None:
+        """A large pack of which all stays is left where it is."""
+        plan, packing = self._plan, self._stores.packing
+        is_large = 2 * pack.index.data_bytes >= packing.pack_bytes and pack.compacted
+        is_done = plan.is_resumed and pack.compacted == plan.bound
+        blocks = () if is_large and is_done else _blocks(self._stores, pack)
+        surveys = [self._survey(entry, stored) for entry, stored in blocks]
+        if is_large and all(survey.is_untouched for survey in surveys) and self._can_commit():
+            self._commit()
+            self._writer = PackWriter(pack.end, packing.block_bytes)
+            return
+        for survey in surveys:
+            self._put(survey)
+        self._writer.skip(pack.end - self._writer.reached)
+        self._replaced.append(pack)
+        if self._writer.data_bytes >= packing.pack_bytes:
+            self._commit()
+
+    def _survey(self, entry: BlockEntry, stored: memoryview) -> _Survey:
+        block = decode_block(entry, stored)
+        runs: list[_Run] = []
+        run, behind, is_untouched = None, 0, True
+        for start, end, message, time_ms in _messages(entry, block):
+            behind += len(message)
+            if self._is_gone(message, end):
+                is_untouched = False
+                continue
+            if run is None or run.end != start or run.time_ms != time_ms:
+                run = _Run(start, start, behind, time_ms)
+                runs.append(run)
+            run.end, run.data_end = end, behind
+            run.lengths.append(end - start)
+        return _Survey(entry, stored, block.data, runs, is_untouched)
+
+    def _is_gone(self, message: bytes, end: int) -> bool:
+        """The last message of a pass always stays, so that there is one."""
+        keyed = self._key_of(message)
+        if keyed is None or end == self._plan.bound:
+            return False
+        digest, deletes = keyed
+        return self._last.get(digest, 0) > end or (deletes and end <= self._tombstones_below)
+
+    def _put(self, survey: _Survey) -> None:
+        """A large block of which all stays is taken as it is stored."""
+        writer, entry = self._writer, survey.entry
+        is_large = 2 * entry.data_bytes >= self._stores.packing.block_bytes
+        if survey.is_untouched and is_large and writer.end == writer.reached == entry.start:
+            writer.take(entry, survey.stored)
+            return
+        for run in survey.runs:
+            writer.skip(run.start - writer.reached)
+            data = survey.data[run.data_end - (run.end - run.start) : run.data_end]
+            writer.add(data, run.lengths, (), run.time_ms)
+
+    def _can_commit(self) -> bool:
+        return not self._replaced or self._writer.batch_count > 0
+
+    def _commit(self) -> None:
+        """One pack in place of those that were rewritten."""
+        if not self._replaced:
+            return
+        first, last = self._replaced[0], self._replaced[-1]
+        size, left = _bytes(self._replaced), self._writer.data_bytes
+        bound, stores = self._plan.bound, self._stores
+        due = put_pack(stores, self._record, (first, last), self._writer.finish(), compacted=bound)
+        self._record = replace(self._record, compacted=max(bound, self._record.compacted))
+        self._replaced, self._writer = [], PackWriter(last.end, stores.packing.block_bytes)
+        PROCESS.add(COMPACTED_BYTES, size)
+        PROCESS.add(COMPACTED_AWAY_BYTES, size - left)
+        remove_replaced(stores, due, self._has_time_left)
+
+
+def _blocks(stores: Stores, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
+    stored = read_blocks(stores, pack)
+    first_byte = pack.index.blocks[0].first_byte
+    for entry in pack.index.blocks:
+        begin = entry.first_byte - first_byte
+        yield entry, stored[begin : begin + entry.stored_bytes]
+
+
+def _messages(entry: BlockEntry, block: Block) -> Iterator[tuple[int, int, bytes, int]]:
+    """Of each message: where it begins and ends in the stream, its bytes, and when it was written."""
+    data, behind, end = block.data, 0, entry.start
+    times_ms = chain.from_iterable(map(repeat, block.times_ms, block.batches))
+    gaps = block.gaps or repeat(0, len(block.lengths))
+    for gap, length, time_ms in zip(gaps, block.lengths, times_ms, strict=True):
+        start, end = end + gap, end + gap + length
+        begin, behind = behind, behind + length
+        yield start, end, data[begin:behind], time_ms

@@ -1,0 +1,128 @@
+"""Replacing: one pack takes the place of batches or of other packs, and what it replaces is removed.
+
+The order of the writes:
+
+1. The object is put, under a name that is never used again. Nothing points to it yet.
+2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
+   packs reach now, and an entry in the queue names the batches to remove. If two janitors pack the same
+   stretch, a condition on the stream's item refuses one.
+3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
+4. The objects of packs that were replaced are removed much later: readers may be on the way to them.
+
+A run may stop behind any of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tidemark.blobs import batch_blob_key
+from tidemark.log.due import Packing, schedule, settle
+from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
+from tidemark.log.records import Batch, Due, DueKind, Pack, StreamRecord
+from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
+from tidemark.log.table import MAX_DELETES
+from tidemark.protocol.offset import render_offset
+from tidemark.service.stores import Stores
+
+
+class NoTimeLeft(Exception):
+    """The rest is still due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """When to look at a stream again. Looks of one `mark` at one time are one entry of the queue."""
+
+    at_ms: int
+    mark: str = ""
+
+    @classmethod
+    def together(cls, packing: Packing, at_ms: int) -> Look:
+        """One of those that each look at a stream would ask for: they meet at a later time."""
+        step = max(1000, packing.after_ms)
+        return cls(-(-at_ms // step) * step, "again")
+
+
+def read_blocks(stores: Stores, pack: Pack) -> memoryview:
+    """All blocks of a pack in the log, with one request."""
+    assert pack.blob is not None, "a pack that was read whole has its object's name"
+    first, last = pack.index.blocks[0], pack.index.blocks[-1]
+    size = last.first_byte + last.stored_bytes - first.first_byte
+    return memoryview(stores.blobs.get_range(pack.blob, first.first_byte, size))
+
+
+def put_pack(
+    stores: Stores,
+    record: StreamRecord,
+    replaced: tuple[Batch | Pack, Batch | Pack],
+    encoded: tuple[bytes, bytes],
+    *,
+    compacted: int = 0,
+) -> Due:
+    """Make the pack, `encoded` as its object and its index, in place of the first and the last of what is
+    `replaced` and all between them. Returns the entry by which those are removed. Raises PackRefused."""
+    data, index = encoded
+    new = NewPack(*replaced, batch_blob_key(record.incarnation, stores.new_id()), index, compacted)
+    stores.blobs.put(new.blob, data)
+    try:
+        return commit_pack(stores.table, record, new, stores.clock_ms())
+    except PackRefused as refused:
+        if not refused.maybe_landed:
+            stores.blobs.delete(new.blob)
+        raise
+
+
+def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Remove the batches that the entry's pack has replaced, the first ones first: readers that miss one
+    look behind it for the pack. Whether there was time for all. That the pack is there is the proof that they
+    may go. Packs among them were taken in: their objects stay for now."""
+    pk, start, end = log_pk(due.key, due.incarnation), pack_start(due), due.offset
+    if due.blob is not None:
+        schedule_removal(stores, due, start, due.blob)
+    found = stores.table.get(batch_key(pk, start))
+    is_there = found is not None and isinstance(pack := decode_entry(found), Pack) and pack.end == end
+    more = is_there
+    while more:
+        items, more = stores.table.query(
+            pk,
+            at_least=just_behind(start),
+            at_most=render_offset(end - 1),
+            attributes=(PK, SK, BLOB),
+            limit=1000,
+        )
+        for first in range(0, len(items), MAX_DELETES):
+            if not has_time_left():
+                return False
+            some = items[first : first + MAX_DELETES]
+            for item in some:
+                if BLOB in item:
+                    schedule_removal(stores, due, decode_batch_start(item[SK]["S"]), item[BLOB]["S"])
+            stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in some])
+    settle(stores.table, due)
+    return True
+
+
+def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> None:
+    """The object of the pack that began at `start` is due for removal once it cannot be read any more: no
+    process remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is
+    the entry of the pack that has replaced it."""
+    due_ms, mark = replaced.due_ms + stores.packing.keep_replaced_ms, pack_mark(start, blob)
+    due = replace(replaced, kind=DueKind.REPLACED, due_ms=due_ms, mark=mark, offset=0, blob=blob)
+    schedule(stores.table, due)
+
+
+def remove_object(stores: Stores, due: Due) -> bool:
+    """Remove the object of a pack that was replaced. If an item in the table still names it, this waits until
+    that item is removed. Returns whether the object was removed."""
+    assert due.blob is not None, "scheduled with its name"
+    start = pack_start(due)
+    found = stores.table.get(batch_key(log_pk(due.key, due.incarnation), start))
+    is_named = found is not None and found.get(BLOB) == {"S": due.blob}
+    if is_named:
+        schedule_removal(stores, replace(due, due_ms=stores.clock_ms()), start, due.blob)
+    else:
+        stores.blobs.delete(due.blob)
+    settle(stores.table, due)
+    return not is_named
