@@ -18,6 +18,7 @@ from tidemark.log.due import KEEP_REPLACED_MS, Packing
 from tidemark.log.read import load_stream
 from tidemark.log.records import Entry, Pack, StreamRecord
 from tidemark.log.schema import decode_entry
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.retention import FOREVER, Retention
@@ -45,6 +46,7 @@ class Scene:
     packing: Packing | None = SMALL
     content_type: ContentType = BYTES
     retention: Retention = FOREVER
+    compaction: Compaction | None = None
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     data: bytes = b""
     ends: list[int] = field(default_factory=lambda: [0])
@@ -56,7 +58,8 @@ class Scene:
         self.words = random.Random(7)
         self.world = SimulatedWorld(self.chance, None, packing=self.packing)
         self.stores = self.process()
-        create(self.stores, KEY, create_request(self.content_type, retention=self.retention))
+        asked = create_request(self.content_type, retention=self.retention, compaction=self.compaction)
+        create(self.stores, KEY, asked)
 
     def process(self, packing: Packing | None = None) -> Stores:
         """One that knows nothing yet."""

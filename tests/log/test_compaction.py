@@ -1,0 +1,187 @@
+"""Compaction: whoever reads, from wherever and whenever, ends with the state of the whole log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.log.scene import BREAKS, KEY, SMALL, Scene, break_call
+from tests.simulation.scheduler import Crashed
+from tests.support import HOUR_MS, JSON
+from tidemark.janitor.sweep import sweep
+from tidemark.log.due import Packing
+from tidemark.protocol.compaction import Compaction
+from tidemark.service.read import read
+from tidemark.service.snapshots import messages
+from tidemark.service.stores import Stores
+
+DAY_MS = 24 * HOUR_MS
+HOURLY = Compaction(after_seconds=3600, tombstone_seconds=24 * 3600)
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A message as it was written, and where it ends."""
+
+    end: int
+    body: bytes
+    time_ms: int
+    key: str | None
+    deletes: bool
+
+
+def apply(state: State, body: bytes) -> None:
+    change = orjson.loads(body)
+    if "key" not in change:
+        state.setdefault("", []).append(change)
+    elif change["headers"]["operation"] == "delete":
+        state.pop(change["key"], None)
+    else:
+        state[change["key"]] = change["value"]
+
+
+def fold(bodies: Sequence[bytes]) -> State:
+    state: State = {}
+    for body in bodies:
+        apply(state, body)
+    return state
+
+
+@dataclass
+class Reader:
+    """It has read up to `offset`, and last at `at_ms`."""
+
+    stores: Stores
+    offset: int
+    at_ms: int
+    state: State = field(default_factory=dict)
+
+
+class Rows:
+    """A stream of changes to rows, what was written to it, and readers on their way."""
+
+    def __init__(self, seed: int, packing: Packing = SMALL, compaction: Compaction = HOURLY) -> None:
+        self.chance = random.Random(seed)
+        self.scene = Scene(packing, JSON, compaction=compaction)
+        self.compaction = compaction
+        self.log: list[Change] = []
+        self.readers: list[Reader] = []
+
+    # --- what happens ---
+
+    def change(self, key: str | None = None, operation: str | None = None) -> None:
+        chance = self.chance
+        key = key or chance.choice("abcdefgh")
+        operation = operation or chance.choice(("insert", "update", "upsert", "delete"))
+        value = {} if operation == "delete" else {"value": chance.randrange(1000) * 10 ** chance.randrange(9)}
+        self._write({"type": "row", "key": key, **value, "headers": {"operation": operation}}, key)
+
+    def remark(self) -> None:
+        self._write({"headers": {"control": "snapshot-end", "number": len(self.log)}}, None)
+
+    def _write(self, message: Any, key: str | None) -> None:
+        body = orjson.dumps(message)
+        self.scene._write([(body, [body + b","])])
+        deletes = message["headers"].get("operation") == "delete"
+        self.log.append(Change(self.scene.ends[-1], body, self.now_ms, key, deletes))
+
+    @property
+    def now_ms(self) -> int:
+        return self.scene.world.now_ms
+
+    def wait(self, ms: int) -> None:
+        self.scene.world.advance(ms)
+
+    def sweep(self) -> Any:
+        return sweep(self.scene.process())
+
+    def sweep_broken(self) -> None:
+        stores = self.scene.process()
+        break_call(stores, self.chance.randrange(40), self.chance.choice(BREAKS))
+        with suppress(Crashed):
+            sweep(stores)
+
+    def step(self) -> None:
+        """Some reader reads a page, or another one comes."""
+        window_ms = 1000 * self.compaction.tombstone_seconds
+        self.readers = [each for each in self.readers if self.now_ms - each.at_ms < window_ms]
+        if len(self.readers) < 4:
+            stores = self.readers[0].stores if self.readers and self.chance.random() < 0.5 else None
+            self.readers.append(Reader(stores or self.scene.process(), 0, self.now_ms))
+        self.read_page(self.chance.choice(self.readers))
+
+    def read_page(self, reader: Reader) -> bool:
+        reading = read(reader.stores, KEY, reader.offset, small=True)
+        for _, body in messages(reading):
+            apply(reader.state, body)
+        reader.offset, reader.at_ms = reading.page.end, self.now_ms
+        return reading.page.up_to_date
+
+    # --- what is right ---
+
+    def found(self, offset: int, stores: Stores | None = None) -> list[tuple[int, bytes]]:
+        stores, found, at_tail = stores or self.scene.process(), list[tuple[int, bytes]](), False
+        while not at_tail:
+            reading = read(stores, KEY, offset)
+            found += messages(reading)
+            offset, at_tail = reading.page.end, reading.page.up_to_date
+        return found
+
+    def check(self) -> None:
+        state = fold([change.body for change in self.log])
+        for reader in self.readers:
+            window_ms = 1000 * self.compaction.tombstone_seconds
+            copy = replace(reader, state=dict(reader.state), stores=self.scene.process())
+            if "" in copy.state:
+                copy.state[""] = list(copy.state[""])
+            while self.now_ms - reader.at_ms < window_ms and not self.read_page(copy):
+                pass
+            assert self.now_ms - reader.at_ms >= window_ms or copy.state == state
+        for offset in {0, *self.chance.sample(self.scene.ends, min(4, len(self.scene.ends)))}:
+            found = self.found(offset)
+            self.check_read(offset, found)
+            assert offset or fold([body for _, body in found]) == state
+
+    def check_read(self, offset: int, found: list[tuple[int, bytes]]) -> None:
+        written = [change for change in self.log if change.end > offset]
+        kept = dict(found)
+        assert [end for end, _ in found] == sorted(kept)
+        assert kept.items() <= {(change.end, change.body) for change in written}
+        last = {change.key: change.end for change in written}
+        for change in written:
+            if change.end in kept:
+                continue
+            assert change.key is not None, "what has no key stays"
+            is_superseded = last[change.key] > change.end
+            assert is_superseded or change.deletes
+            limit = self.compaction.after_seconds if is_superseded else self.compaction.tombstone_seconds
+            assert self.now_ms - change.time_ms >= 1000 * limit
+
+
+STEPS: Sequence[tuple[int, Callable[[Rows], object]]] = (
+    (40, Rows.change),
+    (2, Rows.remark),
+    (8, Rows.step),
+    (3, Rows.sweep),
+    (3, Rows.sweep_broken),
+    (4, lambda rows: rows.wait(HOUR_MS)),
+    (1, lambda rows: rows.wait(DAY_MS)),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_reader_ends_with_the_state_of_the_whole_log(seed: int) -> None:
+    rows = Rows(seed)
+    weights, acts = zip(*STEPS, strict=True)
+    for act in rows.chance.choices(acts, weights, k=400):
+        act(rows)
+        if act is not Rows.change or rows.chance.random() < 0.05:
+            rows.check()
+    assert rows.scene.record().compacted, "something was compacted"
