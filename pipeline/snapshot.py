@@ -39,7 +39,11 @@ def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
     made.add_argument("--fold", required=True, help="last-by-key, merge-patch or module:Class")
-    made.add_argument("--key", default="key", help="of last-by-key: the member that tells messages apart")
+    made.add_argument(
+        "--key",
+        default="key",
+        help="of last-by-key: the member that tells messages apart, or a JSON pointer to it",
+    )
     made.add_argument(
         "--on-error", choices=("skip", "fail"), default="fail", help="for a message that does not fold"
     )

@@ -56,6 +56,23 @@ def test_last_by_key_keeps_the_last_message_of_each_key() -> None:
     assert fold.dump(state) == b'[{"id":1,"v":"c"},{"id":"1","v":"b"}]'
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_key_may_be_named_by_a_pointer_and_deleted_as_the_state_protocol_does(at_once: bool) -> None:
+    fold = LastByKey("/value/id")
+    messages = [
+        b'{"value":{"id":1}}',
+        b'{"value":{"id":2},"headers":{"operation":"insert"}}',
+        b'{"value":{"id":3},"headers":["delete"]}',
+        b'{"value":{"id":1},"headers":{"operation":"delete"}}',
+    ]
+    before = fold.load(b'[{"value":{"id":1,"old":true}},{"value":{"id":4}}]')
+    state = fold.apply_many(before, messages) if at_once else fold_messages(fold, before, messages)
+    assert [row["value"]["id"] for row in orjson.loads(fold.dump(state))] == [4, 2, 3]
+    for bad in (b'{"value":1}', b'{"value":{}}', b"[]"):
+        with pytest.raises(BadMessage, match="/value/id"):
+            fold.apply({}, bad)
+
+
 @pytest.mark.parametrize("name", ["last-by-key", "merge-patch"])
 @pytest.mark.parametrize("cut", range(5))
 def test_a_fold_in_two_steps_is_the_fold_in_one(name: str, cut: int) -> None:
@@ -80,7 +97,8 @@ GOOD = (
     *(b'{"id":%d,"deleted":true}' % key for key in range(3)),
     *b'{"id":"1","deleted":1} {"id":1,"id":2} {"id":1.0} {"id":true} {"id":null} {"id":1.5}'.split(),
     *b'{"id":9223372036854775808} {"id":123456789012345678901234567890}'.split(),
-    *(b' {"id":1}', b'{"id":1}\n'),
+    *(b' {"id":1}', b'{"id":1}\n', b'{"id":1,"headers":[1]}', b'{"id":2,"headers":{"operation":"update"}}'),
+    *(b'{"id":%d,"headers":{"operation":"delete"}}' % key for key in range(3)),
 )
 #: Texts that are not such a message, though some are JSON together with others.
 BAD = (

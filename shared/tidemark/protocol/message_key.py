@@ -35,9 +35,17 @@ def make_key_rule(pointer: str | None) -> KeyRule:
     """The rule of `Compaction.key`."""
     if pointer is None:
         return _make_rule(_read_change, _read_any_change)
-    path = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
+    path = split_pointer(pointer)
     read_any = partial(_read_any_member, path)
-    return _make_rule(_make_reader(path) or read_any, read_any)
+    try:
+        return _make_rule(_make_reader(path), read_any)
+    except ValueError:
+        return _make_rule(read_any, read_any)
+
+
+def split_pointer(pointer: str) -> list[str]:
+    """The names of the members on the way."""
+    return [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
 
 
 def _make_rule(read: _Reader, read_any: _Reader) -> KeyRule:
@@ -86,8 +94,8 @@ def _read_change(text: bytes) -> _Found:
 
 def _read_any_change(text: bytes) -> _Found:
     message = json.loads(text)
-    kind, key = _member(message, "type"), _member(message, "key")
-    operation = _member(message, "headers", "operation")
+    kind, key = find_member(message, "type"), find_member(message, "key")
+    operation = find_member(message, "headers", "operation")
     is_change = operation in get_args(_Operation) and "control" not in message["headers"]
     if is_change and isinstance(kind, str) and isinstance(key, str):
         return f"{len(kind)}:{kind}{key}", operation
@@ -97,33 +105,43 @@ def _read_any_change(text: bytes) -> _Found:
 # --- any other member, by its JSON pointer ------------------------------------------------
 
 
-def _make_reader(path: list[str]) -> _Reader | None:
-    """None for what no structure of msgspec can be: names with quotes, and `headers` itself."""
-    kind: Any = Any
-    try:
-        for name in reversed(path[1:]):
-            kind = msgspec.defstruct("Inner", [("member", kind)], rename={"member": name}, gc=False)
-        members: list[Any] = [("member", kind), ("headers", _AnyHeaders | None, None)]
-        kind = msgspec.defstruct("Message", members, rename={"member": path[0]}, gc=False)
-    except ValueError:
-        return None
-    decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
-    find = attrgetter(".".join(["member"] * len(path)))
-
-    def read(text: bytes) -> _Found:
-        found = decode(text)
-        return _name_scalar(find(found)), found.headers and found.headers.operation
-
-    return read
-
-
 class _AnyHeaders(msgspec.Struct, gc=False):
     operation: Any = None
 
 
+_HEADERS: Final[Any] = _AnyHeaders | list[msgspec.Raw] | str | int | float | bool | None
+
+
+def make_decoder(
+    path: list[str], key: Any, *more: str
+) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
+    """Decodes a key of that type, and `headers` and `more` members, which may be missing; and finds the key.
+    Raises ValueError for names that msgspec does not take: with quotes, or one twice."""
+    for name in reversed(path[1:]):
+        key = msgspec.defstruct("Inner", [("at", key)], rename={"at": name}, gc=False)
+    members: list[Any] = [("at", key), ("headers", _HEADERS, None), *((name, Any, None) for name in more)]
+    message = msgspec.defstruct("Message", members, rename={"at": path[0]}, gc=False)
+    return msgspec.json.Decoder(message).decode, attrgetter(".".join(["at"] * len(path)))
+
+
+def operation_of(decoded: Any) -> Any:
+    headers = decoded.headers
+    return headers.operation if type(headers) is _AnyHeaders else None
+
+
+def _make_reader(path: list[str]) -> _Reader:
+    decode, find_key = make_decoder(path, Any)
+
+    def read(text: bytes) -> _Found:
+        decoded = decode(text)
+        return _name_scalar(find_key(decoded)), operation_of(decoded)
+
+    return read
+
+
 def _read_any_member(path: list[str], text: bytes) -> _Found:
     message = json.loads(text)
-    return _name_scalar(_member(message, *path)), _member(message, "headers", "operation")
+    return _name_scalar(find_member(message, *path)), find_member(message, "headers", "operation")
 
 
 def _name_scalar(key: Any) -> str | None:
@@ -136,7 +154,7 @@ def _name_scalar(key: Any) -> str | None:
     return None if key is None or isinstance(key, list | dict) else repr(key)
 
 
-def _member(value: Any, *path: str) -> Any:
+def find_member(value: Any, *path: str) -> Any:
     """None for what is not there."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None

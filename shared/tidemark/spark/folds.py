@@ -8,16 +8,18 @@ state, because the next snapshot begins from the last one. A fold of one's own i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import getitem
 from typing import Annotated, Any, Final, Protocol, runtime_checkable
 
 import msgspec
 import orjson
 import pyarrow as pa
 
+from tidemark.protocol.message_key import find_member, make_decoder, operation_of, split_pointer
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.progress import Progress, taken_by_all
@@ -65,38 +67,34 @@ class UnknownFold(ValueError):
 class LastByKey:
     """The last message of each key, as an array in the order of the keys' first appearance.
 
-    Messages are JSON objects; `key` names the member that tells them apart. One whose member
-    `deleted` is true removes its key.
+    Messages are JSON objects; `key` is the member that tells them apart, or a JSON pointer to it. One whose
+    member `deleted` is true, or that the State Protocol calls a delete, removes its key.
     """
 
     content_type = JSON
 
     def __init__(self, key: str = "key") -> None:
         self._key = key
-        # Only these two members of each message become Python objects.
-        members: list[tuple[str, Any] | tuple[str, Any, Any]] = [
-            ("key", str | _Int64),
-            ("deleted", Any, None),
-        ]
+        self._path = split_pointer(key) if key.startswith("/") else [key]
         try:
-            change = msgspec.defstruct("Change", members, rename={"key": key}, gc=False)
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(change).decode
+            # Only these members of each message become Python objects.
+            self._decode, self._find_key = make_decoder(self._path, str | _Int64, "deleted")
         except ValueError as fault:  # A name with quotes, or `deleted` itself.
             self._decode = partial(_refuse, str(fault))
 
     def load(self, snapshot: bytes | None) -> dict[Any, bytes]:
         if snapshot is None:
             return {}
-        return {value[self._key]: orjson.dumps(value) for value in orjson.loads(snapshot)}
+        return {reduce(getitem, self._path, value): orjson.dumps(value) for value in orjson.loads(snapshot)}
 
     def apply(self, state: dict[Any, bytes], message: bytes) -> dict[Any, bytes]:
         value = parse(message)
         try:
-            key = value[self._key]
+            key = reduce(getitem, self._path, value)
             hash(key)
         except (TypeError, KeyError):
             raise BadMessage(f"it is no JSON object with a plain member {self._key!r}") from None
-        if value.get("deleted") is True:
+        if value.get("deleted") is True or find_member(value, "headers", "operation") == "delete":
             state.pop(key, None)
         else:
             state[key] = message
@@ -108,19 +106,20 @@ class LastByKey:
         follows."""
         try:
             changes = list(map(self._decode, messages))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+            keys = list(map(self._find_key, changes))
+            last = dict(zip(keys, messages, strict=True))
+            for message in last.values():
+                orjson.loads(message)  # The next snapshot begins with it.
+        except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
             raise BadMessage(str(fault)) from None
-        last = dict(zip([change.key for change in changes], messages, strict=True))
-        for message in last.values():
-            parse(message)  # The next snapshot begins with it.
-        if not any(change.deleted is True for change in changes):
+        if not any(change.deleted or change.headers for change in changes):
             state.update(last)
             return state
-        for change, message in zip(changes, messages, strict=True):
-            if change.deleted is True:
-                state.pop(change.key, None)
+        for key, change, message in zip(keys, changes, messages, strict=True):
+            if change.deleted is True or operation_of(change) == "delete":
+                state.pop(key, None)
             else:
-                state[change.key] = message
+                state[key] = message
         return state
 
     def dump(self, state: dict[Any, bytes]) -> bytes:
