@@ -190,6 +190,34 @@ def test_every_offset_is_where_its_message_begins(console: Console) -> None:
             assert json.load(answer)[0] == value
 
 
+def test_a_page_that_was_compacted_shows_no_offset_that_it_cannot_know(console: Console) -> None:
+    """The first two messages are taken out of the answer, as a compaction does: its length no longer says
+    where the third one begins, and a fork behind that is made where the answer ends."""
+    path = make_stream(console.server, [1, 22, 333], Stream_Compact="last-by-key")
+
+    def compact(route: Route) -> None:
+        route.fulfill(response=route.fetch(), body="[333]")
+
+    def tell(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"compacted_offset": f"{9:016}"})
+
+    console.page.route(f"**{path}?offset={0:016}*", compact)
+    console.page.route("**/v1/stats?*", tell)
+    page = console.open_stream(path)
+    expect(console.row("333").locator(".offset")).to_have_text(f"≥{0:016}")
+    append(console.server, path, "four")
+    expect(console.row("four").locator(".offset")).to_have_text(f"{9:016}")
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("keeps the last message of each key")
+    expect(facts).to_contain_text(f"compacted up to {9:016}")
+    console.row("333").click()
+    expect(page.get_by_role("heading", name="At or behind offset")).to_be_visible()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("button", name="Fork").click()
+    expect(page.get_by_label("At offset")).to_have_value(f"{9:016}")
+
+
 def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> None:
     path = make_stream(
         console.server, [{"who": {"name": "Zoë"}, "list": [1, True, None]}, {"x": "x" * 300_000}]

@@ -18,6 +18,7 @@ const ACTIONS = [
 function hindrance({ name, rights }, place, stats) {
   const lacks = missing(rights, place.bucket, place.streamId)
   if (lacks) return `needs ${lacks}`
+  if (stats?.compact && name === "snapshot") return "the stream is compacted"
   return stats?.status === "Closed" && (name === "append" || name === "close") ? "the stream is closed" : ""
 }
 
@@ -41,7 +42,7 @@ export function Actions({ place, stats, onAction, onDownload }) {
 
 export function Action({ name, path, place, stats, message, onDone, onClose }) {
   const type = stats.content_type
-  const here = message ? renderOffset(message.offset + message.bytes.length + (kindOf(type) === "json" ? 1 : 0)) : stats.tail_offset
+  const here = message ? renderOffset(message.next) : stats.tail_offset
   if (name === "read") {
     const offset = message ? renderOffset(message.offset) : "-1"
     return html`<${Dialog} title="Read from code" onClose=${onClose}><p>Reads from ${offset === "-1" ? "the beginning" : html`offset <code>${offset}</code>`} on, and waits for more.</p><${Code} versions=${readSnippets(path, offset, { hasToken: Boolean(token.value) })} /><//>`

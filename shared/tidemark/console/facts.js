@@ -48,7 +48,7 @@ function Details({ stats }) {
 export function brought(stats, messages, rate) {
   const last = messages?.at(messages.end - 1)
   const tail = Number(stats.tail_offset)
-  const read = last ? last.offset + last.bytes.length + (messages.kind === "json" ? 1 : 0) : 0
+  const read = last?.next ?? 0
   if (read <= tail) return stats
   return { ...stats, tail_offset: renderOffset(read), bytes: stats.bytes + read - tail, last_write_at_ms: Math.max(stats.last_write_at_ms, rate.at) }
 }
@@ -65,6 +65,8 @@ export function Facts({ path, place, stats, kind, state, rate, held, looksLike }
       <span>written <${Ago} at=${stats.last_write_at_ms} /></span>`}
     ${kind && html`<${Pace} rate=${rate} kind=${kind} />`}
     ${stats?.expiry && html`<span>expires in <${Left} until=${stats.expiry.ends_at_ms} />${stats.expiry.ttl_seconds !== null && ` (after ${stats.expiry.ttl_seconds} s without use)`}</span>`}
+    ${stats?.compact && html`<span>keeps the last message of each key</span>`}
+    ${stats?.compacted_offset && html`<span>compacted up to <code>${stats.compacted_offset}</code></span>`}
     ${stats?.snapshot && html`<${Snapshot} key=${stats.snapshot.offset} path=${path} snapshot=${stats.snapshot} />`}
     ${stats?.forked_from && html`<span>fork of <a href=${linkTo(stats.forked_from.stream)}>${stats.forked_from.stream}</a> at <code>${stats.forked_from.offset}</code></span>`}
     ${stats?.forks > 0 && html`<span>${counted(stats.forks, "fork")}</span>`}
@@ -83,7 +85,7 @@ export function Extent({ stats, messages, end }) {
   const said = [`Retained from ${stats.retained_offset} to ${stats.tail_offset}`, ...Object.entries(marks).map(([name, offset]) => offset && `${name} at ${offset}`), stats.status === "Closed" && "closed"]
   return html`<div class="extent" role="img" aria-label=${said.filter(Boolean).join(", ")} title=${said.filter(Boolean).join(", ")}>
     <span class="kept" style=${{ left: place(stats.retained_offset) }}></span>
-    ${last && html`<span class="shown" style=${{ left: place(first), right: `calc(100% - ${place(last.offset + last.bytes.length + 1)})` }}></span>`}
+    ${last && html`<span class="shown" style=${{ left: place(first), right: `calc(100% - ${place(last.next)})` }}></span>`}
     ${Object.entries(marks).map(([name, offset]) => offset && html`<span key=${name} class="mark" style=${{ left: place(offset) }}></span>`)}
     ${stats.status === "Closed" && html`<span class="end"></span>`}
   </div>`

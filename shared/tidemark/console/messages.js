@@ -80,12 +80,14 @@ export class Messages {
   }
 
   // `next` is the offset behind the chunk. A page of JSON is one byte longer than what is stored, "[" before it; its "]" stands
-  // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`.
-  add(added, next) {
+  // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`, unless the chunk
+  // has gaps: behind its beginning `start` a compaction took messages out, and only `start` and `next` are known.
+  add(added, next, start) {
     const bytes = this.kind === "text" ? this.continueLine(added) : added
     const ends = SPLIT[this.kind](bytes)
     const count = ends.length / 2
-    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length)
+    const around = this.kind === "json" && next - start > bytes.length - 1 ? { offset: start, next } : null
+    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length, around)
     while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) {
       this.bytes -= this.chunks.shift().bytes.length
       this.first = this.chunks[0].number
@@ -113,10 +115,10 @@ export class Messages {
   }
 
   // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
-  keep(page, ends, base) {
+  keep(page, ends, base, around) {
     const start = ends[0]
     const bytes = page.slice(start, ends.at(-1))
-    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end })
+    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end, around })
     this.end += ends.length / 2
     this.bytes += bytes.length
   }
@@ -137,6 +139,7 @@ export class Messages {
     return joined(parts)
   }
 
+  // A message, where it begins, and where the next one does; or, if it is not exact, places before and behind it.
   at(number) {
     let [low, high] = [0, this.chunks.length - 1]
     while (low < high) {
@@ -148,7 +151,8 @@ export class Messages {
     if (!chunk || number < chunk.number || number >= this.end) return null
     const index = 2 * (number - chunk.number)
     const [start, end] = [chunk.ends[index], chunk.ends[index + 1]]
-    return { number, offset: chunk.base + start, bytes: chunk.bytes.subarray(start, end) }
+    const place = chunk.around ?? { offset: chunk.base + start, next: chunk.base + end + (this.kind === "json" ? 1 : 0) }
+    return { number, ...place, isExact: !chunk.around, bytes: chunk.bytes.subarray(start, end) }
   }
 
   text(number, limit = Infinity) {

@@ -22,8 +22,8 @@ export function useTail(path, start, kind, round) {
       setVersion((old) => old + 1)
     }
     const tail = new Tail(path, start, {
-      onChunk(chunk, next, isNew) {
-        const count = held.messages.add(chunk, next)
+      onChunk(chunk, next, start, isNew) {
+        const count = held.messages.add(chunk, next, start)
         if (isNew) held.rate.add(kind === "json" ? count : chunk.length)
         // Once a frame; a page in the background has none, and shows all when it is seen again.
         if (!held.asked) held.asked = requestAnimationFrame(show)

@@ -43,7 +43,7 @@ function Announcer({ messages, version }) {
 function Row({ messages, times, number, columns }) {
   const message = messages.at(number)
   if (!message) return null
-  return html`<code class="offset">${renderOffset(message.offset)}</code>
+  return html`<code class="offset">${message.isExact ? "" : "≥"}${renderOffset(message.offset)}</code>
     ${messages.kind !== "binary" && html`<${Appended} times=${times} number=${number} /><${Size} count=${message.bytes.length} />`}
     ${columns.length ? html`<${Cells} messages=${messages} number=${number} columns=${columns} />` : html`<span class="preview">${messages.text(number, PREVIEW_BYTES)}</span>`}`
 }

@@ -9,7 +9,7 @@ const BACKOFF = { initialDelay: 500, maxDelay: 10_000, multiplier: 2, maxRetries
 export const isFinal = (error) => FINAL.has(error.status)
 
 export class Tail {
-  // `onChunk(bytes, next offset, isNew)`, where what was already there when reading began is not new; `onState(name, error)` with connecting, live, reconnecting, closed or stopped.
+  // `onChunk(bytes, next offset, its own offset, isNew)`, where what was already there when reading began is not new; `onState(name, error)` with connecting, live, reconnecting, closed or stopped.
   // A reader that was stopped tells no state.
   constructor(path, offset, { onChunk, onState }) {
     this.path = path
@@ -46,8 +46,9 @@ export class Tail {
       fetch: (...call) => this.fetch(...call),
     })
     response.subscribeBytes((chunk) => {
+      const start = Number(this.offset)
       this.offset = chunk.offset
-      if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset), this.hasCaughtUp)
+      if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset), start, this.hasCaughtUp)
       this.hasCaughtUp ||= chunk.upToDate
     })
     await response.closed

@@ -23,7 +23,7 @@ export class Times {
   }
 
   want(number) {
-    if (this.asked.has(number)) return
+    if (this.asked.has(number) || !this.messages.at(number)?.isExact) return
     this.wanted.add(number)
     this.timer ??= setTimeout(() => this.load(), EVERY_MS)
   }
@@ -48,7 +48,7 @@ export class Times {
     let [number, end] = [first, offset]
     times.forEach((ms, index) => {
       end += bytes[index]
-      for (let each = this.messages.at(number); each && each.offset < end; each = this.messages.at(++number)) this.known.set(number, ms)
+      for (let each = this.messages.at(number); each?.isExact && each.offset < end; each = this.messages.at(++number)) this.known.set(number, ms)
     })
     this.version.value++
   }
