@@ -160,7 +160,7 @@ def test_a_run_is_cut_where_a_fork_leaves_its_log(end: int) -> None:
     assert isinstance(run, MessageRun)
     cut = run.until(end)
     assert (cut.start, cut.end, b"".join(cut.data)) == (0, end, b"x" * end)
-    assert cut.ends == [each for each in run.ends if each < end] + [end]
+    assert cut.ends.tolist() == [each for each in run.ends if each < end] + [end]
     assert len(cut.message_times_ms) == len(cut.lengths)
 
 

@@ -142,26 +142,27 @@ def run_arrays(
 ) -> dict[str, pa.Array]:
     """The columns that differ between rows, and always the value, for the messages of consecutive runs that
     begin in [low, high). The value leaves out `separator_bytes` at the end of each message."""
-    edges = np.zeros(sum(len(run.lengths) for run in runs) + 1, np.int32)
-    np.cumsum(np.concatenate([run.lengths for run in runs]), out=edges[1:])
-    places = edges + np.int64(runs[0].start)
-    first, last = (int(place) for place in np.searchsorted(places[:-1], (low, high)))
-    places = places[first : last + 1]
-    # The bounds of messages, counted from the first run's start; Arrow's offsets have the same form.
+    lengths = np.concatenate([run.lengths for run in runs])
+    ends = np.concatenate([run.ends for run in runs])
+    starts = ends - lengths
+    first, last = (int(place) for place in np.searchsorted(starts, (low, high)))
+    # The bounds of messages within the data, in the form of Arrow's offsets.
+    edges = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=edges[1:])
     data = b"".join(piece for run in runs for piece in run.data)
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     values = pa.Array.from_buffers(pa.binary(), last - first, buffers, offset=first)
     arrays = {"value": pc.binary_slice(values, 0, -separator_bytes) if separator_bytes else values}
-    if "offset" in columns or "end_offset" in columns:
-        rendered = offset_column(places)
-        arrays |= {"offset": rendered[:-1], "end_offset": rendered[1:]}
+    for name, places in (("offset", starts), ("end_offset", ends)):
+        if name in columns:
+            arrays[name] = offset_column(places[first:last])
     if "timestamp" in columns:
         times = np.concatenate([run.message_times_ms for run in runs])[first:last]
         arrays["timestamp"] = time_column(times)
     producing = [item for run in runs for item in run.producing]
     if producing and not _PRODUCER_COLUMNS.isdisjoint(columns):
         known = {end: each for item in producing for end, each in producers_by_end(item).items()}
-        arrays |= producer_arrays(columns, [known.get(end) for end in places[1:].tolist()])
+        arrays |= producer_arrays(columns, [known.get(end) for end in ends[first:last].tolist()])
     return arrays
 
 
@@ -225,11 +226,11 @@ class MessageRows:
         if self._cut is not None and run.end > self._cut:
             run = run.until(self._cut)
         is_whole = low <= run.start and run.end <= self._high
-        if not (is_whole and self._runs and self._runs[-1].end == run.start):
+        if not is_whole:
             yield from self.take_rest()
         self._runs.append(run)
         self._count += len(run.lengths)
-        self._size += run.end - run.start
+        self._size += sum(map(len, run.data))
         if not is_whole:
             yield from self.take_rest(low)
         elif self._count >= BATCH_ROWS or self._size >= BATCH_BYTES:

@@ -208,11 +208,15 @@ class DynamoDBReader:
         if place in (span.begin, tail):
             return
         item = self._item_until(span, place)
-        is_boundary = item is not None and (
-            item.start == place or any(place in ends for ends in self._ends_in(item, place - 1, place))
-        )
-        if not is_boundary:
+        if item is None or not (item.start == place or self._is_between(item, place)):
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
+
+    def _is_between(self, item: BatchItem, place: int) -> bool:
+        """Whether a message of the item ends at the place, or did before it was compacted."""
+        if item.index is None:
+            return place in message_ends(item)
+        blocks = pack_blocks(item, self._blobs, place - 1, place)
+        return any(not ((block.starts < place) & (place < block.ends)).any() for block in blocks)
 
     def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
         """The ends of its messages; for a pack, a list for each block that overlaps [low, high)."""
@@ -220,7 +224,7 @@ class DynamoDBReader:
             yield message_ends(item)
             return
         for block in pack_blocks(item, self._blobs, low, high):
-            yield block.ends
+            yield block.ends.tolist()
 
     def position_at(self, head: Head, at_ms: int) -> Position:
         # The search is the server's; a read that does not ask for a time does without its modules.
@@ -245,9 +249,8 @@ class DynamoDBReader:
         if item is None or item.index is None or place >= item.end:
             return place
         for block in pack_blocks(item, self._blobs, place, place + 1):
-            times = zip([block.start, *block.ends], block.message_times_ms, strict=False)
-            later = (begin for begin, time_ms in times if time_ms >= at_ms)
-            place = max(place, next(later, place))
+            later = block.starts[block.message_times_ms >= at_ms]
+            place = max(place, *later[:1].tolist())
         return place
 
     def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:

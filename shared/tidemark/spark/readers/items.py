@@ -159,7 +159,7 @@ class BulkDynamoDB(ExplainingDynamoDB):
 
 def message_ends(item: BatchItem) -> list[int]:
     """The end offsets of the item's messages in order; the last is the item's own end. For a pack, the ends
-    of its blocks, which are also ends of messages."""
+    of its blocks, where messages end, or did before they were compacted."""
     start, end = item.start, item.end
     if item.index is not None:
         return [block.end for block in decode_index(item.index.B).blocks]
@@ -191,9 +191,10 @@ def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
 class MessageRun:
     """Consecutive messages, column by column.
 
-    `data` in its pieces is that of the stream from `start` to `end`. `lengths` are those of the messages,
+    `data` in its pieces is what the stream has from `start` to `end`. `lengths` are those of the messages,
     `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and
-    `producing` are the items that name producers. The three columns are arrays of numpy's.
+    `producing` are the items that name producers. `gaps` are the bytes that compaction has removed before
+    each message; None where nothing is gone. These columns are arrays of numpy's.
     """
 
     start: int
@@ -203,12 +204,18 @@ class MessageRun:
     times_ms: Any
     batches: Any
     producing: Sequence[BatchItem] = ()
+    gaps: Any = None
 
     @property
-    def ends(self) -> list[int]:
+    def ends(self) -> Any:
         """The end offset of each message."""
-        ends: list[int] = (self.start + np.cumsum(self.lengths, dtype=np.int64)).tolist()
-        return ends
+        steps = self.lengths if self.gaps is None else self.lengths + self.gaps
+        return self.start + np.cumsum(steps, dtype=np.int64)
+
+    @property
+    def starts(self) -> Any:
+        """The offset of each message."""
+        return self.ends - self.lengths
 
     @property
     def message_times_ms(self) -> Any:
@@ -217,12 +224,12 @@ class MessageRun:
 
     def until(self, end: int) -> MessageRun:
         """The messages that begin before `end`; of the last one what lies before it."""
-        ends = np.asarray(self.ends)
-        count = int(np.searchsorted(ends, end)) + 1
-        lengths = np.diff(np.minimum(ends[:count], end), prepend=self.start)
+        count = int(np.searchsorted(self.starts, end))
+        lengths = np.minimum(self.ends[:count], end) - self.starts[:count]
         times_ms, each = self.message_times_ms[:count], np.ones(count, np.int64)
-        data = b"".join(self.data)[: end - self.start]
-        return MessageRun(self.start, end, [data], lengths, times_ms, each, self.producing)
+        data = b"".join(self.data)[: lengths.sum()]
+        gaps = None if self.gaps is None else self.gaps[:count]
+        return MessageRun(self.start, end, [data], lengths, times_ms, each, self.producing, gaps)
 
 
 def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[BatchItem | MessageRun]:
@@ -317,8 +324,9 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
                 block = decode_block(entry, stored[place : place + entry.stored_bytes])
             except CorruptPack as fault:
                 raise Damaged from fault
-            columns = (np.asarray(column) for column in (block.lengths, block.times_ms, block.batches))
-            yield MessageRun(entry.start, entry.end, [block.data], *columns)
+            lengths, times_ms, batches = map(np.asarray, (block.lengths, block.times_ms, block.batches))
+            gaps = None if block.gaps is None else np.asarray(block.gaps, np.int64)
+            yield MessageRun(entry.start, entry.end, [block.data], lengths, times_ms, batches, gaps=gaps)
 
 
 def body_of(item: BatchItem, blobs: BlobStore) -> bytes:

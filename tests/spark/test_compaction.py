@@ -1,0 +1,166 @@
+"""Compacted streams: both transports read what the server's own read has, at the same offsets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of
+from tests.support import JSON
+from tidemark.janitor.compact import load_packs
+from tidemark.janitor.sweep import sweep
+from tidemark.log.due import Packing
+from tidemark.log.read import load_stream
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import batch_key, log_pk
+from tidemark.protocol.compaction import Compaction
+from tidemark.protocol.offset import render_offset
+from tidemark.service.read import read
+from tidemark.service.snapshots import messages
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.readers.port import DataLoss
+
+SMALL = Packing(0, every_bytes=1, pack_bytes=400, min_batches=2, block_bytes=80)
+AT_ONCE = Compaction(after_seconds=0, tombstone_seconds=0)
+COLUMNS = "offset,end_offset,value,key,timestamp"
+
+
+class Rows:
+    """A stream of changes to a few rows."""
+
+    def __init__(self, streams: Streams, seed: int = 0) -> None:
+        self.streams, self.chance = streams, Random(seed)
+        streams.process.stores.packing = SMALL
+        streams.process.create(streams.key(), content_type=JSON, compaction=AT_ONCE)
+        streams._types[""] = JSON
+        self.ends: list[int] = []
+
+    def change(self, appends: int) -> None:
+        for _ in range(appends):
+            changes = [self._change() for _ in range(self.chance.choice((1, 1, 3)))]
+            self.streams.append(b"[%s]" % b",".join(changes))
+            for change in changes:
+                self.ends.append(len(change) + 1 + (self.ends[-1] if self.ends else 0))
+            self.streams.world.clock.advance(1000)
+
+    def _change(self) -> bytes:
+        value = 10 ** self.chance.randrange(12)
+        key = self.chance.choice("abcdefgh")
+        return orjson.dumps({"type": "row", "key": key, "value": value, "headers": {"operation": "upsert"}})
+
+    def compact(self) -> None:
+        assert sweep(self.streams.process.stores).packed
+
+    def record(self) -> StreamRecord:
+        record = load_stream(self.streams.process.stores.table, self.streams.key())
+        assert record is not None
+        return record
+
+    def read(self, offset: int = 0) -> list[tuple[int, bytes]]:
+        """By the server: where each message ends, and its body."""
+        stores, found, at_tail = self.streams.world.process().stores, list[tuple[int, bytes]](), False
+        while not at_tail:
+            reading = read(stores, self.streams.key(), offset)
+            found += messages(reading)
+            offset, at_tail = reading.page.end, reading.page.up_to_date
+        return found
+
+    def rows(self, offset: int = 0) -> list[tuple[str, str, bytes]]:
+        """The same as rows of the table's reader."""
+        places = [(end - len(body) - 1, end, body) for end, body in self.read(offset)]
+        return [(render_offset(start), render_offset(end), body) for start, end, body in places]
+
+
+@pytest.fixture
+def rows(streams: Streams) -> Rows:
+    found = Rows(streams)
+    found.change(40)
+    found.compact()
+    found.change(5)
+    assert 0 < found.record().compacted < found.ends[-1], "a part is compacted, and a part is not"
+    return found
+
+
+def test_the_table_is_read_as_the_server_reads_it_wherever_partitions_are_cut(rows: Rows) -> None:
+    expected, given = rows.rows(), rows.streams.by_table()
+    assert len(expected) < len(rows.ends) / 2, "most messages are gone"
+    for size in (7, 33, 90, 400, 10**6):
+        assert read_here(given, bytesPerPartition=str(size)) == expected
+
+
+def test_a_read_begins_and_ends_where_any_message_ended_before_it_was_compacted(rows: Rows) -> None:
+    every, name, given = rows.rows(), rows.streams.name, rows.streams.by_table()
+    for offset in (0, *rows.ends):
+        place = f'{{"{name}": "{render_offset(offset)}"}}'
+        before = [row for row in every if int(row[1]) <= offset]
+        assert read_here(given, endingOffsets=place) == before
+        assert read_here(given, startingOffsets=place) == every[len(before) :] == rows.rows(offset)
+    inside = f'{{"{name}": "{int(every[0][0]) + 1:016d}"}}'
+    with pytest.raises(InvalidOptions, match="not the end of a message"):
+        plan_here(given, startingOffsets=inside)
+
+
+def test_messages_keep_their_times(streams: Streams) -> None:
+    rows, given = Rows(streams), streams.by_table(columns=COLUMNS)
+    rows.change(40)
+    before = {row["end_offset"]: row for row in table_of(*plan_here(given), COLUMNS)}
+    rows.compact()
+    after = table_of(*plan_here(given), COLUMNS)
+    assert after == [before[row["end_offset"]] for row in after]
+    for row in after:
+        since = str(int(row["timestamp"].timestamp() * 1000))
+        found = table_of(*plan_here(given, startingTimestamp=since), COLUMNS)
+        assert found == [each for each in after if each["timestamp"] >= row["timestamp"]]
+
+
+def test_a_pack_that_is_missing_from_a_compacted_stream_is_data_loss(rows: Rows) -> None:
+    reader, parts = plan_here(rows.streams.by_table(bytesPerPartition="300"))
+    expected = rows_of(reader, parts)
+    table, record = rows.streams.process.stores.table, rows.record()
+    packs = [pack for pack in load_packs(rows.streams.process.stores, record) if pack.compacted]
+    lost = packs[len(packs) // 2]
+    table.delete(batch_key(log_pk(record.key, record.incarnation), lost.start))
+    with pytest.raises(DataLoss, match=f"{render_offset(lost.start)} to {render_offset(lost.end)}"):
+        rows_of(reader, plan_here(rows.streams.by_table())[1])
+    quiet = [replace(part, fail_on_data_loss=False) for part in parts]
+    assert (
+        rows_of(reader, quiet)
+        == [row for row in expected if not lost.start <= int(row[0]) < lost.end]
+        != expected
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_planned_read_goes_on_while_the_stream_is_compacted(streams: Streams, seed: int) -> None:
+    """Each message is read once, at its offset, and none is missing that is not superseded."""
+    rows = Rows(streams, seed)
+    rows.change(30)
+    whole = read_here(streams.by_table())
+    rows.compact()
+    rows.change(30)
+    reader, parts = plan_here(streams.by_table(bytesPerPartition="300"))
+    cut = rows.chance.randrange(len(parts))
+    found = rows_of(reader, parts[:cut])
+    rows.compact()
+    found += rows_of(reader, parts[cut:])
+    assert found == sorted(set(found))
+    assert set(rows.rows()) <= set(found)
+    assert {row for row in whole if row in rows.rows()} <= set(found)
+
+
+def test_limits_go_through_a_compacted_stream(rows: Rows) -> None:
+    reader, _ = plan_here(rows.streams.by_table())
+    head = reader.head(rows.streams.name)
+    expected = rows.rows()
+    for limit, most in ((reader.limit, 100), (reader.limit_messages, 3)):
+        place, found = head.earliest, list[Any]()
+        while place.offset != head.tail.offset:
+            end = limit(rows.streams.name, place, head.tail, most)
+            assert end.offset > place.offset
+            found += rows_of(reader, reader.partitions(rows.streams.name, place, end, 10**6))
+            place = end
+        assert found == expected
