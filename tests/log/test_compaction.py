@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,12 +12,18 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.log.scene import BREAKS, KEY, SMALL, Scene, break_call
+from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call
 from tests.simulation.scheduler import Crashed
-from tests.support import HOUR_MS, JSON
+from tests.support import HOUR_MS, JSON, create_request
 from tidemark.janitor.sweep import sweep
+from tidemark.log import lifecycle, packs
 from tidemark.log.due import Packing
-from tidemark.protocol.compaction import Compaction
+from tidemark.log.table import Missing
+from tidemark.protocol.compaction import Compaction, Horizon
+from tidemark.protocol.create import ForkPoint
+from tidemark.protocol.errors import Conflict
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.create import create
 from tidemark.service.read import read
 from tidemark.service.snapshots import messages
 from tidemark.service.stores import Stores
@@ -96,6 +103,12 @@ class Rows:
     def now_ms(self) -> int:
         return self.scene.world.now_ms
 
+    def write(self, keys: str) -> None:
+        for key in keys:
+            self.change(key.lower(), "delete" if key.isupper() else "upsert")
+        self.remark()
+        self.remark()
+
     def wait(self, ms: int) -> None:
         self.scene.world.advance(ms)
 
@@ -124,18 +137,32 @@ class Rows:
         reader.offset, reader.at_ms = reading.page.end, self.now_ms
         return reading.page.up_to_date
 
+    def wait_and_sweep(self, times: int = 1, ms: int = HOUR_MS) -> None:
+        for _ in range(times):
+            self.wait(ms)
+            self.sweep()
+
     # --- what is right ---
 
-    def found(self, offset: int, stores: Stores | None = None) -> list[tuple[int, bytes]]:
+    def state(self, up_to: float = math.inf) -> State:
+        """Of the whole log up to there."""
+        return fold([change.body for change in self.log if change.end <= up_to])
+
+    def state_read(self, stores: Stores | None = None, key: StreamKey = KEY) -> State:
+        return fold([body for _, body in self.found(0, stores, key)])
+
+    def found(
+        self, offset: int, stores: Stores | None = None, key: StreamKey = KEY
+    ) -> list[tuple[int, bytes]]:
         stores, found, at_tail = stores or self.scene.process(), list[tuple[int, bytes]](), False
         while not at_tail:
-            reading = read(stores, KEY, offset)
+            reading = read(stores, key, offset)
             found += messages(reading)
             offset, at_tail = reading.page.end, reading.page.up_to_date
         return found
 
     def check(self) -> None:
-        state = fold([change.body for change in self.log])
+        state = self.state()
         for reader in self.readers:
             window_ms = 1000 * self.compaction.tombstone_seconds
             copy = replace(reader, state=dict(reader.state), stores=self.scene.process())
@@ -185,3 +212,86 @@ def test_every_reader_ends_with_the_state_of_the_whole_log(seed: int) -> None:
         if act is not Rows.change or rows.chance.random() < 0.05:
             rows.check()
     assert rows.scene.record().compacted, "something was compacted"
+
+
+# --- one rule taken out at a time ---------------------------------------------------------
+
+#: Messages stay for two hours, so that packs are made an hour before a pass may look at them.
+SLOWER = replace(HOURLY, after_seconds=2 * 3600)
+
+
+def of_rows(keys: str, compaction: Compaction = SLOWER, packing: Packing = SMALL) -> Rows:
+    """In packs that no pass has seen: an upsert of each key, of a capital letter a deletion, and remarks."""
+    rows = Rows(0, packing, compaction)
+    rows.write(keys)
+    rows.wait_and_sweep()
+    assert rows.scene.packs()
+    return rows
+
+
+def all_is_read(
+    rows: Rows, key: StreamKey = KEY, up_to: float = math.inf, stores: Stores | None = None
+) -> bool:
+    return rows.state_read(stores, key) == rows.state(up_to)
+
+
+def a_fork_that_is_made_during_a_pass_has_all() -> bool:
+    """The pass has its list of packs when the fork is made."""
+    rows = of_rows("abab")
+    fork_at, janitor = rows.log[1].end, rows.scene.process()
+    before_the_next(janitor, "TransactWriteItems", lambda: rows.scene.fork(fork_at))
+    rows.wait(HOUR_MS)
+    sweep(janitor)
+    return all_is_read(rows, FORK, fork_at)
+
+
+def a_fork_that_a_pass_overtakes_has_all() -> bool:
+    """The fork's creation has read the stream when the pass comes."""
+    rows = of_rows("abab")
+    fork_at, creator = rows.log[1].end, rows.scene.process()
+    rows.wait(HOUR_MS)
+    before_the_next(creator, "TransactWriteItems", rows.sweep)
+    with suppress(Conflict):
+        create(creator, FORK, create_request(None, fork=ForkPoint(KEY, fork_at)))
+        return all_is_read(rows, FORK, fork_at)
+    return True
+
+
+def a_reader_on_its_way_hears_of_a_deletion() -> bool:
+    """It has read a row whose deletion is old enough to go, and goes on behind the passes."""
+    rows = of_rows("abAc")
+    rows.wait(3 * DAY_MS)
+    seen = rows.log[1].end
+    reader = Reader(rows.scene.process(), seen, rows.now_ms, rows.state(seen))
+    rows.wait_and_sweep(4)
+    while not rows.read_page(reader):
+        pass
+    return reader.state == rows.state()
+
+
+ALWAYS = Missing("nothing")
+Rule = tuple[object, str, object]
+RULES: dict[str, tuple[Rule, Callable[[], bool]]] = {
+    "no pass while there are forks": (
+        (packs, "NONE_LEFT", ALWAYS),
+        a_fork_that_is_made_during_a_pass_has_all,
+    ),
+    "no fork below what is compacted": (
+        (lifecycle, "compacted_up_to", lambda _offset: ALWAYS),
+        a_fork_that_a_pass_overtakes_has_all,
+    ),
+    "a deletion stays until what it deletes has been gone for a while": (
+        (Horizon, "at", lambda self, _now_ms: Horizon(self.next_offset or self.offset)),
+        a_reader_on_its_way_hears_of_a_deletion,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_with_the_rule_all_is_read_and_without_it_something_is_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (owner, attribute, instead), is_right = RULES[name]
+    assert is_right()
+    monkeypatch.setattr(owner, attribute, instead)
+    assert not is_right()

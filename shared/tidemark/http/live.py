@@ -109,6 +109,8 @@ class Follower:
         never changes. Other processes may have written since, so the next step is to poll. Only a request
         that was woken here knows that the page reaches the tail."""
         record, start = self._reading.record, self._reading.page.start
+        if start < record.compacted:
+            return None  # What was kept may be from before the compaction.
         limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
         batches = self._backend.stores.recent.chain(record.incarnation, start, limit_bytes)
         if not batches:

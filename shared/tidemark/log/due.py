@@ -82,6 +82,7 @@ class Packing:
     pack_bytes: int = 8 * _KILOBYTE * _KILOBYTE
     min_batches: int = 64
     min_bytes: int = 256 * _KILOBYTE
+    packs_one: bool = False
     block_bytes: int = BLOCK_BYTES
     keep_replaced_ms: int = KEEP_REPLACED_MS
 
@@ -97,8 +98,9 @@ class Packing:
         """In smaller parts for a stream that is compacted: only packs are."""
         if record.compaction is None:
             return self
-        every_bytes, min_batches = min(self.every_bytes, 64 * _KILOBYTE), min(self.min_batches, 8)
-        return replace(self, every_bytes=every_bytes, min_batches=min_batches)
+        limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 64 * _KILOBYTE, "min_batches": 8}
+        smaller = {name: min(limit, getattr(self, name)) for name, limit in limits.items()}
+        return replace(self, packs_one=True, **smaller)
 
     def is_due(self, start: int, after: Tail) -> bool:
         """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch
@@ -109,8 +111,8 @@ class Packing:
 
     def pays(self, batches: int, data_bytes: int) -> bool:
         """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.
-        One batch alone stays as it is."""
-        return batches > 1 and (batches >= self.min_batches or data_bytes >= self.min_bytes)
+        One batch alone stays as it is, unless a pack of it may be compacted."""
+        return (batches > 1 or self.packs_one) and (batches >= self.min_batches or data_bytes >= self.min_bytes)
 
     def takes_in(self, data_bytes: int, before_bytes: int) -> bool:
         """Whether a new pack of `data_bytes` takes in the one of `before_bytes` right before it.
