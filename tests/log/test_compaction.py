@@ -12,20 +12,26 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call
+from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, counted
 from tests.simulation.scheduler import Crashed
-from tests.support import HOUR_MS, JSON, create_request
+from tests.support import HOUR_MS, JSON, append_request, create_request
+from tidemark.janitor import compact
 from tidemark.janitor.sweep import sweep
 from tidemark.log import lifecycle, packs
 from tidemark.log.due import Packing
+from tidemark.log.records import Batch
 from tidemark.log.table import Missing
 from tidemark.protocol.compaction import Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Conflict
+from tidemark.protocol.errors import Conflict, HistoryGone, Malformed
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import append
+from tidemark.service.catalog import load_times
 from tidemark.service.create import create
 from tidemark.service.read import read
+from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import messages
+from tidemark.service.start_point import LastMessages, WrittenFrom, find_start
 from tidemark.service.stores import Stores
 
 DAY_MS = 24 * HOUR_MS
@@ -212,6 +218,163 @@ def test_every_reader_ends_with_the_state_of_the_whole_log(seed: int) -> None:
         if act is not Rows.change or rows.chance.random() < 0.05:
             rows.check()
     assert rows.scene.record().compacted, "something was compacted"
+
+
+# --- what is asked of a compacted stream --------------------------------------------------
+
+
+def of_passes() -> Rows:
+    """Compacted, and more of it since: plain batches follow packs that no pass has seen."""
+    rows = Rows(3, compaction=SLOWER)
+    for changes, sweeps in ((90, 3), (40, 3), (30, 1), (9, 0)):
+        for _ in range(changes):
+            rows.change()
+        rows.remark()
+        rows.wait_and_sweep(sweeps)
+    assert {bool(pack.compacted) for pack in rows.scene.packs()} == {True, False}
+    assert isinstance(rows.scene.entries()[-1], Batch)
+    return rows
+
+
+def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
+    rows = of_passes()
+    knowing, left = rows.scene.process(), rows.found(0)
+    places = [(end - len(body) - 1, end) for end, body in left]
+    for offset in range(0, rows.scene.ends[-1] + 1, 3):
+        if any(start < offset < end for start, end in places):
+            with pytest.raises(Malformed, match="is not the end of a message"):
+                rows.found(offset)
+        else:
+            assert (
+                rows.found(offset) == rows.found(offset, knowing) == [(e, b) for e, b in left if e > offset]
+            )
+    with pytest.raises(HistoryGone):
+        rows.found(rows.scene.ends[-1] + 1)
+
+
+def test_start_points_and_times_are_those_of_what_is_left() -> None:
+    rows = of_passes()
+    left, stores = rows.found(0), rows.scene.process()
+    written = {change.end: change.time_ms for change in rows.log}
+    for count in range(1, len(left), 5):
+        found = find_start(stores, KEY, LastMessages(count))
+        assert found.messages == count or not found.complete
+        last = found.messages or 0
+        assert rows.found(found.offset) == left[-last:]
+        times = load_times(stores, KEY, found.offset)
+        each = [ms for ms, count in zip(times.times_ms, times.messages, strict=True) for _ in range(count)]
+        assert each == [written[end] for end, _ in left[-last:]]
+    for change in rows.log[::20]:
+        behind = rows.found(find_start(stores, KEY, WrittenFrom(change.time_ms)).offset)
+        assert {end for end, _ in behind} >= {end for end, _ in left if written[end] >= change.time_ms}
+
+
+def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:
+    """It may begin and end at the same offsets."""
+    rows = of_rows("abab")
+    before = read(rows.scene.process(), KEY, 0).page
+    rows.wait_and_sweep(2)
+    after = read(rows.scene.process(), KEY, 0).page
+    assert (before.start, before.end) == (after.start, after.end)
+    assert len(before.data) > len(after.data)
+    assert before.crc != after.crc
+
+
+# --- what a pass does ---------------------------------------------------------------------
+
+
+def test_a_deletion_goes_a_day_after_what_it_deletes_also_if_nothing_more_is_written() -> None:
+    rows = of_rows("abAB", SLOWER)
+    rows.wait_and_sweep(2)
+    assert [orjson.loads(body).get("key") for _, body in rows.found(0)] == ["a", "b", None, None]
+    rows.wait_and_sweep(22)
+    assert len(rows.found(0)) == 4
+    rows.wait_and_sweep(2)
+    assert len(rows.found(0)) == 2
+    rows.wait_and_sweep(30)
+    assert rows.scene.due("pack") == [], "there is no more to look for"
+
+
+def test_a_fork_keeps_deletions_of_what_it_inherits() -> None:
+    rows = Rows(0)
+    rows.write("ab")
+    rows.scene.compaction, fork_at = None, rows.log[-1].end
+    asked = create_request(None, fork=ForkPoint(KEY, fork_at), compaction=HOURLY)
+    create(rows.scene.process(), FORK, asked)
+    for key in "AcAc" * 3:
+        operation = "delete" if key.isupper() else "upsert"
+        change = {"type": "row", "key": key.lower(), "value": 1, "headers": {"operation": operation}}
+        append(rows.scene.stores, FORK, [append_request(orjson.dumps(change), content_type=JSON)])
+    rows.wait_and_sweep(80)
+    assert rows.state_read(key=FORK).keys() == {"b", "c", ""}
+    assert rows.scene.record(FORK).compacted > fork_at
+
+
+def test_a_map_of_keys_that_is_full_ends_a_pass_and_another_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "MOST_KEYS", 2)
+    rows = of_rows("abcdefghabcdefgh" * 8)
+    passes = list[int]()
+    learn = compact._Pass._learn_keys
+
+    def counting(self: Any) -> None:
+        learn(self)
+        passes.append(self._plan.bound)
+
+    monkeypatch.setattr(compact._Pass, "_learn_keys", counting)
+    rows.wait_and_sweep(2)
+    assert len(passes) > 2
+    assert passes == sorted(passes)
+    assert len(rows.found(0)) < 24
+    assert all_is_read(rows)
+
+
+def test_what_is_retained_bounds_a_pass() -> None:
+    """A pack that lies on both sides of the bound stays, and so does what deletes a key of it."""
+    rows = of_rows("abcdABCDabcd" * 3)
+    [first, *_] = rows.scene.packs()
+    inside = next(change.end for change in rows.log if first.start < change.end < first.end)
+    assert trim_below(rows.scene.process(), KEY, inside)
+    rows.wait_and_sweep(60)
+    assert rows.scene.record().compacted
+    assert [pack.compacted > 0 for pack in rows.scene.packs()][:2] == [False, True]
+    whole = fold([change.body for change in rows.log if change.end > inside])
+    assert fold([body for _, body in rows.found(inside)]) == whole
+
+
+def test_a_pack_that_cannot_be_read_stops_no_other_stream(caplog: pytest.LogCaptureFixture) -> None:
+    rows = of_rows("abab")
+    [pack] = rows.scene.packs()
+    rows.scene.stores.blobs.delete(str(pack.blob))
+    rows.wait_and_sweep(2)
+    assert "is not compacted" in caplog.text
+    assert rows.scene.record().compacted == 0
+    assert rows.scene.due("pack") == []
+
+
+def test_large_bodies_are_packed_and_compacted() -> None:
+    """In another stream each has an object of its own."""
+    rows, large = Rows(0, Packing(HOUR_MS)), "x" * 70_000
+    for key in "aab":
+        change = {"type": "row", "key": key, "value": large + key, "headers": {"operation": "upsert"}}
+        rows._write(change, key)
+    rows.remark()
+    rows.wait_and_sweep(4)
+    assert [orjson.loads(body).get("key") for _, body in rows.found(0)] == ["a", "b", None]
+    assert all_is_read(rows)
+
+
+def test_the_calls_of_a_pass() -> None:
+    """A pack that no pass has seen is read twice. One that is made is an object and a transaction, one that
+    goes an entry of the queue; and the horizon is moved, and another look asked for."""
+    rows = of_rows("abcdefgh" * 4)
+    stores, calls = counted(rows.scene)
+    before = len(rows.scene.packs())
+    rows.wait(HOUR_MS)
+    sweep(stores)
+    made = len(rows.scene.packs())
+    assert (before, made) == (8, 2)
+    assert (calls["GetRange"], calls["PutObject"]) == (2 * before, made)
+    assert (calls["TransactWriteItems"], calls["PutItem"]) == (made + 1, before + 1)
 
 
 # --- one rule taken out at a time ---------------------------------------------------------

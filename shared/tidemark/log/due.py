@@ -65,6 +65,9 @@ def schedule(table: Table, due: Due) -> None:
 
 
 _KILOBYTE: Final = 1024
+#: Of a stream that is compacted.
+_LEAST_BYTES: Final = 64 * _KILOBYTE
+_LEAST_BATCHES: Final = 8
 _HOUR_MS: Final = 60 * 60 * 1000
 #: The table can be restored to any moment of the last 35 days, and then names the packs of that moment.
 KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
@@ -82,7 +85,7 @@ class Packing:
     pack_bytes: int = 8 * _KILOBYTE * _KILOBYTE
     min_batches: int = 64
     min_bytes: int = 256 * _KILOBYTE
-    packs_one: bool = False
+    fewest_batches: int = 2
     block_bytes: int = BLOCK_BYTES
     keep_replaced_ms: int = KEEP_REPLACED_MS
 
@@ -98,9 +101,11 @@ class Packing:
         """In smaller parts for a stream that is compacted: only packs are."""
         if record.compaction is None:
             return self
-        limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 64 * _KILOBYTE, "min_batches": 8}
-        smaller = {name: min(limit, getattr(self, name)) for name, limit in limits.items()}
-        return replace(self, packs_one=True, **smaller)
+        every_bytes, min_bytes = min(self.every_bytes, _LEAST_BYTES), min(self.min_bytes, _LEAST_BYTES)
+        min_batches = min(self.min_batches, _LEAST_BATCHES)
+        return replace(
+            self, every_bytes=every_bytes, min_bytes=min_bytes, min_batches=min_batches, fewest_batches=1
+        )
 
     def is_due(self, start: int, after: Tail) -> bool:
         """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch
@@ -112,7 +117,8 @@ class Packing:
     def pays(self, batches: int, data_bytes: int) -> bool:
         """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.
         One batch alone stays as it is, unless a pack of it may be compacted."""
-        return (batches > 1 or self.packs_one) and (batches >= self.min_batches or data_bytes >= self.min_bytes)
+        is_much = batches >= self.min_batches or data_bytes >= self.min_bytes
+        return is_much and batches >= self.fewest_batches
 
     def takes_in(self, data_bytes: int, before_bytes: int) -> bool:
         """Whether a new pack of `data_bytes` takes in the one of `before_bytes` right before it.
