@@ -83,7 +83,10 @@ def test_a_buckets_compaction_is_that_of_its_json_streams_that_name_none(door: D
     assert [door.put(f"{bucket}/limited", headers).status for headers in (limited, limited)] == [201, 200]
     assert compaction(door, f"{bucket}/limited")[0] == "last-by-key"
     assert door.head(f"{bucket}/limited")["Stream-Retain-Seconds"] == "60"
-    assert door.get(bucket).json["streams"] == 4
+    fork = {"Stream-Forked-From": f"{bucket}/own"}
+    assert [door.put(f"{bucket}/fork", headers).status for headers in (fork, fork)] == [201, 200]
+    assert compaction(door, f"{bucket}/fork") == ("last-by-key", "3600", "86400", "/id")
+    assert door.get(bucket).json["streams"] == 5
 
 
 def test_a_fork_is_compacted_as_its_own_creation_says(door: Door, path: str) -> None:

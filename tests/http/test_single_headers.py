@@ -46,6 +46,8 @@ def test_a_producer_header_sent_twice_gets_400(door: Door, stream: str, name: st
         ("Stream-TTL", "60"),
         ("Stream-Expires-At", "2040-01-01T00:00:00Z"),
         ("Stream-Closed", "true"),
+        ("Stream-Compact", "last-by-key"),
+        ("Stream-Compact-Key", "/id"),
         ("Stream-Forked-From", "/v1/stream/a"),
         ("Stream-Fork-Offset", "0" * 16),
     ],

@@ -170,7 +170,9 @@ class Stats(CompactionModel):
     packed_offset: Annotated[
         Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
     ]
-    bytes: Annotated[int, Field(description="From the first retained offset to the tail.")]
+    bytes: Annotated[
+        int, Field(description="From the first retained offset to the tail, with what is compacted away.")
+    ]
     messages: MessageCount
     created_at_ms: Milliseconds
     last_write_at_ms: Milliseconds
