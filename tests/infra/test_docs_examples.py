@@ -68,7 +68,9 @@ def get(url: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "page", ["guides/llm-tokens.md", "guides/collaborative-document.md"], ids=lambda page: Path(page).stem
+    "page",
+    ["guides/llm-tokens.md", "guides/collaborative-document.md", "guides/synced-table.md"],
+    ids=lambda page: Path(page).stem,
 )
 def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
     for language, text in blocks(page):
@@ -97,6 +99,17 @@ def test_streams_with_limits_of_their_own_or_of_their_bucket_are_created(server:
         with urllib.request.urlopen(asked, timeout=60) as response:
             told = response.headers["Stream-Retain-Seconds"], response.headers["Stream-Retain-Bytes"]
         assert told == limits
+
+
+def test_streams_that_are_compacted_are_created_as_the_page_says(server: Server) -> None:
+    [(_, commands)] = blocks("compaction.md")
+    run(f"B={server.base_url}\n{commands}", server)
+    send("PUT", f"{server.base_url}/orders/42", b"", {"Content-Type": "application/json"})
+    for path, key in (("/v1/stream/stock", None), ("/orders/42", "/id")):
+        asked = urllib.request.Request(f"{server.base_url}{path}", method="HEAD")
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            told = [response.headers[f"Stream-Compact{of}"] for of in ("", "-After", "-Tombstones", "-Key")]
+        assert told == ["last-by-key", "3600", "86400", key]
 
 
 def test_the_walk_through_of_buckets_and_snapshots(server: Server) -> None:
