@@ -263,7 +263,10 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
         assert rows.found(found.offset) == left[-last:]
         times = load_times(stores, KEY, found.offset)
         each = [ms for ms, count in zip(times.times_ms, times.messages, strict=True) for _ in range(count)]
-        assert each == [written[end] for end, _ in left[-last:]]
+        ends = [end for end, _ in left[-last:]]
+        assert each == [written[end] for end in ends]
+        is_whole = sum(times.sizes) == times.end - times.start
+        assert times.message_ends == (None if is_whole else ends)
     for change in rows.log[::20]:
         behind = rows.found(find_start(stores, KEY, WrittenFrom(change.time_ms)).offset)
         assert {end for end, _ in behind} >= {end for end, _ in left if written[end] >= change.time_ms}

@@ -164,3 +164,50 @@ def test_limits_go_through_a_compacted_stream(rows: Rows) -> None:
             found += rows_of(reader, reader.partitions(rows.streams.name, place, end, 10**6))
             place = end
         assert found == expected
+
+
+TIMED = {"includeTimestamps": "true"}
+
+
+def values_until(rows: Rows, offset: int) -> list[bytes]:
+    return [body for end, body in rows.read() if end <= offset]
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("more", [{}, TIMED], ids=["without times", "with times"])
+def test_a_page_over_http_is_cut_where_a_read_must_end(rows: Rows, more: dict[str, str]) -> None:
+    """Whatever lies behind it, and wherever messages ended before they were compacted."""
+    given, name = rows.streams.by_http(**more), rows.streams.name
+    everything = table_of(*plan_here(rows.streams.by_table()), "value,timestamp")
+    columns = "value,timestamp" if more else "value"
+    for offset in (0, *rows.ends):
+        until = values_until(rows, offset)
+        place = f'{{"{name}": "{render_offset(offset)}"}}'
+        before = table_of(*plan_here(given, endingOffsets=place), columns)
+        behind = table_of(*plan_here(given, startingOffsets=place), columns)
+        assert [row["value"] for row in before] == until
+        assert len(before) + len(behind) == len(everything)
+        assert not more or before + behind == everything
+
+
+def test_pages_are_read_on_while_the_stream_is_compacted(streams: Streams, small_pages: None) -> None:
+    """The rows of a page that was read before stay; those of the pages behind it are what is left."""
+    rows = Rows(streams, 3)
+    rows.change(40)
+    reader, parts = plan_here(streams.by_http())
+    batches = (batch for part in parts for batch in reader.read(part, ["value", "end_offset"]))
+    first = next(batches).to_pylist()
+    rows.compact()
+    rest = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["value"] for row in rest] == [body for end, body in rows.read(int(first[0]["end_offset"]))]
+    assert len(first) + len(rest) < len(rows.ends)
+
+
+@pytest.mark.parametrize("more", [{}, TIMED], ids=["without times", "with times"])
+def test_a_dense_page_is_not_asked_about_again(rows: Rows, more: dict[str, str]) -> None:
+    rows.streams.server.seen.clear()
+    seen, dense = rows.streams.server.seen, rows.record().compacted
+    start, end = (f'{{"{rows.streams.name}": "{render_offset(place)}"}}' for place in (dense, rows.ends[-2]))
+    given = rows.streams.by_http(startingOffsets=start, endingOffsets=end, **more)
+    assert table_of(*plan_here(given), "value")
+    assert [path for _, path in seen].count("/v1/times") == (2 if more else 0)

@@ -204,6 +204,9 @@ class TimesModel(BaseModel):
         list[int],
         Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
     ]
+    message_ends: Annotated[
+        list[Offset] | None, Field(description="Only of a page that compaction took messages out of.")
+    ] = None
 
 
 class Me(BaseModel):
@@ -280,6 +283,8 @@ def render_times(found: AppendTimes) -> bytes:
         "messages": found.messages,
         "bytes": found.sizes,
     }
+    if found.message_ends is not None:
+        shown["message_ends"] = list(map(render_offset, found.message_ends))
     return orjson.dumps(shown)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
@@ -180,7 +180,8 @@ def _load_producers(stores: Stores, head: StreamHead) -> tuple[tuple[ProducerSta
 @dataclass(slots=True)
 class AppendTimes:
     """The writes of [start, end), in order: when each was made, how many messages it has there, and how many
-    of the stream's bytes. A write is an append, or several that were committed together."""
+    of the stream's bytes. A write is an append, or several that were committed together. `message_ends` are
+    told where a compaction has taken messages out, so that the bytes do not add up to the offsets."""
 
     incarnation: str
     start: int
@@ -189,6 +190,7 @@ class AppendTimes:
     times_ms: list[int] = field(default_factory=list)
     messages: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    message_ends: list[int] | None = None
 
 
 def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> AppendTimes:
@@ -207,6 +209,9 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
         found.times_ms.append(time_ms)
         found.messages.append(messages)
         found.sizes.append(size)
+    if sum(found.sizes) < page.end - page.start:
+        ends = chain.from_iterable(batch.message_ends() for batch in page.batches)
+        found.message_ends = [end for end in ends if end > page.start]
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -197,6 +198,7 @@ class HttpReader:
         try:
             told = orjson.loads(answer.data)
             found = {each: told[each] for each in ("times_ms", "messages", "bytes", "end_offset")}
+            found["message_ends"] = told.get("message_ends", [])
         except (ValueError, KeyError, TypeError) as fault:
             raise NoTimes(f"{name}: this server answers GET /v1/times with no times") from fault
         return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
@@ -351,6 +353,9 @@ class HttpReader:
             kept = cut_by_position(page, partition.end, values)
             if kept is not None:
                 return kept
+            ends = self._message_ends(partition.name, page, values)
+            if len(ends) == len(values):
+                return values[: bisect_right(ends, partition.end)]
             surplus = self._surplus(partition, page.end)
             if surplus is not None and page.is_json:
                 return values[: len(values) - surplus]
@@ -362,6 +367,21 @@ class HttpReader:
             f"tidemark: stream {partition.name}: a page runs past {partition.end}, and it is written too fast"
             " to find where the page must be cut; read it with transport=dynamodb"
         )
+
+    def _message_ends(self, name: str, page: HttpPage, values: list[bytes]) -> list[str]:
+        """Where the messages of a page end that has fewer bytes than its offsets are apart, as this project's
+        server tells it of a compacted stream; none where there is nobody to tell it."""
+        size = sum(len(value) + 1 for value in values)
+        if not page.is_json or (bytes_between(page.start, page.end) or 0) <= size:
+            return []
+        try:
+            told, incarnation = self._ask_times(name, page.start)
+        except RetryableHttpFault:
+            raise
+        except (HttpFault, NoTimes):
+            return []
+        is_same = incarnation == page.incarnation and told["end_offset"] == page.end
+        return told["message_ends"] if is_same else []
 
     def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
         """How many messages, or bytes, lie between the pinned end and the end of the page. None where
