@@ -16,6 +16,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.due import KEEP_REPLACED_MS, Packing
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
@@ -150,6 +151,7 @@ create_for_ten_minutes = creates(expiry=Expiry(ttl_seconds=600))
 create_json = creates(content_type=JSON, body=b'["first"]')
 create_with_a_size = creates(content_type=JSON, retention=Retention(size=20))
 create_with_an_age = creates(content_type=JSON, retention=Retention(seconds=1800))
+create_compacted = creates(content_type=JSON, compaction=Compaction(after_seconds=0, tombstone_seconds=3600))
 append, append_large, close = appends(b"more"), appends(LARGE), appends(b"end", close=True)
 append_json = appends(b'{"more": 1}', content_type=JSON)
 fork, fork_inside, fork_for_ten_minutes = forks(), forks(0, 2), forks(expiry=Expiry(ttl_seconds=600))
@@ -169,6 +171,14 @@ def append_by_many_producers(life: Life) -> None:
 def append_some(life: Life) -> None:
     for number in range(6):
         life.append(b'["%d", %d]' % (number, number), content_type=JSON)
+
+
+def append_changes(life: Life) -> None:
+    """Of two rows, one of which is then deleted."""
+    for number in range(6):
+        operation = "delete" if number == 4 else "upsert"
+        row = {"type": "row", "key": f"k{number % 2}", "value": number, "headers": {"operation": operation}}
+        life.append(orjson.dumps(row), content_type=JSON)
 
 
 def append_as_mail(life: Life) -> None:
@@ -269,6 +279,18 @@ def packs_were_taken_in(life: Life) -> None:
     assert any(item.get("kd") == {"S": "replaced"} for item in life.table().values())
 
 
+def it_is_compacted(life: Life) -> None:
+    """Further than the last time."""
+    compacted = load_head(life.process.stores, life.key).record.compacted
+    assert compacted > life.notes.get("compacted", 0)
+    life.notes["compacted"] = compacted
+
+
+def its_deletions_may_go(life: Life) -> None:
+    horizon = load_head(life.process.stores, life.key).record.horizon
+    assert horizon.offset > 0
+
+
 def it_has_let_go(life: Life) -> None:
     """Of more than the last time."""
     retained = load_head(life.process.stores, life.key).record.retained
@@ -342,5 +364,10 @@ LIVES: dict[str, list[Step]] = {
     "packs of combined appends": [create_plain, switch_packing_on, append_as_mail, append_as_mail,
                                   append_as_mail, append, an_hour, janitor, there_is_a_pack, append_as_mail,
                                   delete_it, an_hour, janitor],
+    "compacted": [create_compacted, pack_all_in_one, append_changes, append_changes, two_hours, janitor,
+                  it_is_compacted, two_hours, janitor, its_deletions_may_go, fork, append_changes,
+                  append_json_to_the_fork, two_hours, janitor, delete_the_fork, append_changes, two_hours,
+                  janitor, it_is_compacted, two_hours, janitor, append_changes, two_hours, janitor,
+                  it_is_compacted, delete_it, an_hour, janitor, create_json],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip

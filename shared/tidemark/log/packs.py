@@ -21,6 +21,7 @@ from tidemark.log.schema import (
     BLOB,
     COMPACTED,
     END,
+    HORIZON,
     PACK_INDEX,
     PACKED,
     encode_due,
@@ -30,7 +31,7 @@ from tidemark.log.schema import (
     stream_key,
 )
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
-from tidemark.protocol.compaction import Horizon
+from tidemark.protocol.compaction import NOT_YET, Horizon
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.tail import Tail
@@ -203,10 +204,12 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
-    """After a pass over all that is compacted. Raises PackRefused."""
+    """After a pass over all that is compacted. A late copy finds a later horizon. Raises PackRefused."""
     if horizon == record.horizon:
         return
-    as_seen = AllOf(is_live(record.incarnation), _is(COMPACTED, record.compacted))
+    before = encode_horizon(record.horizon)[HORIZON]["S"]
+    is_before = Missing(HORIZON) if record.horizon == NOT_YET else equals(HORIZON, before)
+    as_seen = AllOf(is_live(record.incarnation), _is(COMPACTED, record.compacted), is_before)
     update = Update(stream_key(record.key), encode_horizon(horizon))
     try:
         table.transact([Write(update=update, condition=as_seen)])
