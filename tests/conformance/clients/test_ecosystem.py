@@ -19,7 +19,6 @@ from tests.conformance.servers import ROOT, running, temporary_directory, tidema
 PROGRAMS = Path(__file__).with_name("ecosystem")
 PACKAGES = {
     "state": "@durable-streams/state",
-    "compacted": "@durable-streams/state",
     "registry": "@durable-streams/state",
     "yjs": "@durable-streams/y-durable-streams",
     "aisdk": "@durable-streams/aisdk-transport",
@@ -56,9 +55,22 @@ def run_program(name: str, base_url: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_of_the_ecosystem_works_end_to_end(base_url: str, name: str) -> None:
-    if not (ROOT / "node_modules" / PACKAGES[name]).exists():
-        pytest.skip("the npm packages are not installed (`make install` installs them)")
+    require_package(PACKAGES[name])
     run_program(name, base_url)
+
+
+def require_package(name: str) -> None:
+    if not (ROOT / "node_modules" / name).exists():
+        pytest.skip("the npm packages are not installed (`make install` installs them)")
+
+
+@pytest.mark.parametrize("via", ["asgi", "lambda"])
+def test_collections_of_a_compacted_stream_are_those_of_the_whole_log(via: str) -> None:
+    require_package(PACKAGES["state"])
+    with temporary_directory() as directory:
+        given = tidemark_server(via, directory, LONG_POLL_SECONDS="3", PACK_AFTER_SECONDS="0")
+        with running(given) as server:
+            run_program("compacted", server.base_url)
 
 
 @pytest.mark.parametrize("seconds", ["2", "75"])
