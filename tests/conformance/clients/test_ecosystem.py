@@ -6,6 +6,7 @@ ends with code 0.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -64,13 +65,15 @@ def require_package(name: str) -> None:
         pytest.skip("the npm packages are not installed (`make install` installs them)")
 
 
-@pytest.mark.parametrize("via", ["asgi", "lambda"])
-def test_collections_of_a_compacted_stream_are_those_of_the_whole_log(via: str) -> None:
+def test_collections_of_compacted_streams_are_those_of_the_whole_log() -> None:
+    """Of random changes, and of the registry of streams."""
     require_package(PACKAGES["state"])
     with temporary_directory() as directory:
-        given = tidemark_server(via, directory, LONG_POLL_SECONDS="3", PACK_AFTER_SECONDS="0")
+        given = tidemark_server("asgi", directory, LONG_POLL_SECONDS="3", PACK_AFTER_SECONDS="0")
         with running(given) as server:
             run_program("compacted", server.base_url)
+            compact = {"Stream-Compact": "last-by-key", "Stream-Compact-After": "0"}
+            run_program("registry", server.base_url, COMPACT=json.dumps(compact))
 
 
 @pytest.mark.parametrize("seconds", ["2", "75"])

@@ -9,6 +9,7 @@ const root = `${process.env.BASE_URL}/v1/stream/`
 const url = `${root}__registry__`
 const run = crypto.randomUUID()
 const text = { contentType: "text/plain" }
+const COMPACT = JSON.parse(process.env.COMPACT ?? "{}")
 
 const validate = (value) => {
   if (typeof value.path !== "string" || value.path === "") return { issues: [{ message: "path" }] }
@@ -25,7 +26,7 @@ const until = async (condition) => {
 
 await DurableStream.create({ url: `${root}${run}/older`, ...text })
 assert.equal((await new DurableStream({ url }).head()).exists, false)
-await DurableStream.create({ url, contentType: "application/json" })
+await DurableStream.create({ url, contentType: "application/json", headers: COMPACT })
 const db = createStreamDB({ streamOptions: { url, contentType: "application/json" }, state: schema })
 await db.preload()
 const streams = db.collections.streams
@@ -56,7 +57,11 @@ await DurableStream.create({ url: `${root}${run}/short`, ...text, ttlSeconds: 1 
 await until(() => streams.get(`${run}/short`))
 assert.equal(streams.get("__registry__"), undefined)
 
-// A second reader that comes later sees the same.
+// A second reader that comes later sees the same, also of what is compacted.
+const head = async () => (await fetch(url, { method: "HEAD" })).headers
+while (COMPACT["Stream-Compact"] && !(await head()).has("Stream-Compacted-Offset")) {
+  await new Promise((resolve) => setTimeout(resolve, 200))
+}
 const later = createStreamDB({ streamOptions: { url, contentType: "application/json" }, live: "long-poll", state: schema })
 await later.preload()
 assert.deepEqual([...later.collections.streams.keys()].sort(), [...streams.keys()].sort())
