@@ -265,6 +265,13 @@ MUTATIONS = (
         "faults/test_lost_replies.py",
     ),
     mutation(
+        "a row of one type has the key of a row of another",
+        "protocol/message_key.py",
+        'return f"{len(kind)}:{kind}{change.key}"',
+        'return f"{kind}{change.key}"',
+        "protocol/test_message_key.py::test_keys_that_differ_in_their_kind_or_beyond_a_double_are_several",
+    ),
+    mutation(
         "a fork is made of a source that was compacted beyond it meanwhile",
         "log/lifecycle.py",
         "        compacted_up_to(made.compacted),\n",
