@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact
 from tidemark.janitor.sweep import sweep
 from tidemark.log import lifecycle, packs
+from tidemark.log.chain import cut_batch
 from tidemark.log.due import Packing
 from tidemark.log.records import Batch
 from tidemark.log.table import Missing
@@ -25,6 +27,7 @@ from tidemark.protocol.compaction import Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Conflict, HistoryGone, Malformed
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
 from tidemark.service.catalog import load_times
 from tidemark.service.create import create
@@ -272,6 +275,15 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
         assert {end for end, _ in behind} >= {end for end, _ in left if written[end] >= change.time_ms}
 
 
+def test_a_block_is_cut_between_the_messages_that_are_left() -> None:
+    """As a reader from the end on meets it beside a pack that it has replaced."""
+    batch = Batch(100, Tail(200), "id", 1, b"abcdef", lengths=(2, 1, 3), gaps=array("Q", [10, 0, 40]))
+    for end, data in ((105, b""), (112, b"ab"), (113, b"abc"), (150, b"abc"), (156, b"abcdef")):
+        cut = cut_batch(batch, end)
+        assert (cut.end, cut.data, cut.data_bytes) == (end, data, len(data))
+        assert cut.message_ends() == [each for each in (112, 113, 156) if each <= end]
+
+
 def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:
     """It may begin and end at the same offsets."""
     rows = of_rows("abab")
@@ -342,6 +354,18 @@ def test_what_is_retained_bounds_a_pass() -> None:
     assert [pack.compacted > 0 for pack in rows.scene.packs()][:2] == [False, True]
     whole = fold([change.body for change in rows.log if change.end > inside])
     assert fold([body for _, body in rows.found(inside)]) == whole
+
+
+def test_a_stream_is_trimmed_to_where_any_of_its_messages_ended() -> None:
+    rows = of_passes()
+    left = rows.found(0)
+    for offset in rows.scene.ends[1:]:
+        assert trim_below(rows.scene.process(), KEY, offset)
+        assert rows.found(offset) == [(end, body) for end, body in left if end > offset]
+    rows = of_passes()
+    (end, body) = rows.found(0)[3]
+    with pytest.raises(Malformed, match="is not the end of a message"):
+        trim_below(rows.scene.process(), KEY, end - len(body))
 
 
 def test_a_pack_that_cannot_be_read_stops_no_other_stream(caplog: pytest.LogCaptureFixture) -> None:

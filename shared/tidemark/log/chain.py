@@ -237,6 +237,8 @@ def cut_batch(batch: Batch, end: int | None) -> Batch:
         return batch
     cut_end = min(batch.end, end)
     size = cut_end - batch.start
+    if batch.gaps is not None:
+        size = sum(batch.lengths[: batch.messages_before(cut_end)])
     return replace(
         batch,
         after=Tail(cut_end),

@@ -302,7 +302,10 @@ def _cut_page(
     """The batches that fit; one that is alone may be over the limit."""
     skip = max(0, start - batches[0].start)
     if skip and record.content_type.is_json:
-        skip = _bytes_before(start, batches[0])
+        messages = batches[0].messages_before(start)
+        if messages is None:
+            raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
+        skip = sum(batches[0].lengths[:messages])
     if batches[-1].end - start > limit_bytes:
         ends = list(accumulate(batch.data_bytes for batch in batches))
         fitting = batches[: max(1, bisect_right(ends, skip + limit_bytes))]
@@ -313,12 +316,3 @@ def _cut_page(
         return Page(start, tuple(fitting), up_to_date=False, skip=skip, compacted=compacted)
     closed = reached_tail and batches[-1].after.closed
     return Page(start, tuple(batches), reached_tail, closed, skip, compacted=compacted)
-
-
-def _bytes_before(offset: int, batch: Batch) -> int:
-    """How many of a batch of JSON lie before the offset: the end of a message, or where one was."""
-    ends = batch.message_ends()
-    messages = bisect_right(ends, offset)
-    if messages < len(ends) and ends[messages] - batch.lengths[messages] < offset:
-        raise Malformed(f"Offset {render_offset(offset)} is not the end of a message")
-    return sum(batch.lengths[:messages])

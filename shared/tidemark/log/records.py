@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -144,6 +145,13 @@ class Batch(_Written):
             return list(accumulate(self.lengths, initial=self.start))[1:]
         steps = map(operator.add, self.gaps, self.lengths)
         return list(accumulate(steps, initial=self.start))[1:]
+
+    def messages_before(self, offset: int) -> int | None:
+        """How many messages end before the offset or at it; None if it lies inside of one."""
+        ends = self.message_ends()
+        count = bisect_right(ends, offset)
+        is_inside = count < len(ends) and ends[count] - self.lengths[count] < offset
+        return None if is_inside else count
 
     def message_starts(self) -> list[int]:
         """The offset of each message."""

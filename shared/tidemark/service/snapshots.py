@@ -115,7 +115,7 @@ def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamReco
 
 
 def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
-    """The stream, if a message ends there. Raises as `publish_snapshot`."""
+    """The stream, if a message ends there, or did before it was compacted. Raises as `publish_snapshot`."""
     record = require_live(load_stream(stores.table, key))
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
     last_used_ms(stores, record, batch.time_ms if batch else 0)
@@ -124,7 +124,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
         check_boundary(offset, [record.base])
     elif isinstance(batch, Tombstone):
         raise ended_error(stores, record)
-    else:
+    elif batch.gaps is None or batch.messages_before(offset) is None:
         check = partial(check_boundary, offset, [batch.start, *batch.message_ends()])
         # Searching the most messages takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
