@@ -193,15 +193,19 @@ def test_rows_count_once_and_only_where_all_bytes_are_there(spark: Any) -> None:
         row("differs", "0", 5, 0, 4),
         row("old", "0", 5, 0, None),
         *(row("overlaps", str(begin), begin + 6, 0, 6) for begin in (0, 3, 6, 15)),
+        # Of a compacted stream: a page of which all rows are there, and one of which the first is not.
+        *(row("short", "0", 20, place, 4, json) for place in (0, 1)),
+        *(row("short", "20", 40, place, 4, json) for place in (1, 2)),
         (*row("foreign", "0", 5, 0, 5)[:3], "a-token", "b-token", 0, None, "text/plain", None, 1, *unsaid),
     ]
     found = archived_stretches(spark.createDataFrame(rows, SPARK_SCHEMA)).collect()
     stretches = {each["stream"]: sorted(tuple(place) for place in each["stretches"]) for each in found}
     assert stretches == {
-        "page": [(0, 20)],
-        "torn": [(10, 12)],
-        "twice": [(0, 7)],
-        "overlaps": [(0, 12), (15, 21)],
+        "page": [(0, 20, 20)],
+        "torn": [(0, 10, 5), (10, 12, 2)],
+        "twice": [(0, 7, 7)],
+        "overlaps": [(0, 12, 12), (15, 21, 6)],
+        "short": [(0, 20, 10)],
     }
 
 
