@@ -190,22 +190,25 @@ def test_every_offset_is_where_its_message_begins(console: Console) -> None:
             assert json.load(answer)[0] == value
 
 
-def test_a_page_that_was_compacted_shows_no_offset_that_it_cannot_know(console: Console) -> None:
+def test_the_offsets_of_a_page_that_was_compacted_are_asked_for(console: Console) -> None:
     """The first two messages are taken out of the answer, as a compaction does: its length no longer says
-    where the third one begins, and a fork behind that is made where the answer ends."""
+    where the third one begins. Until the server has told it, a fork behind it is made where the page ends."""
     path = make_stream(console.server, [1, 22, 333], Stream_Compact="last-by-key")
-
-    def compact(route: Route) -> None:
-        route.fulfill(response=route.fetch(), body="[333]")
+    asked: list[Route] = []
 
     def tell(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json=answer.json() | {"compacted_offset": f"{9:016}"})
 
-    console.page.route(f"**{path}?offset={0:016}*", compact)
+    console.page.route(
+        f"**{path}?offset={0:016}*", lambda route: route.fulfill(response=route.fetch(), body="[333]")
+    )
     console.page.route("**/v1/stats?*", tell)
-    page = console.open_stream(path)
-    expect(console.row("333").locator(".offset")).to_have_text(f"≥{0:016}")
+    console.page.route("**/v1/times?*", lambda route: asked.append(route))  # noqa: PLW0108 - as above
+    with console.page.expect_request("**/v1/times?*"):
+        page = console.open_stream(path)
+    offset = console.row("333").locator(".offset")
+    expect(offset).to_have_text(f"≥{0:016}")
     append(console.server, path, "four")
     expect(console.row("four").locator(".offset")).to_have_text(f"{9:016}")
     facts = page.locator("#facts")
@@ -216,6 +219,12 @@ def test_a_page_that_was_compacted_shows_no_offset_that_it_cannot_know(console: 
     page.get_by_text("More", exact=True).click()
     page.get_by_role("button", name="Fork").click()
     expect(page.get_by_label("At offset")).to_have_value(f"{9:016}")
+    page.keyboard.press("Escape")
+    times = {"times_ms": [1_000, 2_000], "messages": [1, 1], "bytes": [4, 7]}
+    asked[0].fulfill(json=times | {"end_offset": f"{16:016}", "message_ends": [f"{9:016}", f"{16:016}"]})
+    expect(offset).to_have_text(f"{5:016}")
+    expect(console.row("333").locator(".time")).to_contain_text(":01")
+    expect(page.get_by_role("heading", name=f"Offset {5:016}", exact=True)).to_be_visible()
 
 
 def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> None:

@@ -27,7 +27,7 @@ export function Detail({ path, message, kind }) {
   const link = new URL(linkTo(path, { at: offset }), location.href).href
   return html`<section class="detail" aria-label="Message">
     <div class="dialog-head">
-      <h2>${message.isExact ? "Offset" : "At or behind offset"} <code>${offset}</code></h2>
+      <h2>${message.gapped ? "At or behind offset" : "Offset"} <code>${offset}</code></h2>
       <span><${Copy} text=${offset} label="Copy the offset" /> <${Copy} text=${link} label="Copy a link" /></span>
     </div>
     <div class="tabs" role="group" aria-label="View">

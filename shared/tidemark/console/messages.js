@@ -80,14 +80,14 @@ export class Messages {
   }
 
   // `next` is the offset behind the chunk. A page of JSON is one byte longer than what is stored, "[" before it; its "]" stands
-  // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`, unless the chunk
-  // has gaps: behind its beginning `start` a compaction took messages out, and only `start` and `next` are known.
+  // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`, unless a
+  // compaction took messages out behind `start`: then the server is asked where the others are (`Times`).
   add(added, next, start) {
     const bytes = this.kind === "text" ? this.continueLine(added) : added
     const ends = SPLIT[this.kind](bytes)
     const count = ends.length / 2
-    const around = this.kind === "json" && next - start > bytes.length - 1 ? { offset: start, next } : null
-    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length, around)
+    const gapped = this.kind === "json" && next - start > bytes.length - 1 ? { first: this.end, count, offset: start, next, ends: null } : null
+    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length, gapped)
     while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) {
       this.bytes -= this.chunks.shift().bytes.length
       this.first = this.chunks[0].number
@@ -115,10 +115,10 @@ export class Messages {
   }
 
   // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
-  keep(page, ends, base, around) {
+  keep(page, ends, base, gapped) {
     const start = ends[0]
     const bytes = page.slice(start, ends.at(-1))
-    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end, around })
+    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end, gapped })
     this.end += ends.length / 2
     this.bytes += bytes.length
   }
@@ -139,7 +139,8 @@ export class Messages {
     return joined(parts)
   }
 
-  // A message, where it begins, and where the next one does; or, if it is not exact, places before and behind it.
+  // A message, where it begins, and where the next one does. Of one that is `gapped`, that is not known yet: then these
+  // are of the chunk that it is in.
   at(number) {
     let [low, high] = [0, this.chunks.length - 1]
     while (low < high) {
@@ -151,8 +152,12 @@ export class Messages {
     if (!chunk || number < chunk.number || number >= this.end) return null
     const index = 2 * (number - chunk.number)
     const [start, end] = [chunk.ends[index], chunk.ends[index + 1]]
-    const place = chunk.around ?? { offset: chunk.base + start, next: chunk.base + end + (this.kind === "json" ? 1 : 0) }
-    return { number, ...place, isExact: !chunk.around, bytes: chunk.bytes.subarray(start, end) }
+    const width = end - start + (this.kind === "json" ? 1 : 0)
+    const { gapped } = chunk
+    const bytes = chunk.bytes.subarray(start, end)
+    if (gapped && !gapped.ends) return { number, offset: gapped.offset, next: gapped.next, bytes, gapped }
+    const next = gapped ? gapped.ends[number - gapped.first] : chunk.base + start + width
+    return { number, offset: next - width, next, bytes, gapped: null }
   }
 
   text(number, limit = Infinity) {

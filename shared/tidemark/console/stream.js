@@ -41,9 +41,9 @@ function Announcer({ messages, version }) {
 }
 
 function Row({ messages, times, number, columns }) {
-  const message = messages.at(number)
+  const message = times.messageAt(number)
   if (!message) return null
-  return html`<code class="offset">${message.isExact ? "" : "≥"}${renderOffset(message.offset)}</code>
+  return html`<code class="offset">${message.gapped ? "≥" : ""}${renderOffset(message.offset)}</code>
     ${messages.kind !== "binary" && html`<${Appended} times=${times} number=${number} /><${Size} count=${message.bytes.length} />`}
     ${columns.length ? html`<${Cells} messages=${messages} number=${number} columns=${columns} />` : html`<span class="preview">${messages.text(number, PREVIEW_BYTES)}</span>`}`
 }
@@ -146,7 +146,7 @@ export function StreamPage({ path }) {
   const count = numbers ? numbers.length : Math.max(0, end - first)
   const numberAt = (row) => (numbers ? numbers[row] : row)
   const listFirst = numbers ? 0 : first
-  const message = selected === null || !messages ? null : messages.at(numberAt(selected))
+  const message = selected === null || !messages ? null : times.messageAt(numberAt(selected))
   const fresh = paused === null ? 0 : messages.end - paused
   const isRunning = kind === "text" && view !== "lines" && !filter && selected === null
   const isWhole = kind === "json" && stats && messages.first === 0 && start !== "now" && Number(start) <= Number(stats.retained_offset) && ["live", "closed"].includes(state.name)

@@ -1,4 +1,5 @@
-// When the messages in sight were appended. The server is asked for a page of times, at most so often.
+// When the messages in sight were appended, and where those lie that a compaction has left. The server is asked for a page
+// of times, at most so often.
 import { signal } from "./signals.js"
 import { useEffect } from "./preact-hooks.js"
 import { getJson } from "./api.js"
@@ -18,12 +19,17 @@ export class Times {
     this.version = signal(0)
   }
 
+  // It is there again once its place is known.
+  messageAt(number) {
+    return this.version.value >= 0 ? this.messages.at(number) : null
+  }
+
   of(number) {
     return this.version.value >= 0 && this.known.get(number)
   }
 
   want(number) {
-    if (this.asked.has(number) || !this.messages.at(number)?.isExact) return
+    if (this.asked.has(number)) return
     this.wanted.add(number)
     this.timer ??= setTimeout(() => this.load(), EVERY_MS)
   }
@@ -36,19 +42,24 @@ export class Times {
     const message = this.messages.at(first)
     if (!message) return
     this.asked.add(first)
+    const { gapped, offset } = message
     try {
-      const query = new URLSearchParams({ stream: this.path, offset: renderOffset(message.offset) })
-      this.keep(first, message.offset, await getJson(`/v1/times?${query}`))
+      const told = await getJson(`/v1/times?${new URLSearchParams({ stream: this.path, offset: renderOffset(offset) })}`)
+      // There may have been another compaction since; then the places of what is held are not told.
+      if (gapped && Number(told.message_ends?.[gapped.count - 1]) === gapped.next) gapped.ends = told.message_ends.map(Number)
+      this.keep(gapped?.first ?? first, offset, told)
     } catch {
       // A row without a time is as good: the messages themselves say what is wrong.
     }
   }
 
-  keep(first, offset, { times_ms: times, bytes }) {
-    let [number, end] = [first, offset]
+  keep(first, offset, { times_ms: times, messages, bytes, message_ends: ends }) {
+    const there = ends && new Set(ends.map(Number))
+    let [number, end, count] = [first, offset, 0]
     times.forEach((ms, index) => {
-      end += bytes[index]
-      for (let each = this.messages.at(number); each?.isExact && each.offset < end; each = this.messages.at(++number)) this.known.set(number, ms)
+      count += messages[index]
+      end = ends ? Number(ends[count - 1]) : end + bytes[index]
+      for (let each = this.messages.at(number); each && !each.gapped && each.offset < end; each = this.messages.at(++number)) if (!there || there.has(each.next)) this.known.set(number, ms)
     })
     this.version.value++
   }
