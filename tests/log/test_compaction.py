@@ -284,6 +284,18 @@ def test_a_block_is_cut_between_the_messages_that_are_left() -> None:
         assert cut.message_ends() == [each for each in (112, 113, 156) if each <= end]
 
 
+def test_what_a_process_remembers_is_not_read_below_what_is_compacted() -> None:
+    """It has read a row, and not that the row was deleted; both are gone a few seconds later."""
+    rows = Rows(0, replace(SMALL, after_ms=0), Compaction(after_seconds=0, tombstone_seconds=0))
+    rows.write("ab")
+    knowing = rows.scene.process()
+    assert rows.state_read(knowing).keys() == {"a", "b", ""}
+    rows.write("Ac")
+    rows.wait_and_sweep(5, ms=1000)
+    assert rows.state_read().keys() == {"b", "c", ""}
+    assert rows.state_read(knowing) == rows.state()
+
+
 def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:
     """It may begin and end at the same offsets."""
     rows = of_rows("abab")
@@ -316,12 +328,12 @@ def test_a_fork_keeps_deletions_of_what_it_inherits() -> None:
     rows.scene.compaction, fork_at = None, rows.log[-1].end
     asked = create_request(None, fork=ForkPoint(KEY, fork_at), compaction=HOURLY)
     create(rows.scene.process(), FORK, asked)
-    for key in "AcAc" * 3:
+    for key in "AcAcAcdd":
         operation = "delete" if key.isupper() else "upsert"
         change = {"type": "row", "key": key.lower(), "value": 1, "headers": {"operation": operation}}
         append(rows.scene.stores, FORK, [append_request(orjson.dumps(change), content_type=JSON)])
     rows.wait_and_sweep(80)
-    assert rows.state_read(key=FORK).keys() == {"b", "c", ""}
+    assert rows.state_read(key=FORK).keys() == {"b", "c", "d", ""}
     assert rows.scene.record(FORK).compacted > fork_at
 
 
@@ -341,6 +353,33 @@ def test_a_map_of_keys_that_is_full_ends_a_pass_and_another_follows(monkeypatch:
     assert passes == sorted(passes)
     assert len(rows.found(0)) < 24
     assert all_is_read(rows)
+
+
+@pytest.mark.parametrize("looks", [12, 20, 33])
+def test_a_pass_that_runs_out_of_time_goes_on_where_it_was(
+    looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round has time for so many looks at the clock, and more is written in between."""
+    rows = of_rows("".join(map(chr, range(ord("a"), ord("z") + 1))) * 12)
+    monkeypatch.setattr(compact, "MOST_BYTES", 1500)
+    left, bounds = 0, list[int]()
+
+    def has_time_left() -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
+
+    rows.wait(HOUR_MS)
+    for _ in range(60):
+        left = looks
+        sweep(rows.scene.process(), has_time_left)
+        assert all_is_read(rows)
+        rows.change()
+        rows.wait(1000)
+        bounds.append(rows.scene.record().compacted)
+    assert bounds == sorted(bounds)
+    assert len(set(bounds)) > 5
+    assert len(rows.found(0)) < 150
 
 
 def test_what_is_retained_bounds_a_pass() -> None:

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import add
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,36 @@ def test_a_large_block_is_taken_as_it_is_and_a_damaged_one_never() -> None:
             PackWriter(7, block_bytes).take(entry, b"?" + stored[1:])
 
 
+@given(
+    st.integers(0, 10**15),
+    st.lists(st.tuples(st.integers(0, 2**34), batches()), min_size=1, max_size=30),
+    st.integers(0, 2**34),
+    st.integers(1, 200),
+)
+def test_what_is_left_of_a_stretch_keeps_its_place(
+    start: int, given: list[tuple[int, Written]], behind: int, block_bytes: int
+) -> None:
+    """The gaps are longer than four gigabytes, too; one is behind the last batch."""
+    writer, ends = PackWriter(start, block_bytes), list[int]()
+    for gap, batch in given:
+        writer.skip(gap)
+        ends += list(accumulate(batch.lengths, initial=writer.reached))[1:]
+        writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
+    writer.skip(behind)
+    pack, encoded = writer.finish()
+    index = decode_index(encoded)
+    assert (index.start, index.end) == (start, ends[-1] + behind)
+    assert index.data_bytes == sum(len(batch.data) for _, batch in given)
+    assert all(one.end == other.start for one, other in pairwise(index.blocks))
+    found = list[int]()
+    for entry, block in zip(index.blocks, blocks_of(pack, encoded), strict=True):
+        gaps = block.gaps or [0] * len(block.lengths)
+        found += accumulate(map(add, gaps, block.lengths), initial=entry.start)
+        found.remove(entry.start)
+        assert len(block.data) == entry.data_bytes
+    assert found == ends
+
+
 @given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200), st.data())
 def test_blocks_follow_each_other_end_where_batches_end_and_are_found_by_an_offset(
     start: int, given: list[Written], block_bytes: int, data: st.DataObject
@@ -195,6 +226,18 @@ def test_a_block_with_any_byte_changed_or_missing_is_refused(
     for damaged in (stored[:place] + flipped + stored[place + 1 :], stored[:place], stored + b"x", b""):
         with pytest.raises(CorruptPack):
             decode_block(entry, damaged)
+
+
+def test_a_block_whose_gaps_do_not_fit_its_length_is_refused() -> None:
+    writer = PackWriter(0, BLOCK_BYTES)
+    for gap in (0, 9):
+        writer.skip(gap)
+        writer.add(b"x", (1,), (), 7)
+    pack, index = writer.finish()
+    [entry] = decode_index(index).blocks
+    assert decode_block(replace(entry, end=12), stored_of(pack, entry)).gaps == array("Q", [0, 9])
+    with pytest.raises(CorruptPack, match="the gaps of the block at 0 do not add up"):
+        decode_block(replace(entry, end=10), stored_of(pack, entry))
 
 
 @given(st.lists(batches(), min_size=1, max_size=12), st.data())
@@ -265,6 +308,22 @@ def test_a_pack_as_it_is_stored_for_ever() -> None:
     )
 
 
+def test_a_compacted_pack_as_it_is_stored_for_ever() -> None:
+    """The same messages; nine bytes are gone before the second one, five billion before the third, and seven
+    behind it."""
+    pack = bytes.fromhex(COMPACTED)
+    [entry] = read_index(pack).blocks
+    assert (entry.start, entry.end, entry.data_bytes) == (42, 69 + 5 * 10**9, 11)
+    plain = a_block(b'"a","bb",1,', [4, 5, 2], [1, 1, 1], [1, 1, 1], [1767225600000] * 2 + [1767225600123])
+    found = decode_block(entry, stored_of(pack, entry))
+    assert found == replace(plain, gaps=array("Q", [0, 9, 5 * 10**9]))
+
+
+COMPACTED = (
+    "544944455041434b0200000000000000636660606086621620660562262066c4811956dc2a9bcd88a0ab617c28e084313eb1"
+    "6a81849512957494929294740c7500022a000000000000001bf2052a010000000b00000031000000965437a11d000000b068"
+    "5f1d544944455041434b"
+)
 STORED = (
     "544944455041434b010000000000000063666060600662262066016256289b1109c3f80c2b6e95cd0632aaa1b452a2928e52"
     "5292928ea10e00012a000000000000000b00000029000000716baba61500000094ebdbe1544944455041434b"

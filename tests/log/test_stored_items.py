@@ -29,6 +29,7 @@ from tidemark.log.records import (
     Waiter,
 )
 from tidemark.protocol.append import Append
+from tidemark.protocol.compaction import Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.messages import Messages, StoredBody, parse_content_type
@@ -223,6 +224,23 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      "px":{"B":"ASoAAAAAAAAACwAAACkAAABxa6um"}}""",
      Pack(42, Tail(53), SECOND, 1_767_225_600_123, "log/Zk3v9QpLw2Xa_-01/p",
         PackIndex((BlockEntry(42, 53, 11, 16, 41, 2796252017),)))),
+    "compacted pack": (schema.decode_entry,
+     """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},
+     "e":{"N":"5000000069"},"i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600123"},
+     "s":{"S":"log/Zk3v9QpLw2Xa_-01/p"},"px":{"B":"AioAAAAAAAAAG/IFKgEAAAALAAAAMQAAAJZUN6E="},
+     "pc":{"N":"6000000000"}}""",
+     Pack(42, Tail(5_000_000_069), SECOND, 1_767_225_600_123, "log/Zk3v9QpLw2Xa_-01/p",
+        PackIndex((BlockEntry(42, 5_000_000_069, 11, 16, 49, 2704757910),)), compacted=6_000_000_000)),
+    "stream that is compacted": (schema.decode_stream,
+     """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+     "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},"pd":{"N":"53"},
+     "cp":{"S":"[3600,86400,\\"/id\\"]"},"cd":{"N":"53"},"ho":{"S":"[42,53,1767225600000]"}}""",
+     StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, packed=53, compaction=Compaction(3600, 86_400, "/id"),
+        compacted=53, horizon=Horizon(42, 53, AT))),
+    "bucket whose streams are compacted": (schema.decode_bucket,
+     """{"pk":{"S":"bucket/shop"},"sk":{"S":"."},"n":{"N":"3"},"cr":{"N":"1767225600000"},
+     "ch":{"N":"0"},"i":{"S":"AAAAAAAAAAAAAAAA"},"cp":{"S":"[3600,86400,null]"}}""",
+     BucketRecord("shop", AT, "AAAAAAAAAAAAAAAA", 3, compaction=Compaction())),
     "stream that is packed": (schema.decode_stream,
      """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
      "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},"pd":{"N":"53"}}""",

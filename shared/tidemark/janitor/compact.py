@@ -18,14 +18,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat, takewhile
+from itertools import accumulate, chain, repeat, takewhile
 from typing import Final
 
 from tidemark.janitor.replace import Look, NoTimeLeft, put_pack, read_blocks, remove_replaced
 from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block
 from tidemark.log.packs import commit_horizon
 from tidemark.log.records import Pack, StreamRecord
-from tidemark.log.schema import decode_entry, log_pk
+from tidemark.log.schema import decode_entry, just_behind, log_pk
 from tidemark.observability.metrics import COMPACTED_AWAY_BYTES, COMPACTED_BYTES, PROCESS
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import Damaged, StorageUnavailable
@@ -35,6 +35,8 @@ from tidemark.service.stores import Stores
 
 #: The map of these takes some 120 MB; the packer has 512. A pack has no more messages.
 MOST_KEYS: Final = 600_000
+#: What is new beyond so many bytes waits as well, so that a round of the janitor gets through the map.
+MOST_BYTES: Final = 512 * 1024 * 1024
 #: A pass pays once what is new is this part of what it would read again: so a reader gets a sixth more than
 #: the last messages, and a byte that stays is rewritten seven times for each byte that is new, at the most.
 _PART: Final = 6
@@ -68,15 +70,15 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
     """The packs of the stream's own log in which nothing is below what is retained, without a gap up to the
     last one."""
     packs: list[Pack] = []
-    at_least, more = render_offset(max(record.base, record.retained)), True
+    at_least, below = render_offset(max(record.base, record.retained)), render_offset(record.packed)
+    more = at_least < below
     while more:
-        items, more = stores.table.query(
-            log_pk(record.key, record.incarnation),
-            at_least=at_least,
-            at_most=render_offset(record.packed - 1),
-        )
+        pk = log_pk(record.key, record.incarnation)
+        items, more = stores.table.query(pk, at_least=at_least, at_most=below)
         for entry in map(decode_entry, items):
-            at_least = f"{render_offset(entry.start)} "  # Just behind it.
+            at_least = just_behind(entry.start)
+            if entry.start == record.packed:
+                return packs
             if packs and entry.start < packs[-1].end:
                 continue  # It was replaced, and is being removed.
             if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):
@@ -103,12 +105,15 @@ def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compactio
     seen = list(takewhile(lambda pack: pack.compacted, packs))
     new, new_from = packs[len(seen) :], _end(seen)
     reached = max((pack.compacted for pack in seen), default=0)
-    if reached > new_from:
-        return Plan([pack for pack in packs if pack.end <= reached], new_from, reached, is_resumed=True)
+    unfinished = [pack for pack in packs if pack.end <= reached]
+    if reached > new_from and _end(unfinished) == reached:
+        return Plan(unfinished, new_from, reached, is_resumed=True)
     old_ms = now_ms - 1000 * compaction.after_seconds
     old = list(takewhile(lambda pack: pack.time_ms <= old_ms, new))
     if old and _PART * _bytes(old) >= _bytes(seen):
-        return Plan([*seen, *old], new_from, _end(old))
+        most_bytes = max(MOST_BYTES, _bytes(seen) // _PART)
+        first = [pack for pack, behind in zip(old, _running_bytes(old), strict=True) if behind <= most_bytes]
+        return Plan([*seen, *(first or old[:1])], new_from, _end(first or old[:1]))
     if seen and record.horizon.at(now_ms) != record.horizon:
         return Plan(seen, new_from, new_from)
     waits = [now_ms + pack.time_ms - old_ms for pack in new[len(old) :]][:1]
@@ -119,6 +124,10 @@ def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compactio
 
 def _end(packs: Sequence[Pack]) -> int:
     return packs[-1].end if packs else 0
+
+
+def _running_bytes(packs: Sequence[Pack]) -> Iterator[int]:
+    return accumulate(pack.index.data_bytes for pack in packs)
 
 
 def _bytes(packs: Sequence[Pack]) -> int:
@@ -177,7 +186,6 @@ class _Pass:
         """The stream as it is then. Raises PackRefused, NoTimeLeft, Damaged."""
         self._learn_keys()
         for pack in self._plan.packs:
-            self._check_time()
             self._rewrite(pack)
         self._commit()
         bound, now_ms = self._plan.bound, self._stores.clock_ms()
@@ -192,8 +200,7 @@ class _Pass:
         for behind, pack in enumerate(plan.packs, 1):
             if pack.start < plan.new_from:
                 continue
-            self._check_time()
-            for entry, stored in _blocks(self._stores, pack):
+            for entry, stored in self._blocks(pack):
                 for _, end, message, _ in _messages(entry, decode_block(entry, stored)):
                     if keyed := self._key_of(message):
                         self._last[keyed[0]] = end
@@ -201,18 +208,22 @@ class _Pass:
                 self._plan = replace(plan, packs=plan.packs[:behind], bound=pack.end)
                 return
 
-    def _check_time(self) -> None:
+    def _blocks(self, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
         if not self._has_time_left():
             raise NoTimeLeft
+        stored, first_byte = read_blocks(self._stores, pack), pack.index.blocks[0].first_byte
+        for entry in pack.index.blocks:
+            begin = entry.first_byte - first_byte
+            yield entry, stored[begin : begin + entry.stored_bytes]
 
     def _rewrite(self, pack: Pack) -> None:
         """A large pack of which all stays is left where it is."""
         plan, packing = self._plan, self._stores.packing
-        is_large = 2 * pack.index.data_bytes >= packing.pack_bytes and pack.compacted
-        is_done = plan.is_resumed and pack.compacted == plan.bound
-        blocks = () if is_large and is_done else _blocks(self._stores, pack)
+        may_stay = pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes and self._can_commit()
+        is_done = may_stay and plan.is_resumed and pack.compacted == plan.bound
+        blocks = () if is_done else self._blocks(pack)
         surveys = [self._survey(entry, stored) for entry, stored in blocks]
-        if is_large and all(survey.is_untouched for survey in surveys) and self._can_commit():
+        if may_stay and all(survey.is_untouched for survey in surveys):
             self._commit()
             self._writer = PackWriter(pack.end, packing.block_bytes)
             return
@@ -275,14 +286,6 @@ class _Pass:
         PROCESS.add(COMPACTED_BYTES, size)
         PROCESS.add(COMPACTED_AWAY_BYTES, size - left)
         remove_replaced(stores, due, self._has_time_left)
-
-
-def _blocks(stores: Stores, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
-    stored = read_blocks(stores, pack)
-    first_byte = pack.index.blocks[0].first_byte
-    for entry in pack.index.blocks:
-        begin = entry.first_byte - first_byte
-        yield entry, stored[begin : begin + entry.stored_bytes]
 
 
 def _messages(entry: BlockEntry, block: Block) -> Iterator[tuple[int, int, bytes, int]]:

@@ -77,8 +77,8 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
     for entry in map(decode_entry, items):
         if not isinstance(entry, Pack) or entry.end != start:
             break  # A batch here was replaced by a pack, and is not removed yet.
-        if entry.compacted or not stores.packing.takes_in(data_bytes, entry.size):
-            break  # What is compacted and what is not stay apart (`janitor/compact.py`).
+        if entry.end <= record.compacted or not stores.packing.takes_in(data_bytes, entry.size):
+            break  # What a pass has seen, or is to see, stays apart from what is new (`janitor/compact.py`).
         found.append(entry)
         start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
