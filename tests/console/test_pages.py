@@ -212,6 +212,7 @@ def test_the_offsets_of_a_page_that_was_compacted_are_asked_for(console: Console
     append(console.server, path, "four")
     expect(console.row("four").locator(".offset")).to_have_text(f"{9:016}")
     facts = page.locator("#facts")
+    expect(facts).to_contain_text("were written, of which 2 messages are left")
     expect(facts).to_contain_text("keeps the last message of each key")
     expect(facts).to_contain_text(f"compacted up to {9:016}")
     console.row("333").click()

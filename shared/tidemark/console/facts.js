@@ -61,7 +61,7 @@ export function Facts({ path, place, stats, kind, state, rate, held, looksLike }
     <span id="state" class=${`state-${state.name}`}>${STATES[state.name]}${state.name === "closed" && closed}</span>
     ${place.bucket !== "v1" && html`<span>bucket ${place.bucket}</span>`}
     <span id="content-type">${stats?.content_type ?? "…"}${looksLike && html`, looks like ${looksLike}`}</span>
-    ${stats && html`<span><b>${bytes(stats.bytes)}</b> in ${exact ? "" : "about "}${counted(count, kind === "json" ? "message" : "append")}</span>
+    ${stats && html`<span><b>${bytes(stats.bytes)}</b>${stats.compacted_offset ? " were written, of which" : " in"} ${exact ? "" : "about "}${counted(count, kind === "json" ? "message" : "append")}${stats.compacted_offset && " are left"}</span>
       <span>written <${Ago} at=${stats.last_write_at_ms} /></span>`}
     ${kind && html`<${Pace} rate=${rate} kind=${kind} />`}
     ${stats?.expiry && html`<span>expires in <${Left} until=${stats.expiry.ends_at_ms} />${stats.expiry.ttl_seconds !== null && ` (after ${stats.expiry.ttl_seconds} s without use)`}</span>`}
