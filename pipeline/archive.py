@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidemark.spark.failures import Exit, repeat_slow_start
-from tidemark.spark.gaps import find_losses
+from tidemark.spark.gaps import find_losses, losses_beside_compaction
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -197,7 +197,10 @@ def take_what_came(
     if streams.may_lose:
         new = new_files()
         rows = spark.read.schema(ROWS).parquet(*new) if new else None
-        tell_losses(find_losses(rows, before.positions, came_to.positions), job, found)
+        lost = find_losses(rows, before.positions, came_to.positions)
+        if lost:
+            lost = losses_beside_compaction(lost, before.positions, heads, streams.heads())
+        tell_losses(lost, job, found)
 
 
 def tell_losses(lost: dict[str, int | None], job: Job, found: Archived) -> None:

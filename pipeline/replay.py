@@ -1,8 +1,8 @@
 """Write an archived stream into a new one, byte for byte.
 
 The messages go out in the order of their offsets, and each must begin where the one before it ended: a stream
-of which the archive lacks a part is not rebuilt, unless --allow-gaps says so. Run again with the same --id
-after a failure.
+of which the archive lacks a part is not rebuilt, unless --allow-gaps says so. So it is with a stream that was
+compacted before it was archived. Run again with the same --id after a failure.
 
     spark-submit pipeline/replay.py --archive s3a://lake/streams --stream chat --to chat-restored \\
         --staging s3://lake-staging/replay --id chat-restored
@@ -72,7 +72,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if gaps and not given.allow_gaps:
         raise JobFailed(
             f"{name} has {given.stream} with {len(gaps)} gaps, the first {gaps[0]}; "
-            "--allow-gaps writes what is there"
+            "--allow-gaps writes what is there, as of a stream that was compacted before it was archived"
         )
     for gap in gaps:
         job.say(f"{given.stream} is written with a gap {gap}")

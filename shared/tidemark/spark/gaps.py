@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.spark.readers.port import BEGINNING, Position, place_of
+from tidemark.spark.readers.port import BEGINNING, Head, Position, bytes_between, place_of
 
 #: Offsets at which a stream begins, on this server and on any (§8).
 _BEGINNINGS: Final = frozenset({BEGINNING, "0000000000000000"})
@@ -79,3 +79,20 @@ def find_losses(
         if first is not None and last is not None and size is not None and last - first > size:
             lost[name] = last - first - size
     return lost
+
+
+def losses_beside_compaction(
+    lost: Mapping[str, int | None],
+    before: Mapping[str, Position],
+    then: Mapping[str, Head],
+    now: Mapping[str, Head],
+) -> dict[str, int | None]:
+    """The losses, by heads from before the query and from after it. Of a compacted stream the rows do not
+    tell what is lost from what is superseded: there it is what was not retained any more when the query
+    began."""
+    told = dict(lost)
+    for name in lost.keys() & then.keys() & now.keys():
+        start, head = before.get(name, then[name].earliest), then[name]
+        if lost[name] is not None and now[name].compacted > (place_of(start.offset) or 0):
+            told[name] = bytes_between(start.offset, head.earliest.offset)
+    return {name: size for name, size in told.items() if size is None or size > 0}

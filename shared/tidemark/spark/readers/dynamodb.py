@@ -177,7 +177,7 @@ class DynamoDBReader:
             return None
         earliest = _earliest(record)
         tail = replace(earliest, offset=render_offset(known.end), closed=known.closed)
-        return Head(record.key.stream_id, earliest, tail, record.created_ms)
+        return Head(record.key.stream_id, earliest, tail, record.created_ms, record.compacted)
 
     def _load_tail(self, record: StreamRecord) -> _KnownTail | None:
         """None where a tombstone is found."""

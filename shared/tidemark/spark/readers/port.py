@@ -120,6 +120,8 @@ class Head:
     tail: Position
     #: In ms since 1970; 0 if the transport does not tell.
     created_ms: int = 0
+    #: Below it there may be places between messages. 0 over HTTP, where a row tells of its page.
+    compacted: int = 0
 
     @property
     def closed(self) -> bool:
