@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.protocol.compaction import (
-    HEADERS,
+    COMPACTION_HEADERS,
     Compaction,
     decide_compaction,
     parse_compaction,
@@ -32,8 +32,8 @@ def test_the_headers_say_how_a_stream_is_compacted(
 ) -> None:
     assert parse_compaction(*values) == compaction
     if compaction is not None:
-        sent = {name: str(value) for name, value in compaction.named(*HEADERS).items()}
-        assert parse_compaction(*map(sent.get, HEADERS)) == compaction
+        sent = {name: str(value) for name, value in compaction.named(*COMPACTION_HEADERS).items()}
+        assert parse_compaction(*map(sent.get, COMPACTION_HEADERS)) == compaction
 
 
 NO_MODES = ["", "Last-By-Key", "true", "last-by-key,last-by-key", "last-by-key ", "x" * 1000]

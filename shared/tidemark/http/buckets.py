@@ -28,14 +28,13 @@ from tidemark.http.requests import (
     single_header,
     stream_of,
 )
-from tidemark.http.responses import absolute_url, compaction_of, data_headers, setting_headers
+from tidemark.http.responses import absolute_url, compaction_fields, data_headers, setting_headers
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
 from tidemark.protocol.caching import NO_STORE, render_tail_etag
-from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
-from tidemark.protocol.compaction import MODE_HEADER, Compaction
+from tidemark.protocol.compaction import COMPACTION_HEADERS, MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
@@ -163,7 +162,7 @@ def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> R
             "created_at_ms": head.record.created_ms,
             "last_write_at_ms": head.written_ms,
             "retained_offset": render_offset(head.record.retained),
-            **compaction_of(head.record),
+            **compaction_fields(head.record),
             "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
         }
         for head in found.streams

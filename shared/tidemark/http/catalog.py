@@ -18,7 +18,7 @@ from tidemark.http.backend import backend_of
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
 from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter
-from tidemark.http.responses import compaction_of
+from tidemark.http.responses import compaction_fields
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
 from tidemark.log.tails import StreamHead
@@ -238,7 +238,7 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
         tail_offset=render_offset(tail.offset),
         retained_offset=render_offset(record.retained),
         packed_offset=render_offset(record.packed) if record.packed else None,
-        **compaction_of(record),
+        **compaction_fields(record),
         bytes=found.retained_bytes,
         messages=MessageCount(count=found.messages, exact=found.messages_exact),
         created_at_ms=record.created_ms,
@@ -314,7 +314,7 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
             created_at_ms=head.record.created_ms,
             last_write_at_ms=head.written_ms,
             expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
-            **compaction_of(head.record),
+            **compaction_fields(head.record),
         )
         for head in found.streams
     ]

@@ -13,8 +13,7 @@ from starlette.requests import Request
 
 from tidemark.protocol import caching, messages, offset
 from tidemark.protocol.caching import parse_if_match
-from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
-from tidemark.protocol.compaction import Compaction, parse_compaction
+from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction, parse_compaction
 from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
 from tidemark.protocol.expiry import parse_expiry

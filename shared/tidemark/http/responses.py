@@ -23,8 +23,7 @@ from tidemark.protocol.caching import (
     render_etag,
     render_tail_etag,
 )
-from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
-from tidemark.protocol.compaction import LAST_BY_KEY, Compaction
+from tidemark.protocol.compaction import COMPACTION_HEADERS, LAST_BY_KEY, Compaction
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
@@ -104,7 +103,7 @@ def setting_headers(retention: Retention, compaction: Compaction | None) -> dict
     return {name: str(value) for name, value in settings.items()}
 
 
-def compaction_of(record: StreamRecord) -> dict[str, Any]:
+def compaction_fields(record: StreamRecord) -> dict[str, Any]:
     """What listings and stats tell of it."""
     return {
         "compact": LAST_BY_KEY if record.compaction else None,

@@ -35,7 +35,7 @@ from tidemark.http.requests import (
 )
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
-from tidemark.protocol.compaction import HEADERS as COMPACTION_HEADERS
+from tidemark.protocol.compaction import COMPACTION_HEADERS
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create

@@ -18,7 +18,7 @@ MODE_HEADER: Final = "Stream-Compact"
 AFTER_HEADER: Final = "Stream-Compact-After"
 TOMBSTONES_HEADER: Final = "Stream-Compact-Tombstones"
 KEY_HEADER: Final = "Stream-Compact-Key"
-HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_HEADER)
+COMPACTION_HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_HEADER)
 #: The only mode.
 LAST_BY_KEY: Final = "last-by-key"
 
