@@ -279,6 +279,27 @@ MUTATIONS = (
         "log/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made",
     ),
     mutation(
+        "a fork is made below what its source has compacted",
+        "service/create.py",
+        "if anchor < record.compacted:",
+        "if False:",
+        "log/test_compacted_forks.py",
+    ),
+    mutation(
+        "a late copy of a pass's last write puts back which deletions may go",
+        "log/packs.py",
+        "_is(COMPACTED, record.compacted), is_before)",
+        "_is(COMPACTED, record.compacted))",
+        "faults/test_late_writes.py",
+    ),
+    mutation(
+        "a stream gets no compaction from its bucket",
+        "log/buckets.py",
+        "compaction = (schema.COMPACTION,) if may_compact else ()",
+        "compaction = ()",
+        "http/test_compaction.py",
+    ),
+    mutation(
         "what a process remembers is read below what is compacted",
         "log/read.py",
         "if start < record.compacted:\n        recent = None",
