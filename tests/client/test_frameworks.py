@@ -1,9 +1,12 @@
-"""The applications of the guide to frameworks, as they are printed."""
+"""The applications of the guide to frameworks, and its hook, as they are printed."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conformance.servers import ROOT, node
 from tidemark import AsyncStream, Stream
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = ROOT / "docs" / "examples"
+CLIENT = ROOT / "node_modules" / "@durable-streams"
 QUESTION = "Why are there two tides a day?"
 
 
@@ -73,3 +78,38 @@ def test_flask_writes_an_answer_in_a_thread(tidemark_url: str, monkeypatch: pyte
     client = module.app.test_client()
     asked = client.post("/answers", query_string={"question": QUESTION}).get_json()
     assert text_of(asked["stream"]).startswith(QUESTION + " Because")
+
+
+#: What the hook needs of React: it is mounted once, and unmounted when it shows the end.
+REACT = """
+let unmount
+const states = []
+export function useState(first) {
+  states[0] = first
+  return [first, (next) => {
+    states[0] = typeof next === "function" ? next(states[0]) : next
+    if (!states[0].done && !states[0].error) return
+    console.log(JSON.stringify(states[0]))
+    unmount()
+  }]
+}
+export function useEffect(effect) { unmount = effect() }
+"""
+
+
+@pytest.mark.skipif(not CLIENT.exists(), reason="needs node_modules (npm ci)")
+def test_the_react_hook_shows_an_answer_to_its_end(tidemark_url: str, tmp_path: Path) -> None:
+    [hook] = re.findall(r"```js\n(.*?)```", (ROOT / "docs/guides/frameworks.md").read_text(), re.DOTALL)
+    url = f"{tidemark_url}/v1/stream/answer"
+    answer = Stream.create(url, content_type="text/plain")
+    with answer.producer("model") as producer:
+        producer.append("Because ")
+        producer.append("the earth turns.")
+    modules = tmp_path / "node_modules"
+    (modules / "react").mkdir(parents=True)
+    (modules / CLIENT.name).symlink_to(CLIENT)
+    (modules / "react" / "package.json").write_text('{"type": "module", "exports": "./react.js"}')
+    (modules / "react" / "react.js").write_text(REACT)
+    (tmp_path / "page.mjs").write_text(f"{hook}\nuseAnswer({json.dumps(url)})\n")
+    done = subprocess.run([node(), "page.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"text": "Because the earth turns.", "done": True}

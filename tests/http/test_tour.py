@@ -1,4 +1,4 @@
-"""The tour with curl of docs/tour.md runs as it is printed, and a second time on the same server."""
+"""The tour with curl of docs/tutorial.md runs as it is printed, and a second time on the same server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.servers import ROOT, running, tidemark_server
 from tests.programs import find, needs
 
-TOUR = (ROOT / "docs" / "tour.md").read_text()
+TOUR = (ROOT / "docs" / "tutorial.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", TOUR, re.DOTALL)
 CURL = find("curl")
 #: A long-poll finds nothing (204), a producer's repetition is 204, an old offset 410

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import tomllib
@@ -97,9 +98,48 @@ def pages_of(nav: Any) -> set[str]:
     return {page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(each)}
 
 
-def test_every_page_is_in_the_sites_table_of_contents() -> None:
+def test_every_page_for_users_is_in_the_sites_table_of_contents() -> None:
+    """The others are in the repository, and CONTRIBUTING.md or the page of the design leads to each."""
     docs = ROOT / "docs"
-    assert pages_of(MKDOCS["nav"]) == {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    excluded = {page for page in docs.rglob("*.md") if page.is_relative_to(docs / "internals")}
+    excluded.add(docs / "schema-evolution.md")
+    pages = {str(page.relative_to(docs)) for page in {*docs.rglob("*.md")} - excluded}
+    assert pages_of(MKDOCS["nav"]) == pages
+    assert {"internals/", "schema-evolution.md"} <= set(MKDOCS["exclude_docs"].split())
+    leads = "".join(page.read_text() for page in (ROOT / "CONTRIBUTING.md", docs / "design.md"))
+    decisions = (docs / "internals" / "adr" / "index.md").read_text()
+    assert [page.name for page in excluded if page.name not in leads + decisions] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `make docs` builds it."""
+    python = ROOT / ".venv-docs" / "bin" / "python"
+    if not python.exists() and not os.environ.get("CI"):
+        pytest.skip("needs .venv-docs (make docs)")
+    built = tmp_path_factory.mktemp("site")
+    command = [str(python), "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
+    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    return built
+
+
+def test_no_link_of_the_site_is_dead(site: Path) -> None:
+    """MkDocs lets pages link to those that it leaves out."""
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
+    assert len(pages) > 30
+    for page in pages:
+        for target in re.findall(r'(?:href|src)="?(?![a-z]+:|[#"])([^"#?> ]+)', page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+
+
+WANTED = "react django fastapi windows pytest stop compaction restore token snapshot"
+
+
+@pytest.mark.parametrize("word", WANTED.split())
+def test_the_sites_search_finds_a_page_or_a_section_about(word: str, site: Path) -> None:
+    """By its title, which the search puts first."""
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert [each for each in index if re.search(rf"\b{word}s?\b", each["title"], re.IGNORECASE)]
 
 
 def test_the_targets_that_the_guides_name_exist() -> None:

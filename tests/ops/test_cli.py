@@ -357,8 +357,9 @@ def test_a_server_that_does_not_answer_is_an_error_without_a_traceback() -> None
     assert "Traceback" not in printed
 
 
-def test_the_commands_of_the_console_page_run_as_printed(server: Server, tmp_path: Path) -> None:
-    [script] = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "console.md").read_text(), re.DOTALL)
+def test_the_commands_of_the_guide_run_as_printed(server: Server, tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "guides" / "command-line.md").read_text()
+    [script] = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
     command = tmp_path / "tidemark"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidemark.ops.cli "$@"\n')
     command.chmod(0o755)
