@@ -103,6 +103,16 @@ def test_the_table_is_read_as_the_server_reads_it_wherever_partitions_are_cut(ro
         assert read_here(given, bytesPerPartition=str(size)) == expected
 
 
+@pytest.mark.parametrize("size", [100, 300, 10**6])
+def test_a_compacted_stream_is_cut_by_what_is_left_of_it(rows: Rows, size: int) -> None:
+    _, parts = plan_here(rows.streams.by_table(bytesPerPartition=str(size)))
+    left = sum(len(body) + 1 for _, body in rows.read())
+    assert sum(part.size for part in parts) == left < rows.ends[-1] / 2
+    assert len(parts) <= left / size + 2
+    assert [part.end for part in parts[:-1]] == [part.start for part in parts[1:]]
+    assert (int(parts[0].start), int(parts[-1].end)) == (0, rows.ends[-1])
+
+
 def test_a_read_begins_and_ends_where_any_message_ended_before_it_was_compacted(rows: Rows) -> None:
     every, name, given = rows.rows(), rows.streams.name, rows.streams.by_table()
     for offset in (0, *rows.ends):

@@ -44,6 +44,7 @@ from tidemark.spark.readers.items import (
     BatchItem,
     BulkDynamoDB,
     MessageRun,
+    cut_by_bytes,
     merge_page,
     message_ends,
     pack_blocks,
@@ -66,7 +67,8 @@ _LISTED_AT_ONCE: Final = 1000
 @dataclass(slots=True)
 class _KnownTail:
     """The end of a stream's log at `learned_ms`. `written_ms` is the time of its last batch. `moved`: it was
-    written to between the last two looks, so the next look expects it to have changed."""
+    written to between the last two looks, so the next look expects it to have changed. Below `compacted` the
+    stream has less than its offsets are apart."""
 
     incarnation: str
     end: int
@@ -74,6 +76,7 @@ class _KnownTail:
     written_ms: int
     learned_ms: int
     moved: bool = False
+    compacted: int = 0
 
 
 class DynamoDBReader:
@@ -175,6 +178,7 @@ class DynamoDBReader:
         """None for a stream that has expired."""
         if is_expired(record.expiry, max(record.used_ms, known.written_ms), self._clock_ms()):
             return None
+        known.compacted = record.compacted
         earliest = _earliest(record)
         tail = replace(earliest, offset=render_offset(known.end), closed=known.closed)
         return Head(record.key.stream_id, earliest, tail, record.created_ms, record.compacted)
@@ -314,16 +318,16 @@ class DynamoDBReader:
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
-        """Even ranges of about the size asked for, none of them in two logs."""
+        """Ranges of about the size asked for, none of them in two logs."""
         planned: list[StreamPartition] = []
         if start.offset == end.offset:
             return planned
+        known = self._tails.get(name)
+        compacted = known.compacted if known and known.incarnation == end.incarnation else 0
         for span in self._spans(name, end):
             low = max(int(start.offset), span.begin)
             high = int(end.offset) if span.end is None else min(int(end.offset), span.end)
             if low < high:
-                count = max(1, round((high - low) / partition_bytes))
-                edges = [low + (high - low) * index // count for index in range(count + 1)]
                 planned += [
                     StreamPartition(
                         name,
@@ -332,11 +336,26 @@ class DynamoDBReader:
                         render_offset(last),
                         span,
                         end.incarnation,
-                        size=last - first,
+                        size=size,
                     )
-                    for first, last in pairwise(edges)
+                    for first, last, size in self._ranges(span, low, high, partition_bytes, compacted)
                 ]
         return planned
+
+    def _ranges(
+        self, span: Span, low: int, high: int, size: int, compacted: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Begin, end and bytes of each: even ranges, and below `compacted` by what is left."""
+        edge = min(high, compacted)
+        if edge > low:
+            query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
+            yield from cut_by_bytes(
+                ChainWalk[BatchItem](query, iter, [span], low, until=edge), low, edge, size
+            )
+            low = edge
+        count = max(1, round((high - low) / size))
+        edges = [low + (high - low) * index // count for index in range(count + 1)]
+        yield from ((first, last, last - first) for first, last in pairwise(edges) if first < last)
 
     def read(
         self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS

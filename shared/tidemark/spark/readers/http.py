@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +33,7 @@ from tidemark.spark.readers.http_page import (
     RanPastTheEnd,
     TimesDoNotFit,
     cut_by_position,
+    head_in,
     incarnation_in,
     rows_of,
 )
@@ -403,16 +404,3 @@ def _lose(partition: StreamPartition, what: str) -> None:
     if partition.fail_on_data_loss:
         raise lost
     _log.warning("%s", lost)
-
-
-def head_in(listed: Mapping[str, Any]) -> Head | None:
-    """The head of a stream from what this project's listing says of it: its entity tag, which names the
-    incarnation and the tail, and the first offset that is retained. None if these are not there."""
-    told = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
-    retained, content_type = str(listed.get("retained_offset")), listed.get("content_type")
-    if told is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:
-        return None
-    # HEAD names no offset where all is retained.
-    begin = Position(retained if int(retained) else BEGINNING, told[1], content_type)
-    tail = replace(begin, offset=told[2], closed=told[3] is not None)
-    return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
-from tidemark.spark.readers.port import BEGINNING, place_of
+from tidemark.spark.readers.port import BEGINNING, Head, Position, place_of
 
 #: How much of an array is held before its first part is split off.
 PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -238,6 +238,19 @@ def incarnation_in(etag: str, end: str) -> str:
     path there, the id stays the same after the stream was created again."""
     named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
     return named[1] if named else ""
+
+
+def head_in(listed: Mapping[str, Any]) -> Head | None:
+    """The head of a stream from what this project's listing says of it: its entity tag, which names the
+    incarnation and the tail, and the first offset that is retained. None if these are not there."""
+    told = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
+    retained, content_type = str(listed.get("retained_offset")), listed.get("content_type")
+    if told is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:
+        return None
+    # HEAD names no offset where all is retained.
+    begin = Position(retained if int(retained) else BEGINNING, told[1], content_type)
+    tail = replace(begin, offset=told[2], closed=told[3] is not None)
+    return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)
 
 
 def rows_of(

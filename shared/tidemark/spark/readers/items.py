@@ -9,7 +9,7 @@ decoders to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
@@ -166,6 +166,23 @@ def message_ends(item: BatchItem) -> list[int]:
     if item.message_lengths is None:
         return [end] if end > start else []
     return list(accumulate(decode_lengths(item.message_lengths.B), initial=start))[1:]
+
+
+def cut_by_bytes(
+    items: Iterable[BatchItem], low: int, high: int, wanted_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Begin, end and bytes of ranges of [low, high), cut where an item or a block of a pack ends: as those of
+    a compacted stream have fewer bytes than their offsets are apart."""
+    begin, size = low, 0
+    for item in items:
+        blocks = [] if item.index is None else decode_index(item.index.B).blocks
+        sizes = [(block.end, block.data_bytes) for block in blocks] or [(item.end, item.end - item.start)]
+        for end, data_bytes in sizes:
+            size += data_bytes if end > begin else 0
+            if size >= wanted_bytes and end < high:
+                yield begin, end, size
+                begin, size = end, 0
+    yield begin, high, size
 
 
 @dataclass(frozen=True, slots=True)
