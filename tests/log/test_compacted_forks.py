@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import orjson
 import pytest
 
-from tests.log.scene import FORK, KEY, SMALL, Scene, before_the_next, each_call
+from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, each_call
+from tests.simulation.scheduler import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ForkBelowCompacted
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import append
+from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.stores import Stores
 
+Row = dict[str, Any]
 State = dict[str, int]
 ROWS = [
     {"type": "row", "key": f"k{number % 5}", "value": number, "headers": {"operation": "upsert"}}
@@ -41,8 +46,21 @@ def write_rows(scene: Scene) -> None:
     scene.world.advance(2 * HOUR_MS)
 
 
+def append_json(row: Row) -> AppendRequest:
+    return append_request(orjson.dumps(row), content_type=JSON)
+
+
 def fold(data: bytes) -> State:
-    return {row["key"]: row["value"] for row in orjson.loads(b"[" + data[:-1] + b"]")}
+    return fold_rows(orjson.loads(b"[" + data[:-1] + b"]"))
+
+
+def fold_rows(rows: Iterable[Row]) -> State:
+    state: State = {}
+    for row in rows:
+        state[row["key"]] = row["value"]
+        if row["headers"]["operation"] == "delete":
+            del state[row["key"]]
+    return state
 
 
 Forked = int | ForkBelowCompacted
@@ -125,7 +143,7 @@ def test_a_fork_compacts_its_own_log_and_keeps_what_it_inherits() -> None:
     inherited = scene.data
     fork(scene.process(), len(inherited))
     for row in ROWS:
-        append(scene.stores, FORK, [append_request(orjson.dumps(row), content_type=JSON)])
+        append(scene.stores, FORK, [append_json(row)])
     scene.world.advance(2 * HOUR_MS)
     sweep(scene.process())
     read = scene.read_from(0, key=FORK)
@@ -137,3 +155,72 @@ def test_a_fork_compacts_its_own_log_and_keeps_what_it_inherits() -> None:
     assert isinstance(fork(scene.process(), len(inherited), source=FORK, key=other), ForkBelowCompacted)
     assert fork(scene.process(), compacted, source=FORK, key=other) == compacted
     assert fold(scene.read_from(0, key=other)) == {row["key"]: row["value"] for row in ROWS[:-1]}
+
+
+class Family:
+    """Streams that are forks of each other, and what was written to each: the ends and the rows."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.scene = Scene(SMALL, JSON, compaction=Compaction())
+        self.logs: dict[StreamKey, list[tuple[int, Row]]] = {KEY: []}
+        self.made = self.refused = 0
+
+    def change(self) -> None:
+        key, chance = self.chance.choice([*self.logs]), self.chance
+        operation = chance.choice(("upsert", "upsert", "delete"))
+        row = {"type": "row", "key": chance.choice("abcde"), "value": chance.randrange(10**9)}
+        row |= {"headers": {"operation": operation}}
+        [outcome] = append(self.scene.stores, key, [append_json(row)])
+        assert not isinstance(outcome, Exception)
+        self.logs[key].append((outcome.next_offset, row))
+
+    def fork(self) -> None:
+        """Of any stream at any message, or one of the last, also while somebody compacts it."""
+        source, key = self.chance.choice([*self.logs]), StreamKey("v1", f"fork-{self.made + self.refused}")
+        behind = self.chance.choice((5, len(self.logs[source])))
+        at = max(0, len(self.logs[source]) - self.chance.randrange(behind + 1))
+        log, creator = self.logs[source][:at], self.scene.process()
+        if self.chance.random() < 0.5:
+            before_the_next(creator, "TransactWriteItems", self.sweep)
+        forked = fork(creator, log[-1][0] if log else 0, source=source, key=key)
+        if isinstance(forked, ForkBelowCompacted):
+            self.refused += 1
+        else:
+            self.made += 1
+            self.logs[key] = log
+
+    def end_a_fork(self) -> None:
+        if forks := [key for key in self.logs if key != KEY]:
+            delete(self.scene.process(), key := self.chance.choice(forks))
+            del self.logs[key]
+
+    def sweep(self) -> None:
+        sweep(self.scene.process())
+
+    def sweep_broken(self) -> None:
+        stores = self.scene.process()
+        break_call(stores, self.chance.randrange(40), self.chance.choice(BREAKS))
+        with suppress(Crashed):
+            sweep(stores)
+
+    def wait(self) -> None:
+        self.scene.world.advance(self.chance.choice((HOUR_MS, 2 * HOUR_MS, 24 * HOUR_MS)))
+
+    def check(self) -> None:
+        for key, log in self.logs.items():
+            assert fold(self.scene.read_from(0, key=key)) == fold_rows(row for _, row in log), key
+
+
+STEPS = {Family.change: 40, Family.fork: 3, Family.end_a_fork: 3, Family.sweep: 3, Family.sweep_broken: 3}
+STEPS |= {Family.wait: 5}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_of_a_family_of_forks_has_its_state_whatever_is_compacted_and_killed(seed: int) -> None:
+    family = Family(seed)
+    for step in family.chance.choices([*STEPS], [*STEPS.values()], k=250):
+        step(family)
+        if step is not Family.change:
+            family.check()
+    assert family.made
