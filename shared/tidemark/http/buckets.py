@@ -21,8 +21,7 @@ from tidemark.http.requests import (
     STREAM_ROOT,
     bucket_of,
     parse_body_type,
-    parse_compacting,
-    parse_limits,
+    parse_settings,
     read_body,
     single,
     single_header,
@@ -112,7 +111,7 @@ async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retentio
             f"stream's headers but {AGE_HEADER}, {SIZE_HEADER} and {MODE_HEADER}; "
             f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
         )
-    return parse_limits(request), parse_compacting(request)
+    return parse_settings(request)
 
 
 def check_bootstrap(request: Request) -> None:

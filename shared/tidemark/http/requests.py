@@ -189,6 +189,7 @@ async def parse_create(request: Request) -> CreateRequest:
             f"{body_type.essence} is a form's type, not a stream's; "
             "add a header such as Content-Type: text/plain (curl -d sends a form's type unless it is told)"
         )
+    retention, compaction = parse_settings(request)
     return CreateRequest(
         content_type=body_type,
         expiry=parse_expiry(
@@ -197,20 +198,16 @@ async def parse_create(request: Request) -> CreateRequest:
         closed=is_closing(request),
         body=await read_body(request),
         fork=fork,
-        retention=parse_limits(request),
-        compaction=parse_compacting(request),
+        retention=retention,
+        compaction=compaction,
     )
 
 
-def parse_limits(request: Request) -> Retention:
-    """The retention limits of a stream, or of the streams of a bucket. Raises Malformed."""
-    return parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER))
-
-
-def parse_compacting(request: Request) -> Compaction | None:
-    """How a stream is compacted, or the streams of a bucket. Raises Malformed."""
+def parse_settings(request: Request) -> tuple[Retention, Compaction | None]:
+    """What is kept of a stream, or of the streams of a bucket. Raises Malformed."""
+    age, size = single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER)
     mode, after, tombstones, key = (single_header(request, name) for name in COMPACTION_HEADERS)
-    return parse_compaction(mode, after, tombstones, key)
+    return parse_retention(age, size), parse_compaction(mode, after, tombstones, key)
 
 
 def parse_fork(request: Request) -> ForkPoint | None:
