@@ -135,7 +135,7 @@ def _bytes(packs: Sequence[Pack]) -> int:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Kept:
     """Messages that stay, follow each other without a gap and were written at one time: where they lie in the
     stream, and where in their block's data they end."""
 
@@ -153,7 +153,7 @@ class _Survey:
     entry: BlockEntry
     stored: memoryview
     data: bytes
-    runs: list[_Run]
+    runs: list[_Kept]
     is_untouched: bool
 
 
@@ -236,7 +236,7 @@ class _Pass:
 
     def _survey(self, entry: BlockEntry, stored: memoryview) -> _Survey:
         block = decode_block(entry, stored)
-        runs: list[_Run] = []
+        runs: list[_Kept] = []
         run, behind, is_untouched = None, 0, True
         for start, end, message, time_ms in _messages(entry, block):
             behind += len(message)
@@ -244,7 +244,7 @@ class _Pass:
                 is_untouched = False
                 continue
             if run is None or run.end != start or run.time_ms != time_ms:
-                run = _Run(start, start, behind, time_ms)
+                run = _Kept(start, start, behind, time_ms)
                 runs.append(run)
             run.end, run.data_end = end, behind
             run.lengths.append(end - start)

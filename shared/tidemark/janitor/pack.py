@@ -127,21 +127,24 @@ class _Packer:
         self.made = 0
 
     def pack_all(self) -> Look | None:
-        """When to look again, if more is to come. Raises PackRefused, NoTimeLeft."""
+        """When to look again, if more is to come. Raises PackRefused, NoTimeLeft.
+
+        A stream that is compacted is looked at as long as there is something to pack: what it has beyond its
+        last pack is not compacted."""
         packing, now_ms = self._packing, self._stores.clock_ms()
         old = _OldBatches(self._stores, self.record, now_ms - packing.after_ms)
         for batch in old:
             if not self._has_time_left():
                 raise NoTimeLeft
             self._take(batch)
-        run = self._run
-        if run is None:
-            return None
-        compacts = self.record.compaction is not None
-        if not (old.are_all or compacts or packing.has_waited(run.first.time_ms, now_ms)):
-            return Look(packing.next_look_ms(run.first.time_ms, now_ms))
-        self._finish(run)
-        return None if old.are_all else Look.together(packing, now_ms + packing.after_ms)
+        run, compacts = self._run, self.record.compaction is not None
+        if run is not None:
+            if not (old.are_all or compacts or packing.has_waited(run.first.time_ms, now_ms)):
+                return Look(packing.next_look_ms(run.first.time_ms, now_ms))
+            self._finish(run)
+        if compacts and (self.made or not old.are_all):
+            return Look.together(packing, now_ms + packing.after_ms)
+        return None
 
     def _take(self, entry: Entry) -> None:
         """A large body is in S3 already, under its own name; it is packed where it is compacted."""

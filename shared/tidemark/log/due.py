@@ -65,9 +65,6 @@ def schedule(table: Table, due: Due) -> None:
 
 
 _KILOBYTE: Final = 1024
-#: Of a stream that is compacted.
-_LEAST_BYTES: Final = 64 * _KILOBYTE
-_LEAST_BATCHES: Final = 8
 _HOUR_MS: Final = 60 * 60 * 1000
 #: The table can be restored to any moment of the last 35 days, and then names the packs of that moment.
 KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
@@ -101,11 +98,9 @@ class Packing:
         """In smaller parts for a stream that is compacted: only packs are."""
         if record.compaction is None:
             return self
-        every_bytes, min_bytes = min(self.every_bytes, _LEAST_BYTES), min(self.min_bytes, _LEAST_BYTES)
-        min_batches = min(self.min_batches, _LEAST_BATCHES)
-        return replace(
-            self, every_bytes=every_bytes, min_bytes=min_bytes, min_batches=min_batches, fewest_batches=1
-        )
+        limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 4 * _KILOBYTE, "min_batches": 8}
+        smaller = {name: min(limit, getattr(self, name)) for name, limit in limits.items()}
+        return replace(self, fewest_batches=1, **smaller)
 
     def is_due(self, start: int, after: Tail) -> bool:
         """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch

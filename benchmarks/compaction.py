@@ -1,0 +1,211 @@
+"""What a new reader gets of a stream of upserts, and what compaction costs:
+`python -m benchmarks.compaction`.
+
+For each number of rows and of upserts there are three streams in one run: one that is compacted, one that is
+not, and one that has the last upsert of each row alone. The table is SQLite and the bucket is files, as in
+`benchmarks/packs.py`: calls are counted and priced, and CPU is this project's with that of these stand-ins on
+top. 100,000 upserts come each hour, a hundred in an append; the janitor comes once an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tests.costs import prices
+from tests.costs.bill import read_units, write_units
+from tests.log.long_stream import LongStream, Peak
+from tests.support import HOUR_MS, JSON, append_request, create_request
+from tidemark.janitor.sweep import sweep
+from tidemark.protocol.compaction import Compaction
+from tidemark.protocol.messages import render_body
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import append
+from tidemark.service.create import create
+from tidemark.service.read import read
+
+SIZES: Final = ((100, 10_000), (100, 1_000_000), (100_000, 10_000_000))
+AN_APPEND: Final = 100
+AN_HOUR: Final = 100_000
+#: The packer's, of 1,769 MB for a whole processor.
+PROCESSOR_SHARE: Final = 512 / 1769
+
+
+@dataclass
+class Bill:
+    """What the janitor's calls cost, in dollars, and its CPU seconds."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    storage: float = 0
+    seconds: float = 0
+
+    @property
+    def dollars(self) -> float:
+        return self.storage + self.seconds / PROCESSOR_SHARE * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND
+
+    def count(self, operation: str, body: Any, answer: bytes) -> None:
+        self.calls[operation] += 1
+        self.storage += _price(operation, body, answer) / 1e6
+
+
+def _price(operation: str, body: Any, answer: bytes) -> float:
+    """Of a million such calls."""
+    if operation in _PRICES:
+        return _PRICES[operation]
+    units = prices.WRITE_UNIT
+    if operation == "Query":
+        return prices.READ_UNIT * read_units(orjson.loads(answer)["Items"])
+    if operation == "TransactWriteItems":
+        items = [part.get("Put", {}).get("Item", {}) for part in orjson.loads(body)["TransactItems"]]
+        return units * sum(2 * write_units(item) for item in items)
+    if operation == "BatchWriteItem":
+        return units * sum(map(len, orjson.loads(body)["RequestItems"].values()))
+    assert operation == "PutItem", operation
+    return units * write_units(orjson.loads(body)["Item"])
+
+
+_PRICES: Final = {
+    "PutObject": prices.S3_WRITE,
+    "GetObject": prices.S3_READ,
+    "GetRange": prices.S3_READ,
+    "GetItem": prices.READ_UNIT,
+    "DeleteItem": prices.WRITE_UNIT,
+    "DeleteObject": 0.0,
+    "DeleteObjects": 0.0,
+}
+
+
+class Metered(LongStream):
+    """Storage whose calls go on a bill while there is one."""
+
+    bill: Bill | None = None
+
+    def _counted(self, send: Any, operation: str, *more: Any) -> tuple[int, bytes]:
+        status, answer = super()._counted(send, operation, *more)
+        if self.bill is not None:
+            self.bill.count(operation, more[0], answer)
+        return status, answer
+
+
+COLUMNS: Final = (
+    "rows",
+    "upserts",
+    "a new reader's bytes, beside those of the rows",
+    "without compaction",
+    "its CPU, beside that of the rows",
+    "janitor's CPU, s a million upserts",
+    "its memory at most, MB more",
+    "janitor, $ a million upserts",
+    "of it compaction",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, default=len(SIZES), help="how many of the sizes")
+    print(f"| {' | '.join(COLUMNS)} |\n|{' ---: |' * len(COLUMNS)}")
+    for rows, upserts in SIZES[: parser.parse_args().sizes]:
+        with tempfile.TemporaryDirectory() as folder:
+            cells = measure(Upserts(rows, upserts), Metered(0, Path(folder)))
+            print(f"| {rows:,} | {upserts:,} | {' | '.join(cells)} |", flush=True)
+
+
+@dataclass
+class Upserts:
+    rows: int
+    count: int
+    last: dict[int, bytes] = field(default_factory=dict)
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        """The last one is a single one: the last append of a stream stays as it is."""
+        chance = random.Random(7)
+        for first in range(0, self.count, AN_APPEND):
+            yield [self._one(chance.randrange(self.rows), first + more) for more in range(AN_APPEND)]
+        yield [self._one(0, self.count)]
+
+    def _one(self, row: int, number: int) -> bytes:
+        self.last[row] = upsert(row, number)
+        return self.last[row]
+
+
+def measure(upserts: Upserts, world: Metered) -> Iterator[str]:
+    compacted, plain, live = (StreamKey("v1", name) for name in ("compacted", "plain", "live"))
+    peak = Peak()
+    bill = write(world, compacted, upserts, Compaction())
+    grown = peak.grown_bytes
+    plain_bill = write(world, plain, upserts)
+    create(world.process(), live, create_request(JSON))
+    texts = list(upserts.last.values())
+    for first in range(0, len(texts), AN_APPEND):
+        post(world, live, texts[first : first + AN_APPEND])
+    tick(world, 3, Bill())
+    (size, seconds), (live_size, live_seconds) = read_all(world, compacted), read_all(world, live)
+    whole, _ = read_all(world, plain, readers=1)
+    millions = upserts.count / 1e6
+    yield f"{size / live_size:.2f}"
+    yield f"{whole / live_size:,.1f}"
+    yield f"{seconds / live_seconds:.2f}"
+    yield f"{bill.seconds / millions:,.1f}"
+    yield f"{grown / 1e6:,.0f}"
+    yield f"{bill.dollars / millions:.4f}"
+    yield f"{(bill.dollars - plain_bill.dollars) / millions:.4f}"
+
+
+def write(world: Metered, key: StreamKey, upserts: Upserts, compaction: Compaction | None = None) -> Bill:
+    """All of them into a new stream. Returns what the janitor cost."""
+    bill = Bill()
+    create(world.process(), key, create_request(JSON, compaction=compaction))
+    for number, texts in enumerate(upserts.chunks(), 1):
+        post(world, key, texts)
+        if number * AN_APPEND % AN_HOUR == 0:
+            tick(world, 1, bill)
+    tick(world, 4, bill)
+    return bill
+
+
+def upsert(row: int, number: int) -> bytes:
+    value = f'{{"n":{number},"text":"{"lorem ipsum " * 10}"}}'
+    return f'{{"type":"row","key":"{row}","value":{value},"headers":{{"operation":"upsert"}}}}'.encode()
+
+
+def post(world: Metered, key: StreamKey, texts: list[bytes]) -> None:
+    body = b"[" + b",".join(texts) + b"]"
+    [answer] = append(world.process(), key, [append_request(body, content_type=JSON)])
+    assert not isinstance(answer, Exception), answer
+
+
+def tick(world: Metered, hours: int, bill: Bill) -> None:
+    """The janitor's rounds, an hour apart."""
+    for _ in range(hours):
+        world.now_ms += HOUR_MS
+        world.bill = bill
+        began = time.process_time()
+        sweep(world.process())
+        bill.seconds += time.process_time() - began
+        world.bill = None
+
+
+def read_all(world: Metered, key: StreamKey, readers: int = 9) -> tuple[int, float]:
+    """Bytes of all pages, and the least CPU seconds of some readers, each by a process of its own."""
+    seconds, size = [], 0
+    for _ in range(readers):
+        stores, offset, at_tail, size, began = world.process(), 0, False, 0, time.process_time()
+        while not at_tail:
+            reading = read(stores, key, offset)
+            size += len(render_body(JSON, reading.data))
+            offset, at_tail = reading.page.end, reading.page.up_to_date
+        seconds.append(time.process_time() - began)
+    return size, min(seconds)
+
+
+if __name__ == "__main__":
+    main()
