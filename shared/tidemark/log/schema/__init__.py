@@ -40,7 +40,8 @@ The writer of each item, whether it changes, and what removes it:
 |          |                            | and trims; forks, by their         | the new stream of that name   |
 |          |                            | creation and end;                  |                               |
 |          |                            | deleted, where forks still need it;|                               |
-|          |                            | packed, with each pack             |                               |
+|          |                            | packed, with each pack; compacted, |                               |
+|          |                            | with a pass                        |                               |
 | entry    | the bucket's creation      | never                              | its deletion: an end mark     |
 |          |                            |                                    | takes its place               |
 | end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
