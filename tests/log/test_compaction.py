@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count as count_up
 from typing import Any
 
 import orjson
@@ -221,6 +222,24 @@ def test_every_reader_ends_with_the_state_of_the_whole_log(seed: int) -> None:
         if act is not Rows.change or rows.chance.random() < 0.05:
             rows.check()
     assert rows.scene.record().compacted, "something was compacted"
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_pass_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
+    for at in count_up():
+        rows = of_rows("abcAdaBe" * 4)
+        stores = rows.scene.process()
+        calls = break_call(stores, at, how)
+        rows.wait(HOUR_MS)
+        with suppress(Crashed):
+            sweep(stores)
+        rows.check()
+        rows.wait_and_sweep(2)
+        rows.check()
+        assert rows.scene.record().compacted
+        if len(calls) <= at:
+            break
+    assert at > 40, "every call was broken once"
 
 
 # --- what is asked of a compacted stream --------------------------------------------------
