@@ -1,1 +1,1 @@
-"""What an operation costs, from the storage calls it makes: the tables of `docs/costs.md`."""
+"""What an operation costs, from the storage calls it makes: the table of `docs/costs.md`."""

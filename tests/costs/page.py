@@ -1,4 +1,4 @@
-"""The operations, measured, and the tables of `docs/costs.md` that say what they cost."""
+"""The operations, measured, and the rows of `docs/costs.md` that say what they cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.read import read, read_on
+from tidemark.service.read import read
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
 NAME: Final = "chat/0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -77,13 +77,10 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     )
 
 
-LOOK: Final = "A look while waiting"
 KILOBYTE_OF_JSON: Final = "Append, 1,024 bytes of JSON"
 OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
-    _append(random_bytes(300), "Append, 300 bytes"),
     _append(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
-    _append(random_bytes(800), "Append, 800 bytes"),
     _append(json_event(1024), KILOBYTE_OF_JSON),
     _append(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),
     _append(json_event(10 * 1024), "Append, 10 KB of JSON"),
@@ -95,9 +92,7 @@ OPERATIONS: Final = (
     _catch_up(
         tuple(json_event(1024, number) for number in range(100)), "Catch-up, 100 messages of 1 KB of JSON"
     ),
-    _catch_up((random_bytes(1024),) * 100, "Catch-up, 100 messages of 1 KB that do not deflate"),
     _catch_up((random_bytes(60 * 1024),) * 60, "Catch-up, 60 messages of 60 KB that do not deflate"),
-    Operation(LOOK, lambda process, key: read(process.stores, key, 1)),
 )
 
 
@@ -166,13 +161,8 @@ def measure(world: World, operation: Operation) -> Cost:
         process.append(key, body)
     if not operation.warm:
         process = world.process()
-    if operation.title == LOOK:  # Of the second look alone.
-        first = read(process.stores, key, 1)
-        bill = open_bill(process)
-        read_on(process.stores, first)
-    else:
-        bill = open_bill(process)
-        operation.act(process, key)
+    bill = open_bill(process)
+    operation.act(process, key)
     return Cost(operation, bill)
 
 
@@ -203,7 +193,6 @@ def gigabytes(size: int) -> float:
 
 # --- waiting: an environment of Lambda for each reader, or one container for all ------------------------
 
-CROWDS: Final = (1, 10, 100, 1000)
 HOURS_A_MONTH: Final = 730
 #: An event stream lasts so long, then its reader comes again (`SSE_SECONDS`).
 WAIT_SECONDS: Final = 55
@@ -225,34 +214,17 @@ def container_hour(readers: int) -> float:
     return task + prices.ADDRESS_HOUR + balancer + readers * WAITS_AN_HOUR * edge_request() / 1e6
 
 
-# --- tables --------------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 
-def tables(costs: dict[str, Cost]) -> list[str]:
-    return ["\n".join(lines) for lines in (_operations(costs), _waiting())]
-
-
-def _operations(costs: dict[str, Cost]) -> Iterator[str]:
-    columns = "write units | read units | storage | data out | **as deployed** | by the API's URL"
-    yield f"| operation | calls | {columns} |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+def rows(costs: dict[str, Cost]) -> Iterator[str]:
     for title, cost in costs.items():
         bill = cost.bill
         calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
-        start = (
-            f"| {title} | {calls} | {bill.write_units} | {bill.read_units} | {bill.storage_dollars:.2f} | "
-        )
-        if title == LOOK:  # A part of a request that is counted already.
-            yield f"{start}– | – | – |"
-        else:
-            yield f"{start}{cost.edge_out:.2f} | **{cost.deployed:.2f}** | {cost.direct:.2f} |"
-
-
-def _waiting() -> Iterator[str]:
-    columns = "a function for each, $ a month | one container, $ a month | a reader in it, $ an hour"
-    yield f"| readers that wait all the time | {columns} |"
-    yield "| ---: | ---: | ---: | ---: |"
-    for readers in CROWDS:
-        function, container = function_hour(readers), container_hour(readers)
-        months = f"{function * HOURS_A_MONTH:,.2f} | {container * HOURS_A_MONTH:.2f}"
-        yield f"| {readers:,} | {months} | {container / readers:.5f} |"
+        units = f"{bill.write_units} / {bill.read_units}"
+        yield f"| {title} | **{cost.deployed:.2f}** | {cost.direct:.2f} | {units} | {calls} |"
+    month = f"{function_hour(1) * HOURS_A_MONTH:.2f}"
+    yield f"| A reader that waits all month, in a function | **{month}** | | | |"
+    for readers in (1, 100, 1000):
+        month = f"{container_hour(readers) * HOURS_A_MONTH:.2f}"
+        yield f"| The same in one container: {readers:,} | **{month}** | | | |"

@@ -51,5 +51,5 @@ HTTP_API_BYTES: Final = 512 * 1024
 #: response to a write that is no page's, and to a read, with API Gateway's own; CloudFront's on each of them.
 REQUEST_HEADER_BYTES: Final = 700
 WRITE_HEADER_BYTES: Final = 400
-READ_HEADER_BYTES: Final = 920
+READ_HEADER_BYTES: Final = 1080
 EDGE_HEADER_BYTES: Final = 210

@@ -15,7 +15,7 @@ from tests.costs.page import (
     container_hour,
     function_hour,
     measure_all,
-    tables,
+    rows,
 )
 from tests.http.asgi import Answer, Door
 from tests.infra.test_container import CHILD
@@ -39,9 +39,9 @@ def append(costs: dict[str, Cost]) -> Cost:
     return costs[KILOBYTE_OF_JSON]
 
 
-def test_the_page_has_the_tables_of_what_was_measured(costs: dict[str, Cost]) -> None:
+def test_the_page_has_the_rows_of_what_was_measured(costs: dict[str, Cost]) -> None:
     """`python -m tests.costs` writes them anew."""
-    assert [table for table in tables(costs) if table not in PAGE] == []
+    assert [row for row in rows(costs) if row not in PAGE] == []
 
 
 def test_the_page_has_the_formula_of_an_appends_price(append: Cost) -> None:
