@@ -32,6 +32,7 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
 from tidemark.service.catalog import load_times
 from tidemark.service.create import create
+from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import messages
@@ -354,6 +355,17 @@ def test_a_fork_keeps_deletions_of_what_it_inherits() -> None:
     rows.wait_and_sweep(80)
     assert rows.state_read(key=FORK).keys() == {"b", "c", "d", ""}
     assert rows.scene.record(FORK).compacted > fork_at
+
+
+def test_a_stream_is_compacted_once_its_last_fork_is_gone_also_if_nothing_more_is_written() -> None:
+    rows = of_rows("abab")
+    rows.scene.fork(rows.log[-1].end)
+    rows.wait_and_sweep(60)
+    assert rows.scene.record().compacted == 0
+    delete(rows.scene.process(), FORK)
+    rows.wait_and_sweep(26)
+    assert rows.scene.record().compacted
+    assert all_is_read(rows)
 
 
 def test_a_map_of_keys_that_is_full_ends_a_pass_and_another_follows(monkeypatch: pytest.MonkeyPatch) -> None:

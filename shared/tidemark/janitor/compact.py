@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, repeat, takewhile
 from typing import Final
 
-from tidemark.janitor.replace import Look, NoTimeLeft, put_pack, read_blocks, remove_replaced
+from tidemark.janitor.replace import NextLook, NoTimeLeft, put_pack, read_blocks, remove_replaced
 from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block
 from tidemark.log.packs import commit_horizon
 from tidemark.log.records import Pack, StreamRecord
@@ -40,11 +40,12 @@ MOST_BYTES: Final = 512 * 1024 * 1024
 #: A pass pays once what is new is this part of what it would read again: so a reader gets a sixth more than
 #: the last messages, and a byte that stays is rewritten seven times for each byte that is new, at the most.
 _PART: Final = 6
+_DAY_MS: Final = 24 * 60 * 60 * 1000
 
 _log: Final = logging.getLogger("tidemark")
 
 
-def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> Look | None:
+def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> NextLook | None:
     """As many passes as there are to make. When to look again, if that is known. Raises PackRefused,
     NoTimeLeft.
 
@@ -52,14 +53,17 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
     inherits is not: so it keeps the messages that delete a key.
     """
     compaction = record.compaction
-    if compaction is None or record.references:
+    if compaction is None:
         return None
+    if record.references:
+        waits = record.packed > record.compacted
+        return NextLook.together(stores.packing, stores.clock_ms() + _DAY_MS) if waits else None
     try:
         while True:
             packs = load_packs(stores, record)
             plan = plan_pass(packs, record, compaction, stores.clock_ms())
             if not plan.packs:
-                return None if plan.look_ms is None else Look.together(stores.packing, plan.look_ms)
+                return None if plan.look_ms is None else NextLook.together(stores.packing, plan.look_ms)
             record = _Pass(stores, record, compaction, plan, has_time_left).run()
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not compacted: %s", record.key, fault)
@@ -112,7 +116,8 @@ def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compactio
     old = list(takewhile(lambda pack: pack.time_ms <= old_ms, new))
     if old and _PART * _bytes(old) >= _bytes(seen):
         most_bytes = max(MOST_BYTES, _bytes(seen) // _PART)
-        first = [pack for pack, behind in zip(old, _running_bytes(old), strict=True) if behind <= most_bytes]
+        behind = accumulate(pack.index.data_bytes for pack in old)
+        first = [pack for pack, size in zip(old, behind, strict=True) if size <= most_bytes]
         return Plan([*seen, *(first or old[:1])], new_from, _end(first or old[:1]))
     if seen and record.horizon.at(now_ms) != record.horizon:
         return Plan(seen, new_from, new_from)
@@ -124,10 +129,6 @@ def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compactio
 
 def _end(packs: Sequence[Pack]) -> int:
     return packs[-1].end if packs else 0
-
-
-def _running_bytes(packs: Sequence[Pack]) -> Iterator[int]:
-    return accumulate(pack.index.data_bytes for pack in packs)
 
 
 def _bytes(packs: Sequence[Pack]) -> int:
@@ -219,7 +220,8 @@ class _Pass:
     def _rewrite(self, pack: Pack) -> None:
         """A large pack of which all stays is left where it is."""
         plan, packing = self._plan, self._stores.packing
-        may_stay = pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes and self._can_commit()
+        can_commit = not self._replaced or self._writer.batch_count > 0
+        may_stay = can_commit and pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes
         is_done = may_stay and plan.is_resumed and pack.compacted == plan.bound
         blocks = () if is_done else self._blocks(pack)
         surveys = [self._survey(entry, stored) for entry, stored in blocks]
@@ -269,9 +271,6 @@ class _Pass:
             writer.skip(run.start - writer.reached)
             data = survey.data[run.data_end - (run.end - run.start) : run.data_end]
             writer.add(data, run.lengths, (), run.time_ms)
-
-    def _can_commit(self) -> bool:
-        return not self._replaced or self._writer.batch_count > 0
 
     def _commit(self) -> None:
         """One pack in place of those that were rewritten."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from tidemark.janitor.compact import compact
-from tidemark.janitor.replace import Look, NoTimeLeft, put_pack, read_blocks, remove_replaced
+from tidemark.janitor.replace import NextLook, NoTimeLeft, put_pack, read_blocks, remove_replaced
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
 from tidemark.log.pack_format import CorruptPack, PackIndex, PackWriter, decode_index
@@ -50,7 +50,7 @@ def take_in(
         before = _packs_before(stores, record, new)
         for batch in before:
             merged = merged or PackWriter(batch.start, stores.packing.block_bytes)
-            _take_object(stores, merged, batch)
+            _take_blocks(merged, batch.index, read_blocks(stores, batch))
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not packed again: %s", record.key, fault)
         return [], pack, index
@@ -82,10 +82,6 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
         found.append(entry)
         start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
-
-
-def _take_object(stores: Stores, merged: PackWriter, pack: Pack) -> None:
-    _take_blocks(merged, pack.index, read_blocks(stores, pack))
 
 
 def _take_blocks(merged: PackWriter, index: PackIndex, stored: memoryview) -> None:
@@ -126,7 +122,7 @@ class _Packer:
         self._run: _Run | None = None
         self.made = 0
 
-    def pack_all(self) -> Look | None:
+    def pack_all(self) -> NextLook | None:
         """When to look again, if more is to come. Raises PackRefused, NoTimeLeft.
 
         A stream that is compacted is looked at as long as there is something to pack: what it has beyond its
@@ -140,10 +136,10 @@ class _Packer:
         run, compacts = self._run, self.record.compaction is not None
         if run is not None:
             if not (old.are_all or compacts or packing.has_waited(run.first.time_ms, now_ms)):
-                return Look(packing.next_look_ms(run.first.time_ms, now_ms))
+                return NextLook(packing.next_look_ms(run.first.time_ms, now_ms))
             self._finish(run)
         if compacts and (self.made or not old.are_all):
-            return Look.together(packing, now_ms + packing.after_ms)
+            return NextLook.together(packing, now_ms + packing.after_ms)
         return None
 
     def _take(self, entry: Entry) -> None:

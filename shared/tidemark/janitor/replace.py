@@ -32,14 +32,14 @@ class NoTimeLeft(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NextLook:
     """When to look at a stream again. Looks of one `mark` at one time are one entry of the queue."""
 
     at_ms: int
     mark: str = ""
 
     @classmethod
-    def together(cls, packing: Packing, at_ms: int) -> Look:
+    def together(cls, packing: Packing, at_ms: int) -> NextLook:
         """One of those that each look at a stream would ask for: they meet at a later time."""
         step = max(1000, packing.after_ms)
         return cls(-(-at_ms // step) * step, "again")

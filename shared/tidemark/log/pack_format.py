@@ -46,8 +46,8 @@ BLOCK_BYTES: Final = 128 * 1024
 
 _HEADER: Final = struct.Struct("<8sB7x")
 _INDEX_HEAD: Final = struct.Struct("<BQ")
-_INDEX_ENTRY: Final = struct.Struct("<III")
-_COMPACTED_ENTRY: Final = struct.Struct("<QIII")
+#: An entry of the index, by the pack's version.
+_ENTRIES: Final = {VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
 #: Raw deflate: the index has a checksum.
@@ -78,6 +78,11 @@ class BlockEntry:
     @property
     def is_whole(self) -> bool:
         return self.data_bytes == self.end - self.start
+
+    def encoded(self, version: int) -> bytes:
+        """As an entry of the index."""
+        row = (self.data_bytes, self.stored_bytes, self.checksum)
+        return _ENTRIES[version].pack(*(row if version == VERSION else (self.end - self.start, *row)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,23 +240,12 @@ class PackWriter:
         self._close_block()
         self._blocks[-1] = replace(self._blocks[-1], end=self._blocks[-1].end + self._skipped)
         version = VERSION if all(block.is_whole for block in self._blocks) else COMPACTED_VERSION
-        index = b"".join((_INDEX_HEAD.pack(version, self.start), *map(_ENCODE_ENTRY[version], self._blocks)))
+        entries = [block.encoded(version) for block in self._blocks]
+        index = b"".join((_INDEX_HEAD.pack(version, self.start), *entries))
         footer = _FOOTER.pack(len(index), zlib.crc32(index), MAGIC)
         pack = b"".join((_HEADER.pack(MAGIC, version), *self._stored, index, footer))
         self._stored.clear()
         return pack, index
-
-
-def _encode_entry(block: BlockEntry) -> bytes:
-    return _INDEX_ENTRY.pack(block.data_bytes, block.stored_bytes, block.checksum)
-
-
-def _encode_compacted_entry(block: BlockEntry) -> bytes:
-    length = block.end - block.start
-    return _COMPACTED_ENTRY.pack(length, block.data_bytes, block.stored_bytes, block.checksum)
-
-
-_ENCODE_ENTRY: Final = {VERSION: _encode_entry, COMPACTED_VERSION: _encode_compacted_entry}
 
 
 def decode_index(encoded: bytes) -> PackIndex:
@@ -259,9 +253,9 @@ def decode_index(encoded: bytes) -> PackIndex:
     if len(encoded) <= _INDEX_HEAD.size:
         raise CorruptPack(f"an index has no {len(encoded)} bytes")
     version, offset = _INDEX_HEAD.unpack_from(encoded)
-    if version not in _ENCODE_ENTRY:
+    if version not in _ENTRIES:
         raise CorruptPack(f"the pack has version {version}, and this release reads up to {COMPACTED_VERSION}")
-    entry = _INDEX_ENTRY if version == VERSION else _COMPACTED_ENTRY
+    entry = _ENTRIES[version]
     if (len(encoded) - _INDEX_HEAD.size) % entry.size:
         raise CorruptPack(f"an index has no {len(encoded)} bytes")
     blocks, first_byte = [], _HEADER.size
