@@ -362,6 +362,7 @@ def test_a_stream_is_compacted_once_its_last_fork_is_gone_also_if_nothing_more_i
     rows.scene.fork(rows.log[-1].end)
     rows.wait_and_sweep(60)
     assert rows.scene.record().compacted == 0
+    assert len(rows.scene.due("pack")) == 1, "one look is asked for, a day later"
     delete(rows.scene.process(), FORK)
     rows.wait_and_sweep(26)
     assert rows.scene.record().compacted
@@ -438,14 +439,16 @@ def test_a_stream_is_trimmed_to_where_any_of_its_messages_ended() -> None:
         trim_below(rows.scene.process(), KEY, end - len(body))
 
 
-def test_a_pack_that_cannot_be_read_stops_no_other_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pack_that_cannot_be_read_is_told_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
     rows = of_rows("abab")
     [pack] = rows.scene.packs()
-    rows.scene.stores.blobs.delete(str(pack.blob))
+    stored = rows.scene.world.bucket.objects.pop(str(pack.blob))
     rows.wait_and_sweep(2)
     assert "is not compacted" in caplog.text
     assert rows.scene.record().compacted == 0
-    assert rows.scene.due("pack") == []
+    rows.scene.world.bucket.objects[str(pack.blob)] = stored
+    rows.wait_and_sweep(2)
+    assert rows.scene.record().compacted
 
 
 def test_large_bodies_are_packed_and_compacted() -> None:

@@ -40,7 +40,8 @@ MOST_BYTES: Final = 512 * 1024 * 1024
 #: A pass pays once what is new is this part of what it would read again: so a reader gets a sixth more than
 #: the last messages, and a byte that stays is rewritten seven times for each byte that is new, at the most.
 _PART: Final = 6
-_DAY_MS: Final = 24 * 60 * 60 * 1000
+_HOUR_MS: Final = 60 * 60 * 1000
+_DAY_MS: Final = 24 * _HOUR_MS
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -53,21 +54,27 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
     inherits is not: so it keeps the messages that delete a key.
     """
     compaction = record.compaction
-    if compaction is None:
+    if compaction is None or (record.references and record.packed <= record.compacted):
         return None
-    if record.references:
-        waits = record.packed > record.compacted
-        return NextLook.together(stores.packing, stores.clock_ms() + _DAY_MS) if waits else None
+    look_ms: int | None = stores.clock_ms() + _DAY_MS
     try:
-        while True:
-            packs = load_packs(stores, record)
-            plan = plan_pass(packs, record, compaction, stores.clock_ms())
-            if not plan.packs:
-                return None if plan.look_ms is None else NextLook.together(stores.packing, plan.look_ms)
-            record = _Pass(stores, record, compaction, plan, has_time_left).run()
+        if not record.references:
+            look_ms = _make_passes(stores, record, compaction, has_time_left)
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not compacted: %s", record.key, fault)
-        return None
+        look_ms = stores.clock_ms() + _HOUR_MS
+    return None if look_ms is None else NextLook.together(stores.packing, look_ms)
+
+
+def _make_passes(
+    stores: Stores, record: StreamRecord, compaction: Compaction, has_time_left: Callable[[], bool]
+) -> int | None:
+    while True:
+        packs = load_packs(stores, record)
+        plan = plan_pass(packs, record, compaction, stores.clock_ms())
+        if not plan.packs:
+            return plan.look_ms
+        record = _Pass(stores, record, compaction, plan, has_time_left).run()
 
 
 def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
@@ -159,8 +166,7 @@ class _Survey:
 
 
 class _Pass:
-    """`replaced` are the packs that the next one takes the place of, `writer` has what stays of
-    them."""
+    """`replaced` are the packs that the next one takes the place of, `writer` has what stays of them."""
 
     def __init__(
         self,
