@@ -54,7 +54,7 @@ def _tell(campaign: Campaign, violations: list[Violation]) -> None:
     """What came of it. What is needed to find out why is kept where something is wrong."""
     recordings = campaign.scene.recordings
     _say(final_table(campaign.totals, campaign.faults, recordings, violations))
-    _say(f"packs in the end: {campaign.packs}")
+    _say(f"packs in the end: {campaign.packs}; streams that were compacted: {len(campaign.scene.compacted)}")
     answers = (f"{name} × {count}" for name, count in sorted(campaign.scene.counts.items()))
     _say(f"answers: {', '.join(answers)}")
     if violations:

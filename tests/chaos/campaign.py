@@ -29,6 +29,7 @@ from tests.chaos.report import Totals, progress_line
 from tests.chaos.scene import PEACE_SECONDS, Insisting, Left, Party, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule
 from tests.chaos.system import System, SystemFailed
+from tests.chaos.tables import TableKeeper, check_table
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
 
 Run = Coroutine[Any, Any, None]
@@ -72,6 +73,7 @@ LIVES: Final[tuple[tuple[type[Lifecycle], str, int], ...]] = (
     (BucketKeeper, "bucket", 2),
     (Snapshotter, "folded", 3),
     (PythonClient, "client", 2),
+    (TableKeeper, "table", 3),
 )
 
 #: A campaign that lasts longer must have packs in the end.
@@ -291,6 +293,7 @@ class Campaign:
         questions: Iterator[Callable[[Snapshotter], Awaitable[object]]] = chain(
             (partial(Snapshotter.read_log, path=path, history=each) for path, each in self.scene.kept),
             (partial(Snapshotter.read_snapshot, snapshot=each) for each in self.scene.kept_snapshots),
+            (partial(check_table, table=each) for each in self.scene.kept_tables),
             (partial(Snapshotter.is_gone, path=path) for path in self.scene.dead),
         )
 
@@ -310,8 +313,11 @@ class Campaign:
         found += [Violation("the server ended by itself", SERVER, "see server.log")] * deaths
         unread = (path for path, history in self.scene.kept if history.unread)
         found += [Violation("the end cannot be read", path, "no log") for path in unread]
-        if not self.packs and time.monotonic() - self.began > _PACKS_AFTER_SECONDS:
+        is_long = time.monotonic() - self.began > _PACKS_AFTER_SECONDS
+        if is_long and not self.packs:
             found.append(Violation("nothing was packed", "the system", "so nothing is proven of packs"))
+        if is_long and not self.scene.compacted:
+            found.append(Violation("nothing was compacted", "the system", "so nothing is proven of it"))
         if not self.scene.acknowledged:
             found.append(Violation("nothing was acknowledged", "the system", "so nothing is proven"))
         return found

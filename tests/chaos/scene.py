@@ -58,6 +58,14 @@ class Published:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A compacted stream, and the rows that are the end of all its changes."""
+
+    path: str
+    rows: dict[str, int]
+
+
 @dataclass
 class Scene:
     server_port: int
@@ -77,6 +85,9 @@ class Scene:
     kept: list[tuple[str, StreamHistory]] = field(default_factory=list)
     #: Published, and not superseded.
     kept_snapshots: list[Published] = field(default_factory=list)
+    #: Compacted streams that nobody writes any more, and which of all of them have been compacted.
+    kept_tables: list[Table] = field(default_factory=list)
+    compacted: set[str] = field(default_factory=set)
     #: Deleted, and never made again.
     dead: list[str] = field(default_factory=list)
 
