@@ -153,9 +153,8 @@ def run_arrays(
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     values = pa.Array.from_buffers(pa.binary(), last - first, buffers, offset=first)
     arrays = {"value": pc.binary_slice(values, 0, -separator_bytes) if separator_bytes else values}
-    for name, places in (("offset", starts), ("end_offset", ends)):
-        if name in columns:
-            arrays[name] = offset_column(places[first:last])
+    if "offset" in columns or "end_offset" in columns:
+        arrays |= offset_arrays(starts[first:last], ends[first:last])
     if "timestamp" in columns:
         times = np.concatenate([run.message_times_ms for run in runs])[first:last]
         arrays["timestamp"] = time_column(times)
@@ -164,6 +163,14 @@ def run_arrays(
         known = {end: each for item in producing for end, each in producers_by_end(item).items()}
         arrays |= producer_arrays(columns, [known.get(end) for end in ends[first:last].tolist()])
     return arrays
+
+
+def offset_arrays(starts: Any, ends: Any) -> dict[str, pa.Array]:
+    """Rendered once where each message begins where the one before it ends."""
+    if not np.array_equal(starts[1:], ends[:-1]):
+        return {"offset": offset_column(starts), "end_offset": offset_column(ends)}
+    rendered = offset_column(np.concatenate((starts[:1], ends)))
+    return {"offset": rendered[:-1], "end_offset": rendered[1:]}
 
 
 def producer_arrays(
