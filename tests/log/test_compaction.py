@@ -30,7 +30,7 @@ from tidemark.protocol.errors import Conflict, HistoryGone, Malformed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
-from tidemark.service.catalog import load_times
+from tidemark.service.catalog import load_stats, load_times
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
@@ -314,6 +314,13 @@ def test_what_a_process_remembers_is_not_read_below_what_is_compacted() -> None:
     rows.wait_and_sweep(5, ms=1000)
     assert rows.state_read().keys() == {"b", "c", ""}
     assert rows.state_read(knowing) == rows.state()
+
+
+def test_the_number_of_messages_is_estimated_by_what_is_left() -> None:
+    rows = of_passes()
+    stats, left = load_stats(rows.scene.process(), KEY), len(rows.found(0))
+    assert not stats.messages_exact
+    assert left * 0.8 <= stats.messages <= left * 1.25 < len(rows.log) / 2
 
 
 def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:

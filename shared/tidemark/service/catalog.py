@@ -13,10 +13,11 @@ from typing import Final, Literal
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import Page, load_last, logs_written_at
-from tidemark.log.records import Batch, StreamRecord, Tombstone
-from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
+from tidemark.log.records import Batch, Pack, StreamRecord, Tombstone
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import deadline_ms, is_expired
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey
 from tidemark.service.load import head_from, last_used_ms, load_head
@@ -152,16 +153,38 @@ def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
 
 def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
     record, tail = head.record, head.tail.offset
-    counted, reached = 0, tail
+    counted, counted_bytes, reached = 0, 0, tail
     batches = batches_back(stores, head, _COUNTED_BATCHES)
     for calls, batch in islice(batches, _COUNTED_BATCHES):
         if calls > _COUNTING_CALLS:
             break
         counted += sum(start >= record.retained for start in batch.message_starts())
+        counted_bytes += batch.data_bytes
         reached = batch.start
     if reached <= record.retained:
         return counted, True
-    return round((tail - record.retained) * counted / max(tail - reached, 1)), False
+    whole = counted_bytes + _bytes_left(stores, record, reached)
+    return round(whole * counted / max(counted_bytes, 1)), False
+
+
+def _bytes_left(stores: Stores, record: StreamRecord, high: int) -> int:
+    """From what is retained up to `high`. Where that is compacted, the packs say it, as many as a query
+    has."""
+    low = max(record.retained, record.base)
+    if low >= min(record.compacted, high):
+        return high - record.retained
+    items, _ = stores.table.query(
+        log_pk(record.key, record.incarnation),
+        at_least=render_offset(low),
+        at_most=render_offset(high - 1),
+        attributes=BOUNDARY_ATTRIBUTES,
+    )
+    left, reached = 0, low
+    for entry in map(decode_entry, items):
+        if entry.start >= reached:  # Else it is being removed.
+            left += entry.index.data_bytes if isinstance(entry, Pack) else entry.size
+            reached = entry.end
+    return low - record.retained + left * (high - low) // max(reached - low, 1)
 
 
 def _load_producers(stores: Stores, head: StreamHead) -> tuple[tuple[ProducerState, ...], bool]:
