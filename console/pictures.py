@@ -1,4 +1,5 @@
-"""Draws the pictures of the console that the documentation shows: `make pictures`.
+"""Draws the pictures of the console that the documentation shows: `make pictures`; and, to be judged by eye,
+every page at three widths in both themes, into `build/pictures`.
 
 A server of its own is started, filled with streams that look like somebody's, and shown in Chromium.
 """
@@ -11,12 +12,22 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.browser.chromium import CHROMIUM
 from tests.conformance.servers import Server, running, tidemark_server
 
 IMAGES: Final = Path(__file__).resolve().parents[1] / "docs" / "images"
+JUDGED: Final = IMAGES.parents[1] / "build" / "pictures"
+_PAGES: Final = {
+    "front": "/",
+    "overview": "/v1/console",
+    "streams": "/v1/console#/streams",
+    "stream": "/v1/console#/stream?path=%2Fv1%2Fstream%2Forders%2F2026-11-05",
+    "answer": "/v1/console#/stream?path=%2Fv1%2Fstream%2Fanswers%2F42",
+    "subscriptions": "/v1/console#/subscriptions",
+    "api": "/v1/docs",
+}
 _SIZE: Final = ViewportSize(width=1280, height=800)
 _PHONE: Final = ViewportSize(width=360, height=740)
 _ANSWER: Final = (
@@ -95,6 +106,20 @@ def draw(page: Page, server: Server) -> None:
     phone.screenshot(path=IMAGES / "console-phone.png")
 
 
+def draw_to_be_judged(browser: Browser, server: Server) -> None:
+    JUDGED.mkdir(parents=True, exist_ok=True)
+    for width, height in ((360, 740), (1280, 800), (1920, 1080)):
+        for scheme in ("light", "dark"):
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page = context.new_page()
+            for name, path in _PAGES.items():
+                page.goto("about:blank")
+                page.goto(server.base_url + path)
+                page.wait_for_timeout(1000)
+                page.screenshot(path=JUDGED / f"{name}-{width}-{scheme}.png")
+            context.close()
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, running(tidemark_server("asgi", Path(name))) as server:
         fill(server)
@@ -103,6 +128,7 @@ def main() -> None:
             page = browser.new_context(viewport=_SIZE).new_page()
             draw_overview(page, server)
             draw(page, server)
+            draw_to_be_judged(browser, server)
             browser.close()
 
 

@@ -215,6 +215,7 @@ def test_the_offsets_of_a_page_that_was_compacted_are_asked_for(console: Console
     expect(facts).to_contain_text("were written, of which 2 messages are left")
     expect(facts).to_contain_text("keeps the last message of each key")
     expect(facts).to_contain_text(f"compacted up to {9:016}")
+    expect(page.locator(".extent")).to_have_attribute("aria-label", re.compile(f"compacted up to {9:016}"))
     console.row("333").click()
     expect(page.get_by_role("heading", name="At or behind offset")).to_be_visible()
     page.get_by_text("More", exact=True).click()

@@ -82,10 +82,11 @@ export function Extent({ stats, messages, end }) {
   const first = messages?.at(messages.first)?.offset
   const last = messages?.at(end - 1)
   const marks = { snapshot: stats.snapshot?.offset, fork: stats.forked_from?.offset }
-  const said = [`Retained from ${stats.retained_offset} to ${stats.tail_offset}`, ...Object.entries(marks).map(([name, offset]) => offset && `${name} at ${offset}`), stats.status === "Closed" && "closed"]
+  const said = [`Retained from ${stats.retained_offset} to ${stats.tail_offset}`, ...Object.entries(marks).map(([name, offset]) => offset && `${name} at ${offset}`), stats.compacted_offset && `compacted up to ${stats.compacted_offset}`, stats.status === "Closed" && "closed"]
   return html`<div class="extent" role="img" aria-label=${said.filter(Boolean).join(", ")} title=${said.filter(Boolean).join(", ")}>
     <span class="kept" style=${{ left: place(stats.retained_offset) }}></span>
     ${last && html`<span class="shown" style=${{ left: place(first), right: `calc(100% - ${place(last.next)})` }}></span>`}
+    ${stats.compacted_offset && html`<span class="compacted" style=${{ left: place(stats.retained_offset), right: `calc(100% - ${place(stats.compacted_offset)})` }}></span>`}
     ${Object.entries(marks).map(([name, offset]) => offset && html`<span key=${name} class="mark" style=${{ left: place(offset) }}></span>`)}
     ${stats.status === "Closed" && html`<span class="end"></span>`}
   </div>`

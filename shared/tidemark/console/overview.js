@@ -67,7 +67,7 @@ function Charts({ rates }) {
   const size = (count) => bytes(Math.round(count)).replace("bytes", "B")
   return html`<div class="charts">
     <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "first", values: perSecond("appends") }, { name: "reads", colour: "second", values: perSecond("reads") }]} />
-    <${Chart} title="Bytes a second" times=${times} show=${size} base=${1024} series=${[{ name: "appended", colour: "first", values: perSecond("append_bytes") }, { name: "read", colour: "second", values: perSecond("read_bytes") }]} />
+    <${Chart} title="Bytes a second" times=${times} show=${size} base=${1024} least=${1024} series=${[{ name: "appended", colour: "first", values: perSecond("append_bytes") }, { name: "read", colour: "second", values: perSecond("read_bytes") }]} />
     <${Chart} title="Waiting readers" times=${times} show=${short} least=${2} series=${[{ name: "waiting", colour: "second", values: rates.waiting }]} />
     <${Chart} title="Errors a second" times=${times} show=${short} series=${[{ name: "refused (4xx)", colour: "warning", values: perSecond("refused") }, { name: "failed (5xx)", colour: "danger", values: perSecond("failed") }]} />
   </div>`
