@@ -56,6 +56,24 @@ def test_a_round_with_work_is_a_metric_and_one_without_is_none(
         assert f'"{name}":[' in written, name
 
 
+def test_the_packer_compacts_what_it_has_packed(
+    packing: Functions, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the deployed handlers, and read by the read function."""
+    json = {"Content-Type": "application/json"}
+    compacts = {"Stream-Compact": "last-by-key", "Stream-Compact-After": "0", "Stream-Compact-Key": "/id"}
+    packing(http_event("PUT", path, headers=json | compacts))
+    for body in (b'{"id":1,"n":1}', b'{"id":2,"n":2}', b'{"id":1,"n":3}', b'{"id":3,"n":4}'):
+        assert packing(http_event("POST", path, headers=json, body=body)).status == 204
+    assert packing.invoke("packer", SCHEDULE)["packed"] == 1
+    answer = packing(http_event("GET", path))
+    assert answer.body == b'[{"id":2,"n":2},{"id":1,"n":3},{"id":3,"n":4}]'
+    assert answer.headers["stream-next-offset"] == "0000000000000060"
+    written = capsys.readouterr().out.replace(" ", "")
+    assert '"CompactedBytes":[45.0]' in written
+    assert '"CompactedAwayBytes":[15.0]' in written
+
+
 def test_a_packer_without_time_leaves_what_is_due(packing: Functions, path: str) -> None:
     write_three(packing, path)
     hurried = packing.invoke("packer", SCHEDULE, Context(remaining_ms=1000))
