@@ -2,98 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from random import Random
+from itertools import count
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.spark.jobs import Jobs
-from tests.spark.lakes import Lake
+from tests.spark.changes import Rows, compacted_rows
 from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of
-from tests.support import JSON
 from tidemark.janitor.compact import load_packs
 from tidemark.janitor.sweep import sweep
-from tidemark.log.due import Packing
-from tidemark.log.read import load_stream
-from tidemark.log.records import StreamRecord
 from tidemark.log.schema import batch_key, log_pk
-from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.buckets import create_bucket
-from tidemark.service.load import load_head
-from tidemark.service.read import read
-from tidemark.service.snapshots import messages
-from tidemark.spark.folds import CONFLICT, PUBLISHED, SnapshotPlan, Snapshotter
-from tidemark.spark.gaps import losses_beside_compaction
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers.http_page import TimesDoNotFit
 from tidemark.spark.readers.port import DataLoss
-from tidemark.spark.trim import TRIMMED, Stretch, Trimmer, TrimPlan, TrimResult, archived_end_of_compacted
-from tidemark.spark.whole import read_whole
 
-SMALL = Packing(0, every_bytes=1, pack_bytes=400, min_batches=2, block_bytes=80)
-AT_ONCE = Compaction(after_seconds=0, tombstone_seconds=0)
 COLUMNS = "offset,end_offset,value,key,timestamp"
-
-
-class Rows:
-    """A stream of changes to a few rows."""
-
-    def __init__(self, streams: Streams, seed: int = 0) -> None:
-        self.streams, self.chance = streams, Random(seed)
-        streams.process.stores.packing = SMALL
-        streams.process.create(streams.key(), content_type=JSON, compaction=AT_ONCE)
-        streams._types[""] = JSON
-        self.ends: list[int] = []
-
-    def change(self, appends: int) -> None:
-        for _ in range(appends):
-            changes = [self._change() for _ in range(self.chance.choice((1, 1, 3)))]
-            self.streams.append(b"[%s]" % b",".join(changes))
-            for change in changes:
-                self.ends.append(len(change) + 1 + (self.ends[-1] if self.ends else 0))
-            self.streams.world.clock.advance(1000)
-
-    def _change(self) -> bytes:
-        value = 10 ** self.chance.randrange(12)
-        key = self.chance.choice("abcdefgh")
-        return orjson.dumps({"type": "row", "key": key, "value": value, "headers": {"operation": "upsert"}})
-
-    def compact(self) -> None:
-        assert sweep(self.streams.process.stores).packed
-
-    def record(self) -> StreamRecord:
-        record = load_stream(self.streams.process.stores.table, self.streams.key())
-        assert record is not None
-        return record
-
-    def read(self, offset: int = 0) -> list[tuple[int, bytes]]:
-        """By the server: where each message ends, and its body."""
-        stores, found, at_tail = self.streams.world.process().stores, list[tuple[int, bytes]](), False
-        while not at_tail:
-            reading = read(stores, self.streams.key(), offset)
-            found += messages(reading)
-            offset, at_tail = reading.page.end, reading.page.up_to_date
-        return found
-
-    def rows(self, offset: int = 0) -> list[tuple[str, str, bytes]]:
-        """The same as rows of the table's reader."""
-        places = [(end - len(body) - 1, end, body) for end, body in self.read(offset)]
-        return [(render_offset(start), render_offset(end), body) for start, end, body in places]
 
 
 @pytest.fixture
 def rows(streams: Streams) -> Rows:
-    found = Rows(streams)
-    found.change(40)
-    found.compact()
-    found.change(5)
-    assert 0 < found.record().compacted < found.ends[-1], "a part is compacted, and a part is not"
-    return found
+    return compacted_rows(streams)
 
 
 def test_the_table_is_read_as_the_server_reads_it_wherever_partitions_are_cut(rows: Rows) -> None:
@@ -224,6 +156,55 @@ def test_pages_are_read_on_while_the_stream_is_compacted(streams: Streams, small
     assert len(first) + len(rest) < len(rows.ends)
 
 
+def test_a_compaction_between_a_page_and_its_times_gives_no_wrong_time(rows: Rows) -> None:
+    """The task fails, and Spark repeats it."""
+    rows.change(40)
+    given, server = rows.streams.by_http(**TIMED), rows.streams.server
+    reader, parts = plan_here(given)
+
+    def compact_once(_method: str, path: str, _headers: Any) -> None:
+        if path == "/v1/times":
+            server.spoil = lambda *_: None
+            rows.compact()
+
+    server.spoil = compact_once
+    with pytest.raises(TimesDoNotFit):
+        table_of(reader, parts, "value,timestamp")
+    expected = table_of(*plan_here(rows.streams.by_table()), "value,timestamp")
+    assert table_of(reader, parts, "value,timestamp") == expected
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("by", ["table", "http"])
+def test_a_query_that_goes_on_ends_with_the_state_of_a_new_one(streams: Streams, by: str, seed: int) -> None:
+    """Batch by batch, each of them up to a limit that is planned before some more is removed."""
+    rows, found = Rows(streams, seed), list[bytes]()
+    rows.change(20)
+    given = streams.by_table() if by == "table" else streams.by_http(**TIMED)
+    reader, _ = plan_here(given)
+    reached = reader.head(streams.name).earliest
+    for turn in count():
+        tail = reader.head(streams.name).tail
+        if turn > 12 and reached.offset == tail.offset:
+            break
+        end = reader.limit(streams.name, reached, tail, rows.chance.randrange(1, 1500))
+        if turn < 12:
+            rows.change(rows.chance.randrange(8))
+        if turn % 3 == 2:
+            sweep(streams.process.stores)
+        parts = reader.partitions(streams.name, reached, end, 300)
+        found += [row["value"] for row in table_of(reader, parts, "value")]
+        reached = end
+    assert rows.record().compacted
+    assert len(found) == len(set(found)), "each message once"
+    assert state(found) == state(body for _, body in rows.read())
+
+
+def state(bodies: Iterable[bytes]) -> dict[str, int]:
+    return {change["key"]: change["value"] for change in map(orjson.loads, bodies)}
+
+
 @pytest.mark.parametrize("more", [{}, TIMED], ids=["without times", "with times"])
 def test_a_dense_page_is_not_asked_about_again(rows: Rows, more: dict[str, str]) -> None:
     rows.streams.server.seen.clear()
@@ -232,135 +213,3 @@ def test_a_dense_page_is_not_asked_about_again(rows: Rows, more: dict[str, str])
     given = rows.streams.by_http(startingOffsets=start, endingOffsets=end, **more)
     assert table_of(*plan_here(given), "value")
     assert [path for _, path in seen].count("/v1/times") == (2 if more else 0)
-
-
-# --- trim ---------------------------------------------------------------------------
-
-
-def trim(streams: Streams, stretches: list[Stretch]) -> TrimResult:
-    options = parse_read_options(streams.by_table(), streaming=False)
-    incarnation = load_head(streams.process.stores, streams.key()).record.incarnation
-    return Trimmer(TrimPlan(options.connection)).run(streams.name, incarnation, stretches)
-
-
-def pages_over_http(rows: Rows) -> list[Stretch]:
-    """What the lake has once they are archived."""
-    pages: dict[tuple[int, int], int] = {}
-    for row in table_of(*plan_here(rows.streams.by_http()), "offset,end_offset,value"):
-        place = max(0, int(row["offset"])), int(row["end_offset"])
-        pages[place] = pages.get(place, 0) + len(row["value"]) + 1
-    return [(begin, end, stored) for (begin, end), stored in pages.items()]
-
-
-def test_a_compacted_stream_is_trimmed_up_to_the_first_message_that_the_lake_lacks(rows: Rows) -> None:
-    """It was archived when it was compacted already."""
-    archived = [(int(begin), int(end)) for begin, end, _ in read_here(rows.streams.by_table())]
-    stretches = [(begin, end, end - begin) for begin, end in archived]
-    compacted = rows.record().compacted
-    left = [each for each in archived if each[1] <= compacted]
-    for lacking in range(len(archived)):
-        found = stretches[:lacking] + stretches[lacking + 1 :]
-        assert archived_end_of_compacted(0, compacted, left, found) == archived[lacking][0]
-    expected = rows.rows()
-    for lacking in (len(left) // 2, len(left) + 1, len(archived)):
-        result = trim(rows.streams, stretches[:lacking])
-        assert (result.outcome, rows.record().retained) == (
-            TRIMMED,
-            [*archived, (rows.ends[-1],)][lacking][0],
-        )
-        assert read_here(rows.streams.by_table()) == expected[lacking:]
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_pages_of_a_compacted_stream_count_if_they_have_no_less_than_is_left(rows: Rows) -> None:
-    pages, compacted = pages_over_http(rows), rows.record().compacted
-    assert any(stored < end - begin for begin, end, stored in pages)
-    within = [page for page in pages if page[1] <= compacted]
-    (begin, end, stored), *others = within[::-1]
-    assert stored < end - begin
-    assert trim(rows.streams, [*others, (begin, end, stored - 1)]).outcome == TRIMMED
-    assert begin <= rows.record().retained < end
-    assert trim(rows.streams, pages).outcome == TRIMMED
-    assert rows.record().retained >= end
-
-
-def test_what_was_archived_before_it_was_compacted_is_trimmed(streams: Streams) -> None:
-    rows = Rows(streams)
-    rows.change(30)
-    pages = pages_over_http(rows)
-    assert sum(stored for _, _, stored in pages) == rows.ends[-1]
-    rows.change(20)
-    rows.compact()
-    assert rows.record().compacted > pages[-1][1]
-    expected = rows.rows(pages[-1][1])
-    assert trim(streams, pages).outcome == TRIMMED
-    assert rows.record().retained >= pages[-1][1]
-    assert rows.rows(rows.record().retained) == expected
-
-
-# --- jobs ---------------------------------------------------------------------------
-
-
-def test_the_jobs_go_over_what_a_compaction_has_removed(
-    jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
-) -> None:
-    """An archive that came too late for some of it lost nothing; `read_whole` goes on behind it, and `trim`
-    lets go of it."""
-    rows, lake = Rows(streams), Lake(tmp_path / "lake")
-    archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]
-    archive += ["--checkpoint", str(tmp_path / "c"), "--option", "failOnDataLoss=false"]
-    rows.change(10)
-    first = rows.rows()
-    assert "streams_with_loss=0" in jobs.run(*archive)
-    rows.change(30)
-    rows.compact()
-    rows.change(5)
-    second = rows.rows(int(first[-1][1]))
-    said = jobs.run(*archive)
-    assert f"messages={len(second)} " in said
-    assert "streams_with_loss=0 lost_bytes=0" in said
-    rows.change(5)
-    tail = rows.rows(int(second[-1][1]))
-    options: Any = streams.by_table() | {"ordered": True, "catalog_properties": lake.properties}
-    whole = read_whole(spark, "lake.messages", **options)
-    found = whole.select("offset", "end_offset", "value").collect()
-    assert [(begin, end, bytes(value)) for begin, end, value in found] == first + second + tail
-    replay = ["replay", *jobs.where, *lake.given, "--stream", streams.name, "--to", f"{streams.name}-again"]
-    refused = jobs.refuse(*replay, "--staging", str(tmp_path / "staging"), "--id", "one")
-    assert "--allow-gaps writes what is there, as of a stream that was compacted" in refused
-    trim = ["trim", *jobs.where, "--subscribe", streams.name, *lake.given, "--archived"]
-    assert "trimmed=1" in jobs.run(*trim, "--keep-hours", "-1000000")
-    assert rows.record().retained == int(second[-1][1])
-    assert rows.rows(rows.record().retained) == tail
-
-
-def test_what_was_not_retained_is_lost_to_the_archive_of_a_compacted_stream(rows: Rows) -> None:
-    name, reader = rows.streams.name, plan_here(rows.streams.by_table())[0]
-    heads, places = reader.heads([name]), [rows.ends[5], rows.ends[20]]
-    start, middle = (heads[name].tail.at(render_offset(place)) for place in places)
-    now = heads[name]
-    for earliest, told in ((start, {}), (middle, {name: places[1] - places[0]})):
-        then = {name: replace(now, earliest=earliest)}
-        assert losses_beside_compaction({name: 99}, {name: start}, then, heads) == told
-        assert losses_beside_compaction({name: 99}, {}, then, heads) == {}
-    for head in (now, replace(now, compacted=0)):
-        assert losses_beside_compaction({name: None}, {name: start}, heads, {name: head}) == {name: None}
-    assert losses_beside_compaction({name: 99}, {name: start}, heads, {name: replace(now, compacted=0)}) == {
-        name: 99
-    }
-
-
-@pytest.mark.parametrize("by", ["table", "http"])
-def test_a_compacted_stream_is_told_apart_by_the_fold_job_and_others_are_folded(
-    streams: Streams, by: str
-) -> None:
-    process, bucket = streams.process, streams.name
-    create_bucket(process.stores, bucket)
-    for name, compaction in (("compacted", AT_ONCE), ("plain", None)):
-        process.create(StreamKey(bucket, name), content_type=JSON, compaction=compaction, body=b'[{"id":1}]')
-    given = {"table": streams.by_table, "http": streams.by_http}[by](bucket=bucket, subscribePattern=".*")
-    connection = parse_read_options(given, streaming=False).connection
-    snapshotter = Snapshotter(SnapshotPlan(connection, "last-by-key", "id", skip_bad=False))
-    results = [snapshotter.run(name) for name in ("compacted", "plain")]
-    assert [result.outcome for result in results] == [CONFLICT, PUBLISHED]
-    assert "A compacted stream takes no snapshot: it keeps the last message of each key" in results[0].detail
