@@ -97,6 +97,7 @@ export function useEffect(effect) { unmount = effect() }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CLIENT.exists(), reason="needs node_modules (npm ci)")
 def test_the_react_hook_shows_an_answer_to_its_end(tidemark_url: str, tmp_path: Path) -> None:
     [hook] = re.findall(r"```js\n(.*?)```", (ROOT / "docs/guides/frameworks.md").read_text(), re.DOTALL)

@@ -123,6 +123,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_no_link_of_the_site_is_dead(site: Path) -> None:
     """MkDocs lets pages link to those that it leaves out."""
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
@@ -135,6 +136,7 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
 WANTED = "react django fastapi windows pytest stop compaction restore token snapshot"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WANTED.split())
 def test_the_sites_search_finds_a_page_or_a_section_about(word: str, site: Path) -> None:
     """By its title, which the search puts first."""
