@@ -12,9 +12,10 @@ from tests.spark.streams import Streams, plan_here, read_here, table_of
 from tests.support import BYTES, JSON
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
-from tidemark.log.schema import encode_lengths
+from tidemark.log.schema import encode_lengths, log_pk
 from tidemark.protocol.errors import Damaged
 from tidemark.service.append import INLINE_BYTES
+from tidemark.service.load import load_head
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.readers import dynamodb
@@ -96,6 +97,22 @@ def test_offsets_inside_packs_are_checked(streams: Streams) -> None:
     between = f'{{"{streams.name}": "{int(before[7][0]) + 1:016d}"}}'
     with pytest.raises(InvalidOptions, match="not the end of a message"):
         plan_here(streams.by_table(), startingOffsets=between)
+
+
+def test_offsets_are_checked_while_replaced_batches_are_being_removed(streams: Streams) -> None:
+    """Of five batches that a pack has replaced, one is still there."""
+    fill_by_two(streams)
+    table, record = streams.process.stores.table, load_head(streams.process.stores, streams.key()).record
+    items, _ = table.query(log_pk(record.key, record.incarnation))
+    before = read_here(streams.by_table())
+    pack(streams)
+    kept = {item["sk"]["S"] for item in table.query(log_pk(record.key, record.incarnation))[0]}
+    for item in [each for each in items if each["sk"]["S"] not in kept][::5]:
+        table.put(item)
+    for number, (offset, _, _) in enumerate(before):
+        place = f'{{"{streams.name}": "{offset}"}}'
+        assert read_here(streams.by_table(), startingOffsets=place) == before[number:]
+        assert read_here(streams.by_table(), endingOffsets=place) == before[:number]
 
 
 def test_a_limit_inside_a_pack_ends_where_a_block_ends(streams: Streams) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import load_bucket, pages_of_records
-from tidemark.log.chain import ChainWalk, Span, spans_of
+from tidemark.log.chain import MOST_BEHIND, ChainWalk, Span, spans_of
 from tidemark.log.read import load_last, load_stream, logs_written_at
 from tidemark.log.records import StreamRecord, Tombstone
 from tidemark.log.schema import decode_stream, is_end_mark, log_pk, stream_key
@@ -260,8 +260,7 @@ class DynamoDBReader:
     def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
         low, high = int(start.offset), int(end.offset)
         spans = [each for each in self._spans(name, end) if each.end is None or each.end > low]
-        query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
-        walk = ChainWalk[BatchItem](query, iter, spans, low, until=high)
+        walk = self._boundaries(spans, low, high)
         reached, taken = low, 0
         for item in walk:
             # As for a limit of bytes, batches are not cut, nor the blocks of a pack.
@@ -293,13 +292,26 @@ class DynamoDBReader:
         """The log that the byte behind `place` is in."""
         return next(each for each in self._spans(name, where) if each.end is None or place < each.end)
 
+    def _boundaries(self, spans: Sequence[Span], low: int, high: int) -> ChainWalk[BatchItem]:
+        """The batches and packs of [low, high), without their bytes."""
+        query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
+        return ChainWalk(query, iter, spans, low, until=high)
+
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
-        """The batch that begins at or before `place`, without its bytes."""
-        found: Any
-        found, _ = self._bulk.query(
-            span.pk, at_most=render_offset(place), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
-        )
-        return found[0] if found else None
+        """The batch or the pack that holds `place` or ends there, without its bytes; else the last one before
+        it. Behind batches that are being removed, the pack that replaces them is found by a second query."""
+        found: Any = []
+        for limit in (1, MOST_BEHIND):
+            found, _ = self._bulk.query(
+                span.pk,
+                at_most=render_offset(place),
+                attributes=BOUNDARY_ATTRIBUTES,
+                limit=limit,
+                backward=True,
+            )
+            if not found or found[0].end >= place:
+                break
+        return next((item for item in found if item.end >= place), found[0] if found else None)
 
     def _spans(self, name: str, where: Position) -> list[Span]:
         """The logs that this incarnation of the stream is in: for a fork, those that it inherits too."""
@@ -348,10 +360,7 @@ class DynamoDBReader:
         """Begin, end and bytes of each: even ranges, and below `compacted` by what is left."""
         edge = min(high, compacted)
         if edge > low:
-            query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
-            yield from cut_by_bytes(
-                ChainWalk[BatchItem](query, iter, [span], low, until=edge), low, edge, size
-            )
+            yield from cut_by_bytes(self._boundaries([span], low, edge), low, edge, size)
             low = edge
         count = max(1, round((high - low) / size))
         edges = [low + (high - low) * index // count for index in range(count + 1)]
