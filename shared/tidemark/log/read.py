@@ -220,20 +220,22 @@ def _stretch(
             found.has_ended, found.is_cut = True, entry.start > reached
             break
         is_block = isinstance(entry, UnreadBlock)
+        size = entry.entry.data_bytes if isinstance(entry, UnreadBlock) else entry.size
         if entry.start < start and entry.end <= start:
             found.before = None if isinstance(entry, UnreadBlock) else entry.after
             continue
         wanted_bytes = most_bytes if is_block or walk.items_left > 0 else limit_bytes
-        data_bytes = min(entry.data_bytes, entry.end - reached)
-        is_beyond = is_block and found.parts and found.data_bytes + data_bytes > wanted_bytes
+        size = min(size, entry.end - reached)
+        is_beyond = is_block and found.parts and found.data_bytes + size > wanted_bytes
         if entry.start > reached or is_beyond:
             found.is_cut = True
             break
         if is_block and found.parts and entry.end <= reached:
             continue  # The walk came to the pack by one of the batches that it has replaced.
         found.parts.append(_Part(entry, span, reached if found.parts else entry.start))
-        reached = entry.end if span.end is None else min(entry.end, span.end)
-        found.data_bytes += data_bytes
+        end = entry.end if span.end is None else min(entry.end, span.end)
+        found.data_bytes += min(size, end - reached)
+        reached = end
         if found.data_bytes > wanted_bytes:
             break
     return found

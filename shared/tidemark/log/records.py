@@ -187,10 +187,6 @@ class UnreadBlock:
         return self.entry.end
 
     @property
-    def data_bytes(self) -> int:
-        return self.entry.data_bytes
-
-    @property
     def checksums(self) -> Checksums:
         whole = self.pack.checksums
         before = whole.before if self.start == self.pack.start else None

@@ -235,7 +235,7 @@ def with_blobs(stores: Stores, page: Page) -> Page:
         )
         page = replace(page, batches=tuple(batches))
     for batch in page.batches:
-        if len(batch.data or b"") != batch.data_bytes:
+        if len(batch.data or b"") != (batch.size if batch.gaps is None else batch.data_bytes):
             _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
             raise Damaged
     return page
