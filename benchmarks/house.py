@@ -19,22 +19,22 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 39_500,
-    "files of the package": 212,
+    "lines of the package": 40_750,
+    "files of the package": 216,
     "imports, % of the package's lines": 8.7,
     "lines of template.yaml": 1_500,
     "parameters of the template": 25,
     "variables of the environment": 34,
-    "lines of tests": 59_700,
-    "words of docs/": 45_000,
-    "private helpers used once, per 1,000 lines": 6.1,
+    "lines of tests": 62_100,
+    "words of docs/": 44_300,
+    "private helpers used once, per 1,000 lines": 6.2,
     "class names of several things": 0,
     "functions of an append": 104,
     "files of an append": 31,
     "hops of an append": 60,
-    "functions of a read": 119,
-    "files of a read": 30,
-    "hops of a read": 83,
+    "functions of a read": 118,
+    "files of a read": 29,
+    "hops of a read": 82,
 }
 
 
