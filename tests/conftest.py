@@ -46,7 +46,7 @@ CONTRACT = frozenset(
 )
 
 #: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
-#: that is not named here is slow. docs/internals/testing.md says which test belongs where.
+#: that is not named here is slow. CONTRIBUTING.md says which test belongs where.
 FAST_FOLDERS = frozenset(
     {
         "authorization",
