@@ -192,7 +192,8 @@ class Pending:
 
 def other_data() -> click.ClickException:
     return click.ClickException(
-        "the target does not begin with the source's data; copy to a new stream or file"
+        "the target does not begin with the source's data (a source that was compacted in between begins "
+        "with other data); copy to a new stream or file"
     )
 
 
