@@ -12,6 +12,7 @@ import pytest
 from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
+from tidemark.janitor import replace as janitor_replace
 from tidemark.janitor import sweep as janitor
 from tidemark.janitor.pack import take_in
 from tidemark.log import append as log_append
@@ -44,7 +45,7 @@ def count_packs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts["taken in"] += len(before)
         return before, *pack
 
-    monkeypatch.setattr(janitor_pack, "commit_pack", counting)
+    monkeypatch.setattr(janitor_replace, "commit_pack", counting)
     monkeypatch.setattr(janitor_pack, "take_in", taking_in)
     return counts
 

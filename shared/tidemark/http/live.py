@@ -255,7 +255,7 @@ def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
     if possible."""
     begin, end, offset = 0, -page.skip, page.start
     for batch in page.batches:
-        for length, behind in zip(batch.lengths, batch.message_ends(), strict=True):
+        for length, behind in zip(batch.lengths, batch.each_message_end(), strict=True):
             if end + length - begin > PIECE_BYTES and end > begin:
                 yield end, offset
                 begin = end

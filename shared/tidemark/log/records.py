@@ -6,11 +6,11 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final
 from zlib import crc32
 
@@ -139,12 +139,13 @@ class Batch(_Written):
         """How long its data is: what compaction has left of its size."""
         return self.size if self.gaps is None else sum(self.lengths)
 
+    def each_message_end(self) -> Iterator[int]:
+        """The offset behind each message, one by one: whoever waits between them holds no list."""
+        steps = self.lengths if self.gaps is None else map(operator.add, self.gaps, self.lengths)
+        return islice(accumulate(steps, initial=self.start), 1, None)
+
     def message_ends(self) -> list[int]:
-        """The offset behind each message."""
-        if self.gaps is None:
-            return list(accumulate(self.lengths, initial=self.start))[1:]
-        steps = map(operator.add, self.gaps, self.lengths)
-        return list(accumulate(steps, initial=self.start))[1:]
+        return list(self.each_message_end())
 
     def messages_before(self, offset: int) -> int | None:
         """How many messages end before the offset or at it; None if it lies inside of one."""
