@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
@@ -21,6 +21,7 @@ from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
+from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 
@@ -154,10 +155,28 @@ def boundaries(world: World, stream: str) -> list[str]:
     return [end for _, end, _ in read_here(table_options(world), subscribe=stream)]
 
 
+def test_of_two_jobs_that_make_a_catalog_at_once_both_open_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's tables come between the look for them and the statement that makes them."""
+    made = list[str]()
+
+    def late(name: str, **properties: str) -> Catalog:
+        if not made:
+            made.append(load_catalog(name, **properties).name)
+            raise RuntimeError("(sqlite3.OperationalError) table iceberg_tables already exists")
+        return load_catalog(name, **properties)
+
+    monkeypatch.setattr(lake_module, "load_catalog", late)
+    LakeTable("default", lake.properties, "lake.messages").ensure()
+    assert (made, lake.table.name()) == (["default"], ("lake", "messages"))
+
+
 def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(
     start: Start, world: World, name: str, lake: Lake, where: list[str], tmp_path: Path
 ) -> None:
     """SIGTERM ends it between two looks, with its summary and without an error."""
+    load_catalog("default", **lake.properties)  # It is there before two open it at once.
     filled(world, f"{name}-a", b"one")
     seen: list[int] = []
     has_ended = threading.Event()

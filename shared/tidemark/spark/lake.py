@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 from pyarrow.fs import FileSelector
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
@@ -96,7 +96,7 @@ class LakeTable:
 
     def __init__(self, catalog: str, properties: Mapping[str, str], identifier: str) -> None:
         with _explained(catalog):
-            self._catalog = load_catalog(catalog, **properties)
+            self._catalog = _open(catalog, properties)
         self._name, self._identifier = catalog, identifier
         self._closed = SideTable(self._catalog, f"{identifier}_closed", CLOSED_SCHEMA)
         self._reach = SideTable(self._catalog, f"{identifier}_reach", REACH_SCHEMA)
@@ -289,6 +289,17 @@ class LakeTable:
             return change(table)
 
         return until_committed(commit)
+
+
+def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
+    """A catalog of SQL makes its tables when it is opened first: of two jobs that do that at once, one finds
+    the other's."""
+    try:
+        return load_catalog(catalog, **properties)
+    except Exception as fault:
+        if "already exists" not in str(fault):
+            raise
+        return load_catalog(catalog, **properties)
 
 
 @contextmanager
