@@ -13,16 +13,13 @@ import argparse
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from tests.costs import prices
-from tests.costs.bill import read_units, write_units
+from tests.costs.bill import Bill
 from tests.log.long_stream import LongStream, Peak
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -41,47 +38,19 @@ PROCESSOR_SHARE: Final = 512 / 1769
 
 
 @dataclass
-class Bill:
-    """What the janitor's calls cost, in dollars, and its CPU seconds."""
+class Rounds:
+    """Those of the janitor: the bill of its calls, and its CPU seconds."""
 
-    calls: Counter[str] = field(default_factory=Counter)
-    storage: float = 0
+    bill: Bill = field(default_factory=Bill)
     seconds: float = 0
 
     @property
     def dollars(self) -> float:
-        return self.storage + self.seconds / PROCESSOR_SHARE * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND
-
-    def count(self, operation: str, body: Any, answer: bytes) -> None:
-        self.calls[operation] += 1
-        self.storage += _price(operation, body, answer) / 1e6
+        compute = self.seconds / PROCESSOR_SHARE * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND
+        return self.bill.storage_dollars / 1e6 + compute
 
 
-def _price(operation: str, body: Any, answer: bytes) -> float:
-    """Of a million such calls."""
-    if operation in _PRICES:
-        return _PRICES[operation]
-    units = prices.WRITE_UNIT
-    if operation == "Query":
-        return prices.READ_UNIT * read_units(orjson.loads(answer)["Items"])
-    if operation == "TransactWriteItems":
-        items = [part.get("Put", {}).get("Item", {}) for part in orjson.loads(body)["TransactItems"]]
-        return units * sum(2 * write_units(item) for item in items)
-    if operation == "BatchWriteItem":
-        return units * sum(map(len, orjson.loads(body)["RequestItems"].values()))
-    assert operation == "PutItem", operation
-    return units * write_units(orjson.loads(body)["Item"])
-
-
-_PRICES: Final = {
-    "PutObject": prices.S3_WRITE,
-    "GetObject": prices.S3_READ,
-    "GetRange": prices.S3_READ,
-    "GetItem": prices.READ_UNIT,
-    "DeleteItem": prices.WRITE_UNIT,
-    "DeleteObject": 0.0,
-    "DeleteObjects": 0.0,
-}
+_OF_S3: Final = {"PutObject", "GetObject", "GetRange", "DeleteObject", "DeleteObjects"}
 
 
 class Metered(LongStream):
@@ -91,7 +60,9 @@ class Metered(LongStream):
 
     def _counted(self, send: Any, operation: str, *more: Any) -> tuple[int, bytes]:
         status, answer = super()._counted(send, operation, *more)
-        if self.bill is not None:
+        if self.bill is not None and operation in _OF_S3:
+            self.bill.calls[operation] += 1
+        elif self.bill is not None:
             self.bill.count(operation, more[0], answer)
         return status, answer
 
@@ -140,36 +111,36 @@ class Upserts:
 def measure(upserts: Upserts, world: Metered) -> Iterator[str]:
     compacted, plain, live = (StreamKey("v1", name) for name in ("compacted", "plain", "live"))
     peak = Peak()
-    bill = write(world, compacted, upserts, Compaction())
+    rounds = write(world, compacted, upserts, Compaction())
     grown = peak.grown_bytes
-    plain_bill = write(world, plain, upserts)
+    plain_rounds = write(world, plain, upserts)
     create(world.process(), live, create_request(JSON))
     texts = list(upserts.last.values())
     for first in range(0, len(texts), AN_APPEND):
         post(world, live, texts[first : first + AN_APPEND])
-    tick(world, 3, Bill())
+    tick(world, 3, Rounds())
     (size, seconds), (live_size, live_seconds) = read_all(world, compacted), read_all(world, live)
     whole, _ = read_all(world, plain, readers=1)
     millions = upserts.count / 1e6
     yield f"{size / live_size:.2f}"
     yield f"{whole / live_size:,.1f}"
     yield f"{seconds / live_seconds:.2f}"
-    yield f"{bill.seconds / millions:,.1f}"
+    yield f"{rounds.seconds / millions:,.1f}"
     yield f"{grown / 1e6:,.0f}"
-    yield f"{bill.dollars / millions:.4f}"
-    yield f"{(bill.dollars - plain_bill.dollars) / millions:.4f}"
+    yield f"{rounds.dollars / millions:.4f}"
+    yield f"{(rounds.dollars - plain_rounds.dollars) / millions:.4f}"
 
 
-def write(world: Metered, key: StreamKey, upserts: Upserts, compaction: Compaction | None = None) -> Bill:
+def write(world: Metered, key: StreamKey, upserts: Upserts, compaction: Compaction | None = None) -> Rounds:
     """All of them into a new stream. Returns what the janitor cost."""
-    bill = Bill()
+    rounds = Rounds()
     create(world.process(), key, create_request(JSON, compaction=compaction))
     for number, texts in enumerate(upserts.chunks(), 1):
         post(world, key, texts)
         if number * AN_APPEND % AN_HOUR == 0:
-            tick(world, 1, bill)
-    tick(world, 4, bill)
-    return bill
+            tick(world, 1, rounds)
+    tick(world, 4, rounds)
+    return rounds
 
 
 def upsert(row: int, number: int) -> bytes:
@@ -183,14 +154,14 @@ def post(world: Metered, key: StreamKey, texts: list[bytes]) -> None:
     assert not isinstance(answer, Exception), answer
 
 
-def tick(world: Metered, hours: int, bill: Bill) -> None:
+def tick(world: Metered, hours: int, rounds: Rounds) -> None:
     """The janitor's rounds, an hour apart."""
     for _ in range(hours):
         world.now_ms += HOUR_MS
-        world.bill = bill
+        world.bill = rounds.bill
         began = time.process_time()
         sweep(world.process())
-        bill.seconds += time.process_time() - began
+        rounds.seconds += time.process_time() - began
         world.bill = None
 
 

@@ -27,7 +27,7 @@ class Bill:
             self.write_units * prices.WRITE_UNIT
             + self.read_units * prices.READ_UNIT
             + self.calls["PutObject"] * prices.S3_WRITE
-            + self.calls["GetObject"] * prices.S3_READ
+            + (self.calls["GetObject"] + self.calls["GetRange"]) * prices.S3_READ
         )
 
     def count(self, operation: str, body: bytes, answer: bytes) -> None:
@@ -41,6 +41,10 @@ class Bill:
                 self.write_units += sum(
                     2 * write_units(part.get("Put", {}).get("Item", {})) for part in parts
                 )
+            case "BatchWriteItem":
+                self.write_units += sum(map(len, asked["RequestItems"].values()))
+            case "DeleteItem":
+                self.write_units += 1
             case "GetItem":
                 self.read_units += read_units([answered["Item"]] if "Item" in answered else [])
             case "Query":
