@@ -125,7 +125,10 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     elif isinstance(batch, Tombstone):
         raise ended_error(stores, record)
     elif batch.gaps is None or batch.messages_before(offset) is None:
-        check = partial(check_boundary, offset, [batch.start, *batch.message_ends()])
+
+        def check() -> None:
+            check_boundary(offset, [batch.start, *batch.message_ends()])
+
         # Searching the most messages takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
     return record
