@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from tidemark.protocol.compaction import MAX_POINTER, POINTER
 from tidemark.protocol.errors import ProtocolError
 
 Part = dict[str, Any]
@@ -35,7 +36,7 @@ def _like(pattern: str, **more: Any) -> Part:
     return {"type": "string", "pattern": pattern} | more
 
 
-_POINTER: Final = _like(r"^(/([!-+\--.0-}]|~[01])*)+$", maxLength=256)
+_POINTER: Final = _like(f"^{POINTER.pattern}$", maxLength=MAX_POINTER)
 
 #: The headers of responses.
 HEADERS: Final[dict[str, Part]] = {

@@ -23,8 +23,8 @@ COMPACTION_HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_H
 LAST_BY_KEY: Final = "last-by-key"
 
 #: RFC 6901, of one level or more. Without a comma, because gateways join repeated headers with one.
-_POINTER: Final = re.compile(r"(/([!-+\--.0-}]|~[01])*)+", re.ASCII)
-_MAX_POINTER: Final = 256
+POINTER: Final = re.compile(r"(/([!-+\--.0-}]|~[01])*)+", re.ASCII)
+MAX_POINTER: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def parse_compaction(
 
 
 def _parse_pointer(value: str) -> str:
-    if len(value) > _MAX_POINTER or not _POINTER.fullmatch(value):
+    if len(value) > MAX_POINTER or not POINTER.fullmatch(value):
         raise Malformed(
-            f"{KEY_HEADER} must be a JSON pointer (RFC 6901) such as /id: at most {_MAX_POINTER} characters "
+            f"{KEY_HEADER} must be a JSON pointer (RFC 6901) such as /id: at most {MAX_POINTER} characters "
             f"of ASCII, no space or comma, and ~ only as ~0 or ~1; got {value[:40]!r}"
         )
     return value
