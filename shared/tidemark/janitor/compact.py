@@ -22,7 +22,7 @@ from itertools import accumulate, chain, repeat, takewhile
 from typing import Final
 
 from tidemark.janitor.replace import NextLook, NoTimeLeft, put_pack, read_blocks, remove_replaced
-from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block
+from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block, message_ends
 from tidemark.log.packs import commit_horizon
 from tidemark.log.records import Pack, StreamRecord
 from tidemark.log.schema import decode_entry, just_behind, log_pk
@@ -53,13 +53,10 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
     While a stream has forks, it stays as it is: they read its log. A fork's own log is compacted, and what it
     inherits is not: so it keeps the messages that delete a key.
     """
-    compaction = record.compaction
-    if compaction is None or (record.references and record.packed <= record.compacted):
+    if record.compaction is None:
         return None
-    look_ms: int | None = stores.clock_ms() + _DAY_MS
     try:
-        if not record.references:
-            look_ms = _make_passes(stores, record, compaction, has_time_left)
+        look_ms = _make_passes(stores, record, record.compaction, has_time_left)
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not compacted: %s", record.key, fault)
         look_ms = stores.clock_ms() + _HOUR_MS
@@ -69,6 +66,8 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
 def _make_passes(
     stores: Stores, record: StreamRecord, compaction: Compaction, has_time_left: Callable[[], bool]
 ) -> int | None:
+    if record.references:
+        return stores.clock_ms() + _DAY_MS if record.packed > record.compacted else None
     while True:
         packs = load_packs(stores, record)
         plan = plan_pass(packs, record, compaction, stores.clock_ms())
@@ -201,8 +200,8 @@ class _Pass:
         return replace(self._record, horizon=horizon)
 
     def _learn_keys(self) -> None:
-        """What is new up to the bound; if the map gets too large, the pass ends earlier. One that is gone on
-        with has a map no larger than the one it was begun with."""
+        """Read the keys of what is new, up to the bound. If the map gets too large, the pass ends earlier. A
+        pass that is resumed has a map no larger than the one that it was begun with."""
         plan = self._plan
         for behind, pack in enumerate(plan.packs, 1):
             if pack.start < plan.new_from:
@@ -218,10 +217,7 @@ class _Pass:
     def _blocks(self, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
         if not self._has_time_left():
             raise NoTimeLeft
-        stored, first_byte = read_blocks(self._stores, pack), pack.index.blocks[0].first_byte
-        for entry in pack.index.blocks:
-            begin = entry.first_byte - first_byte
-            yield entry, stored[begin : begin + entry.stored_bytes]
+        return read_blocks(self._stores, pack)
 
     def _rewrite(self, pack: Pack) -> None:
         """A large pack of which all stays is left where it is."""
@@ -259,7 +255,7 @@ class _Pass:
         return _Survey(entry, stored, block.data, runs, is_untouched)
 
     def _is_gone(self, message: bytes, end: int) -> bool:
-        """The last message of a pass always stays, so that there is one."""
+        """The last message of a pass always stays, so that no pack is empty."""
         keyed = self._key_of(message)
         if keyed is None or end == self._plan.bound:
             return False
@@ -295,10 +291,8 @@ class _Pass:
 
 def _messages(entry: BlockEntry, block: Block) -> Iterator[tuple[int, int, bytes, int]]:
     """Of each message: where it begins and ends in the stream, its bytes, and when it was written."""
-    data, behind, end = block.data, 0, entry.start
+    behind, ends = 0, message_ends(entry.start, block.lengths, block.gaps)
     times_ms = chain.from_iterable(map(repeat, block.times_ms, block.batches))
-    gaps = block.gaps or repeat(0, len(block.lengths))
-    for gap, length, time_ms in zip(gaps, block.lengths, times_ms, strict=True):
-        start, end = end + gap, end + gap + length
+    for end, length, time_ms in zip(ends, block.lengths, times_ms, strict=True):
         begin, behind = behind, behind + length
-        yield start, end, data[begin:behind], time_ms
+        yield end - length, end, block.data[begin:behind], time_ms

@@ -50,13 +50,15 @@ def take_in(
         before = _packs_before(stores, record, new)
         for batch in before:
             merged = merged or PackWriter(batch.start, stores.packing.block_bytes)
-            _take_blocks(merged, batch.index, read_blocks(stores, batch))
+            for block in read_blocks(stores, batch):
+                merged.take(*block)
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not packed again: %s", record.key, fault)
         return [], pack, index
     if merged is None:
         return [], pack, index
-    _take_blocks(merged, new, memoryview(pack)[new.blocks[0].first_byte :])
+    for block in new.stored_blocks(memoryview(pack)[new.blocks[0].first_byte :]):
+        merged.take(*block)
     return before, *merged.finish()
 
 
@@ -82,14 +84,6 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
         found.append(entry)
         start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
-
-
-def _take_blocks(merged: PackWriter, index: PackIndex, stored: memoryview) -> None:
-    """All blocks of a pack, whose bytes from the first one on are `stored`. They are not copied."""
-    position = 0
-    for block in index.blocks:
-        merged.take(block, stored[position : position + block.stored_bytes])
-        position += block.stored_bytes
 
 
 def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
@@ -145,10 +139,9 @@ class _Packer:
     def _take(self, entry: Entry) -> None:
         """A large body is in S3 already, under its own name; it is packed where it is compacted."""
         batch = entry if isinstance(entry, Batch) and entry.size else None
-        if batch is not None and batch.data is None and self.record.compaction is not None:
-            [batch] = with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches
         if batch is not None and batch.data is None:
-            batch = None
+            page = Page(batch.start, (batch,), up_to_date=False)
+            batch = None if self.record.compaction is None else with_blobs(self._stores, page).batches[0]
         run = self._run
         if run is not None and not (batch and batch.start == run.last.end):
             self._finish(run)

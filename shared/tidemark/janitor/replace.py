@@ -14,11 +14,12 @@ A run may stop behind any of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tidemark.blobs import batch_blob_key
 from tidemark.log.due import Packing, schedule, settle
+from tidemark.log.pack_format import BlockEntry
 from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.records import Batch, Due, DueKind, Pack, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
@@ -33,24 +34,25 @@ class NoTimeLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NextLook:
-    """When to look at a stream again. Looks of one `mark` at one time are one entry of the queue."""
+    """When to look at a stream again. Looks with the same `mark` and time are one entry of the queue."""
 
     at_ms: int
     mark: str = ""
 
     @classmethod
     def together(cls, packing: Packing, at_ms: int) -> NextLook:
-        """One of those that each look at a stream would ask for: they meet at a later time."""
+        """Rounded up to a common time: several looks at a stream become one entry of the queue."""
         step = max(1000, packing.after_ms)
         return cls(-(-at_ms // step) * step, "again")
 
 
-def read_blocks(stores: Stores, pack: Pack) -> memoryview:
+def read_blocks(stores: Stores, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
     """All blocks of a pack in the log, with one request."""
     assert pack.blob is not None, "a pack that was read whole has its object's name"
     first, last = pack.index.blocks[0], pack.index.blocks[-1]
     size = last.first_byte + last.stored_bytes - first.first_byte
-    return memoryview(stores.blobs.get_range(pack.blob, first.first_byte, size))
+    stored = stores.blobs.get_range(pack.blob, first.first_byte, size)
+    return pack.index.stored_blocks(memoryview(stored))
 
 
 def put_pack(

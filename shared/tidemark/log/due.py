@@ -95,7 +95,7 @@ class Packing:
         return cls(round(seconds * 1000))
 
     def of(self, record: StreamRecord) -> Packing:
-        """In smaller parts for a stream that is compacted: only packs are."""
+        """With lower limits for a stream that is compacted, because only packed messages can be."""
         if record.compaction is None:
             return self
         limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 4 * _KILOBYTE, "min_batches": 8}

@@ -33,7 +33,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
+from operator import add
 from types import ModuleType
 from typing import Final
 
@@ -136,10 +137,23 @@ class PackIndex:
     def data_bytes(self) -> int:
         return sum(block.data_bytes for block in self.blocks)
 
+    def stored_blocks(self, stored: memoryview) -> Iterator[tuple[BlockEntry, memoryview]]:
+        """Each block with its bytes. `stored` are those of all blocks, which are not copied."""
+        first_byte = self.blocks[0].first_byte
+        for block in self.blocks:
+            begin = block.first_byte - first_byte
+            yield block, stored[begin : begin + block.stored_bytes]
+
     def blocks_from(self, offset: int) -> Iterator[BlockEntry]:
         """The block that `offset` lies in, and those behind it. An offset below the pack means all of it."""
         first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
         return iter(self.blocks[first:])
+
+
+def message_ends(start: int, lengths: Sequence[int], gaps: Sequence[int] | None) -> Iterator[int]:
+    """The offset behind each message, one by one: whoever waits between them holds no list."""
+    steps = lengths if gaps is None else map(add, gaps, lengths)
+    return islice(accumulate(steps, initial=start), 1, None)
 
 
 class PackWriter:
@@ -175,7 +189,7 @@ class PackWriter:
         return self.end + self._skipped
 
     def skip(self, data_bytes: int) -> None:
-        """So many bytes are gone. Not the first ones of a pack that then has no batch."""
+        """So many bytes are gone here. A pack needs a batch before or behind them."""
         self._skipped += data_bytes
 
     def add(self, data: bytes, lengths: Sequence[int], appends: Sequence[int], time_ms: int) -> None:
@@ -312,10 +326,10 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
         raise CorruptPack(f"the block at {entry.start} has another size")
     messages, appends, batches = _COUNTS.unpack_from(plain)
     edges = [_COUNTS.size]
-    columns = _COUNTS.size + 4 * (messages + appends + batches) + 8 * batches
-    gaps = messages if len(plain) > columns + size else 0
-    for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8), (gaps, 8)):
+    for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8)):
         edges.append(edges[-1] + count * width)
+    has_gaps = len(plain) - edges[-1] > size
+    edges.append(edges[-1] + has_gaps * messages * 8)
     if len(plain) - edges[-1] != size:
         raise CorruptPack(f"the block at {entry.start} has another size")
     block = Block(

@@ -3,19 +3,18 @@ that take the place of many of them, and the tombstone behind the last one."""
 
 from __future__ import annotations
 
-import operator
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
-from itertools import accumulate, islice
+from operator import sub
 from typing import Final
 from zlib import crc32
 
 from tidemark.log.combining import Mailed
-from tidemark.log.pack_format import BatchTimes, BlockEntry, PackIndex
+from tidemark.log.pack_format import BatchTimes, BlockEntry, PackIndex, message_ends
 from tidemark.protocol.compaction import NOT_YET, Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import Expiry
@@ -140,11 +139,10 @@ class Batch(_Written):
         return self.size if self.gaps is None else sum(self.lengths)
 
     def each_message_end(self) -> Iterator[int]:
-        """The offset behind each message, one by one: whoever waits between them holds no list."""
-        steps = self.lengths if self.gaps is None else map(operator.add, self.gaps, self.lengths)
-        return islice(accumulate(steps, initial=self.start), 1, None)
+        return message_ends(self.start, self.lengths, self.gaps)
 
     def message_ends(self) -> list[int]:
+        """The offset behind each message."""
         return list(self.each_message_end())
 
     def messages_before(self, offset: int) -> int | None:
@@ -156,7 +154,7 @@ class Batch(_Written):
 
     def message_starts(self) -> list[int]:
         """The offset of each message."""
-        return list(map(operator.sub, self.message_ends(), self.lengths))
+        return list(map(sub, self.each_message_end(), self.lengths))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -164,7 +162,7 @@ class Pack(_Written):
     """One entry in place of many batches: its bytes are in the blocks of the object `blob` (None where it was
     not read), of which `index` says where they lie (`log/packs.py`). It is never the last of a log, so it
     knows no state of writers. `append_id` is that of its first batch, `time_ms` that of its last one.
-    None of its messages is superseded by another one below `compacted`; 0 means that nobody has looked."""
+    None of its messages is superseded by another one below `compacted`; 0 means that no pass has seen it."""
 
     blob: str | None
     index: PackIndex
@@ -209,7 +207,7 @@ Entry = Batch | Pack | Tombstone
 class BucketRecord:
     """`streams` counts those that have an item, and changed last at `counted_ms`; `creation_id` is the
     creation's own mark. `retention` is that of the streams which are created without one of their own; it
-    does not change while the bucket exists. So is `compaction`, of streams of JSON."""
+    does not change while the bucket exists. `compaction` is the same for streams of JSON."""
 
     bucket: str
     created_ms: int

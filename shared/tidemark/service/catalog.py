@@ -233,7 +233,7 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
         found.messages.append(messages)
         found.sizes.append(size)
     if sum(found.sizes) < page.end - page.start:
-        ends = chain.from_iterable(batch.message_ends() for batch in page.batches)
+        ends = chain.from_iterable(batch.each_message_end() for batch in page.batches)
         found.message_ends = [end for end in ends if end > page.start]
     return found
 
