@@ -249,7 +249,7 @@ WITHOUT_CLIENT := --overrides requirements/without-client.overrides
 .PHONY: lock
 lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer versions)
 	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
-	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra aws pyproject.toml -o requirements/layer.txt
+	@$(COMPILE) -c requirements/dev.txt --override requirements/layer.overrides --extra aws pyproject.toml -o requirements/layer.txt
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
 	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
