@@ -1,0 +1,109 @@
+"""The messages of a socket, which carries wake-ups: JSON in text frames (`docs/reference/socket.md`).
+
+A client names streams by their paths. The server says where the tail of each is, now and whenever it moves.
+Data stays where it is, in plain reads. Nothing here is of the specification: it is an extension of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+import orjson
+
+from tidemark.protocol.errors import Malformed, ProtocolError
+from tidemark.protocol.expiry import Expiry, renew_waiting_at_ms
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.tail import Tail
+
+PATH: Final = "/v1/socket"
+#: API Gateway takes no larger frame.
+MAX_FRAME_BYTES: Final = 32 * 1024
+#: The streams that one message may name: each is looked up before the answer.
+MAX_NAMED: Final = 100
+#: The streams that one socket of this server may watch at once.
+MAX_WATCHED: Final = 1000
+#: A watch lasts this long at most; a client repeats it before.
+MAX_LEASE_SECONDS: Final = 3600
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a client sends. `watch` and `unwatch` are paths of streams. An empty one keeps the socket open."""
+
+    watch: tuple[str, ...] = ()
+    unwatch: tuple[str, ...] = ()
+    token: str | None = None
+
+
+def parse_frame(text: str) -> Frame:
+    """Members of other names are ignored. Raises Malformed."""
+    if len(text.encode(errors="replace")) > MAX_FRAME_BYTES:
+        raise Malformed(f"A message must have at most {MAX_FRAME_BYTES} bytes")
+    try:
+        sent = orjson.loads(text)
+    except ValueError as error:  # Half a character in a str raises one as well.
+        raise Malformed(f"A message must be JSON, such as {_EXAMPLE}: {error}") from None
+    if not isinstance(sent, dict):
+        raise Malformed(f"A message must be a JSON object, such as {_EXAMPLE}")
+    token = sent.get("token")
+    if not isinstance(token, str | None):
+        raise Malformed("token must be a string")
+    frame = Frame(_names(sent, "watch"), _names(sent, "unwatch"), token)
+    if len(frame.watch) + len(frame.unwatch) > MAX_NAMED:
+        raise Malformed(f"A message may name at most {MAX_NAMED} streams; send more in further messages")
+    return frame
+
+
+_EXAMPLE: Final = '{"watch": ["/v1/stream/a"]}'
+
+
+def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
+    names = sent.get(member, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Malformed(f'{member} must be a list of paths of streams, such as ["/v1/stream/a"]')
+    return tuple(dict.fromkeys(names))
+
+
+def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_ms: int | None) -> int:
+    """For how long a watch lasts: no longer than the client's token, and not beyond the moment at which a reader
+    that waits must renew the stream's window, or notice its end (§5.1). A repeated watch does both."""
+    ends_ms = [now_ms + MAX_LEASE_SECONDS * 1000]
+    ends_ms += [end for end in (renew_waiting_at_ms(expiry, used_ms), token_until_ms) if end is not None]
+    return max(1, ceil((min(ends_ms) - now_ms) / 1000))
+
+
+def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Message:
+    """Where the stream's tail is. With a lease it answers a watch. After `closed` the watch is over."""
+    message: Message = {"stream": name, "offset": render_offset(tail.offset)}
+    if tail.closed:
+        return message | {"closed": True}
+    return message if lease_seconds is None else message | {"seconds": lease_seconds}
+
+
+def error_message(name: str, error: ProtocolError) -> Message:
+    """The watch did not begin, or it is over: what a read of the stream would be refused with."""
+    return {"stream": name, "status": error.status, "error": error.message}
+
+
+def refusal_message(error: ProtocolError) -> Message:
+    """About a whole frame, of which nothing was done."""
+    return {"status": error.status, "error": error.message}
+
+
+def render_messages(messages: Iterable[Message]) -> list[str]:
+    """As few frames as hold them: one message is an object, several are an array."""
+    frames: list[list[bytes]] = []
+    room = 0
+    for message in messages:
+        text = orjson.dumps(message)
+        if not frames or len(text) + 1 > room:
+            frames.append([])
+            room = MAX_FRAME_BYTES - len("[]")
+        frames[-1].append(text)
+        room -= len(text) + 1
+    return [(each[0] if len(each) == 1 else b"[" + b",".join(each) + b"]").decode() for each in frames]

@@ -1,0 +1,53 @@
+"""Watch: what a socket asks of the log. Register, then read the tail, then tell it (`docs/live.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidemark.log.read import load_last, load_stream
+from tidemark.log.records import StreamRecord, Tombstone
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.socket import decide_lease_seconds
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+from tidemark.service.load import ended_error, reload_tail, require_live
+from tidemark.service.read import renew
+from tidemark.service.stores import Stores
+
+
+class Watched(NamedTuple):
+    """A stream that is watched from now on, and where its tail was after the registration."""
+
+    record: StreamRecord
+    tail: Tail
+    lease_seconds: int
+
+
+def begin_watch(
+    stores: Stores, key: StreamKey, register: Callable[[str], None], token_until_ms: int | None = None
+) -> Watched:
+    """`register` gets the stream's incarnation: an append that it does not hear of came before it, and so is in
+    the tail. A watch is a use of the stream, as a read is. Raises StreamNotFound or SoftDeleted."""
+    while True:
+        record = require_live(load_stream(stores.table, key))
+        register(record.incarnation)
+        head = reload_tail(stores, record)
+        # Deleted and created again in between: that one has other registrations.
+        if head.record.incarnation == record.incarnation:
+            break
+    now_ms = stores.clock_ms()
+    if head.is_expired(now_ms):
+        raise StreamNotFound
+    record = renew(stores, record, head.touched_ms, now_ms)
+    used_ms = max(head.touched_ms, record.used_ms)
+    return Watched(record, head.tail, decide_lease_seconds(record.expiry, used_ms, now_ms, token_until_ms))
+
+
+def load_tail(stores: Stores, record: StreamRecord) -> Tail:
+    """Where the tail of a watched stream is now: one query. Raises StreamNotFound or SoftDeleted."""
+    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+    if isinstance(last, Tombstone):
+        raise ended_error(stores, record)
+    return Tail(record.base) if last is None else last.after

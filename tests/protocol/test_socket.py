@@ -1,0 +1,115 @@
+"""The messages of a socket: what a client may send, and what it is told."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import Malformed, StreamNotFound
+from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.socket import (
+    MAX_FRAME_BYTES,
+    MAX_NAMED,
+    Frame,
+    decide_lease_seconds,
+    error_message,
+    parse_frame,
+    render_messages,
+    tail_message,
+)
+from tidemark.protocol.tail import Tail
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "frame"),
+    [
+        ("{}", Frame()),
+        ('{"watch": ["/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
+        ('{"watch": ["/v1/stream/a", "/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
+        ('{"watch": ["/b/c"], "token": "t"}', Frame(watch=("/b/c",), token="t")),
+        ('{"unwatch": ["/b/c"], "later": 1}', Frame(unwatch=("/b/c",))),
+        ('{"token": null}', Frame()),
+    ],
+)
+def test_a_frame_names_streams_and_may_have_a_token(text: str, frame: Frame) -> None:
+    assert parse_frame(text) == frame
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "must be JSON"),
+        ("{", "must be JSON"),
+        ('{"watch": ["\ud800"]}', "must be JSON"),
+        ("[" * 100_000, "at most 32768 bytes"),
+        ("[" * 30_000, "must be JSON"),
+        ("[]", "must be a JSON object"),
+        ("7", "must be a JSON object"),
+        ('{"watch": "/v1/stream/a"}', "watch must be a list"),
+        ('{"watch": [{}]}', "watch must be a list"),
+        ('{"unwatch": [7]}', "unwatch must be a list"),
+        ('{"token": 7}', "token must be a string"),
+        ('{"token": "' + "x" * MAX_FRAME_BYTES + '"}', "at most 32768 bytes"),
+        (json.dumps({"watch": [f"/b/{n}" for n in range(MAX_NAMED + 1)]}), "at most 100 streams"),
+    ],
+)
+def test_a_frame_that_cannot_be_used_is_refused_with_what_would_be_right(text: str, says: str) -> None:
+    with pytest.raises(Malformed, match=says):
+        parse_frame(text)
+
+
+@given(st.text())
+def test_whatever_the_text_it_is_a_frame_or_malformed(text: str) -> None:
+    with suppress(Malformed):
+        assert isinstance(parse_frame(text), Frame)
+
+
+@pytest.mark.parametrize(
+    ("expiry", "token_left_ms", "seconds"),
+    [
+        (NEVER, None, 3600),
+        (NEVER, 90_500, 91),
+        (NEVER, -5, 1),
+        (NEVER, 7_200_000, 3600),
+        # A window of 100 s lasts 105 s; a reader that waits renews it 5 s before its end.
+        (Expiry(ttl_seconds=100), None, 100),
+        (Expiry(ttl_seconds=100), 3000, 3),
+        (Expiry(ttl_seconds=86_400), None, 3600),
+        (Expiry(expires_at="…", expires_at_ms=NOW_MS + 10_001), None, 11),
+    ],
+)
+def test_a_watch_lasts_no_longer_than_the_token_and_than_the_stream_without_a_renewal(
+    expiry: Expiry, token_left_ms: int | None, seconds: int
+) -> None:
+    token_until_ms = None if token_left_ms is None else NOW_MS + token_left_ms
+    assert decide_lease_seconds(expiry, NOW_MS, NOW_MS, token_until_ms) == seconds
+
+
+def test_the_answer_to_a_watch_has_the_tail_and_the_lease() -> None:
+    assert tail_message("/b/c", Tail(42), 60) == {
+        "stream": "/b/c",
+        "offset": "0000000000000042",
+        "seconds": 60,
+    }
+
+
+def test_after_closed_there_is_no_lease() -> None:
+    message = tail_message("/b/c", Tail(42, closed=True), 60)
+    assert message == {"stream": "/b/c", "offset": "0000000000000042", "closed": True}
+
+
+@given(st.lists(st.text(max_size=3000), max_size=60))
+def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str]) -> None:
+    messages = [error_message(name, StreamNotFound()) for name in names if name.isprintable()]
+    frames = render_messages(messages)
+    assert all(len(frame.encode()) <= MAX_FRAME_BYTES for frame in frames)
+    told = [
+        each for frame in frames for each in (json.loads(frame) if frame[0] == "[" else [json.loads(frame)])
+    ]
+    assert told == messages
