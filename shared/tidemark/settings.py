@@ -150,6 +150,10 @@ class Settings:
     webhook_keys: str = ""
     #: The public URL of this server, for receivers of webhooks: scheme and host, without a slash at the end.
     public_url: str = ""
+    #: Where clients open the socket, if not at this server: `wss://` and the stage of a WebSocket API.
+    socket_url: str = ""
+    #: Where functions send to its connections: `https://` and the stage (`@connections`).
+    socket_endpoint: str = ""
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 
     @property
@@ -187,6 +191,8 @@ class Settings:
             subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
             webhook_keys=environment.get("WEBHOOK_KEYS") or "",
             public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),
+            socket_url=environment.get("SOCKET_URL") or "",
+            socket_endpoint=environment.get("SOCKET_ENDPOINT") or "",
             authorization=AuthorizationSettings.from_environment(environment),
         )
 
