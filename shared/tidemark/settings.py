@@ -150,7 +150,7 @@ class Settings:
     webhook_keys: str = ""
     #: The public URL of this server, for receivers of webhooks: scheme and host, without a slash at the end.
     public_url: str = ""
-    #: Where clients open the socket, if not at this server: `wss://` and the stage of a WebSocket API.
+    #: Where clients open a socket: a path of this server, or a `wss://` URL. Empty: nowhere.
     socket_url: str = ""
     #: Where functions send to its connections: `https://` and the stage (`@connections`).
     socket_endpoint: str = ""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.errors import Malformed, StreamNotFound
+from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.socket import (
     MAX_FRAME_BYTES,
@@ -106,7 +106,7 @@ def test_after_closed_there_is_no_lease() -> None:
 
 @given(st.lists(st.text(max_size=3000), max_size=60))
 def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str]) -> None:
-    messages = [error_message(name, StreamNotFound()) for name in names if name.isprintable()]
+    messages = [error_message(name, 404, "gone") for name in names if name.isprintable()]
     frames = render_messages(messages)
     assert all(len(frame.encode()) <= MAX_FRAME_BYTES for frame in frames)
     told = [

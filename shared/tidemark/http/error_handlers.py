@@ -69,10 +69,12 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
     return error_response(request, error)
 
 
+def told_message(error: ProtocolError, *, has_token: bool) -> str:
+    return _WITH_TOKEN.get(error.message, error.message) if has_token else error.message
+
+
 def error_response(request: Request, error: ProtocolError) -> Response:
-    message, headers = error.message, dict(error.headers)
-    if HAS_TOKEN in request.scope:
-        message = _WITH_TOKEN.get(message, message)
+    message, headers = told_message(error, has_token=HAS_TOKEN in request.scope), dict(error.headers)
     if isinstance(error, SubscriptionError):
         return response(error.status, {"code": error.code, "message": message, **error.details}, headers)
     return response(error.status, message, headers, error.beside)

@@ -29,6 +29,7 @@ from tidemark.http.openapi import AS_STORED
 from tidemark.http.requests import header
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import SERVER
+from tidemark.protocol import socket
 from tidemark.protocol.caching import DOCUMENT, NO_STORE, REVALIDATED
 from tidemark.protocol.errors import ProtocolError, RouteNotFound, StorageSilent
 
@@ -122,6 +123,15 @@ async def _check_storage(backend: Backend) -> None:
                 await backend.poll("health", backend.probe)
         except (ProtocolError, TimeoutError) as failure:
             raise StorageSilent from failure
+
+
+@router.get(socket.PATH)
+async def socket_address(request: Request) -> Response:
+    """Where clients open a socket, as a WebSocket URL or a path of this server."""
+    url = backend_of(request).settings.socket_url
+    if not url:
+        raise RouteNotFound("This server has no socket: follow streams with live=long-poll or live=sse")
+    return JSONResponse({"url": url}, headers={"Cache-Control": DOCUMENT})
 
 
 @router.get("/v1/openapi.json")

@@ -83,9 +83,11 @@ class RequiredScope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The grants of a client, and its identity: the token's `sub` and `jti`, and the id of the key."""
+    """The grants of a client, when they end, and its identity: the token's `sub` and `jti`, and the id of the
+    key."""
 
     grants: tuple[Grant, ...] = ()
+    until_ms: int | None = field(default=None, compare=False)
     subject: str | None = field(default=None, compare=False)
     token_id: str | None = field(default=None, compare=False)
     key_id: str | None = field(default=None, compare=False)

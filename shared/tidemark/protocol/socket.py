@@ -70,8 +70,8 @@ def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
 
 
 def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_ms: int | None) -> int:
-    """For how long a watch lasts: no longer than the client's token, and not beyond the moment at which a reader
-    that waits must renew the stream's window, or notice its end (§5.1). A repeated watch does both."""
+    """For how long a watch lasts: no longer than the client's token, and not beyond the moment at which a
+    waiting reader must renew the stream's window, or notice its end (§5.1). A repeated watch does both."""
     ends_ms = [now_ms + MAX_LEASE_SECONDS * 1000]
     ends_ms += [end for end in (renew_waiting_at_ms(expiry, used_ms), token_until_ms) if end is not None]
     return max(1, ceil((min(ends_ms) - now_ms) / 1000))
@@ -85,9 +85,9 @@ def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Mes
     return message if lease_seconds is None else message | {"seconds": lease_seconds}
 
 
-def error_message(name: str, error: ProtocolError) -> Message:
+def error_message(name: str, status: int, error: str) -> Message:
     """The watch did not begin, or it is over: what a read of the stream would be refused with."""
-    return {"stream": name, "status": error.status, "error": error.message}
+    return {"stream": name, "status": status, "error": error}
 
 
 def refusal_message(error: ProtocolError) -> Message:

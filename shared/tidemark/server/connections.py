@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tidemark.protocol.caching import NO_STORE
 from tidemark.settings import parse_number
@@ -182,7 +183,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._receiving: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._has_headers = self._has_begun = False
+        self._has_headers = self._has_begun = self.is_upgraded = False
         #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
         self._held_bytes = 0
         #: Why the headers of the request cannot be answered otherwise.
@@ -216,6 +217,8 @@ class Connection(HttpToolsProtocol):
             return
         self._held_bytes += len(data)
         super().data_received(data)
+        if self.is_upgraded:
+            return
         if self._has_begun and self._held_bytes > MAX_HEAD_BYTES and not self._is_ending():
             self._refusal = TOO_LONG
             self.send_400_response(TOO_LONG[1])
@@ -238,6 +241,13 @@ class Connection(HttpToolsProtocol):
             self.transport.close()  # The response to an earlier request is on its way.
             return
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection is a `SocketConnection`."""
+        self._stop_receiving()
+        self._has_begun = self._has_headers = False
+        self.is_upgraded = True
+        super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
         """A callback of httptools, as the next four."""
@@ -337,3 +347,39 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         # Closing now would reset the connection if bytes are unread, and the client would miss the response.
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket. A client that does not read what it is told is cut off."""
+
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._unread: asyncio.TimerHandle | None = None
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        # uvicorn would report a handshake that was refused as one that nobody answered.
+        self.handshake_complete = self.handshake_complete or self.close_sent
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        super().connection_lost(exc)
+        Connection.freed.ended(self.loop)
+
+
+def sockets_of(limits: Limits) -> type[SocketConnection]:
+    """The class of WebSockets that uvicorn is to make."""
+    return type("SocketConnection", (SocketConnection,), {"limits": limits})

@@ -14,13 +14,15 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.socket_session import Sockets
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.socket import PATH as SOCKET_PATH
 from tidemark.server.connections import Limits
 from tidemark.server.http_server import NotHealthy, loop_factory, serve
 from tidemark.server.ports import listening_socket, port_of
@@ -76,7 +78,8 @@ def main() -> int:
 async def _serve(configuration: ContainerConfiguration, settings: Settings) -> None:
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
     stores.check_format()
-    application = own_pages_only(create_app(many_at_once(stores, settings)), settings)
+    backend = many_at_once(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
+    application = Sockets(own_pages_only(create_app(backend), settings), backend)
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=False)
     with listening_socket(configuration.host, configuration.port) as listener:

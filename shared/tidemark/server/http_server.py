@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvicorn
 
+from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Application, Message, Receive, Scope, Send
 from tidemark.server.connections import (
     Connection,
@@ -21,6 +22,7 @@ from tidemark.server.connections import (
     connections_within,
     protocol_of,
     raise_descriptor_limit,
+    sockets_of,
 )
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
@@ -33,6 +35,8 @@ READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = Limits()
+#: A client of a socket that does not answer for so long is gone.
+PING_SECONDS: Final = 60.0
 #: No response has so high a status.
 NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
@@ -177,7 +181,11 @@ def _configuration(application: Application, limits: Limits, grace_seconds: floa
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         # A client that is not told closes too late, and then what it sends meets a reset.
         headers=[("keep-alive", f"timeout={math.ceil(limits.keep_alive_seconds)}")],
-        ws="none",
+        ws=sockets_of(limits),
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PING_SECONDS,
         access_log=False,
         log_level="warning",
         server_header=False,

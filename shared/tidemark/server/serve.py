@@ -23,7 +23,9 @@ from typing import Final
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.socket_session import Sockets
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.socket import PATH as SOCKET_PATH
 from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.connections import Limits
@@ -118,7 +120,9 @@ def run_configured(
         with listening_socket(configuration.host, configuration.port) as listener:
             host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
             public_url = settings.public_url or _url_of(host, listener)
-            return run(configuration, replace(settings, public_url=public_url), listener)
+            socket_url = settings.socket_url or SOCKET_PATH
+            settings = replace(settings, public_url=public_url, socket_url=socket_url)
+            return run(configuration, settings, listener)
     except InvalidSetting as error:
         report(f"tidemark: {error}")
         return 2
@@ -150,7 +154,7 @@ def _run(
 
 async def _serve(configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
     served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
-    application = BlobUrls(served, system.blobs)
+    application = BlobUrls(Sockets(served, system.backend), system.blobs)
     is_kept = system.database.path != MEMORY
     place = f"data in {configuration.data_dir}" if is_kept else "in memory: NOTHING IS KEPT"
     with system.working(configuration.janitor_seconds):
@@ -203,12 +207,14 @@ def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
     ):
         url = f"http://{LOOPBACK}:{port_of(listener)}"
         asked = settings or Settings()
-        asked = replace(asked, public_url=url, webhook_keys=asked.webhook_keys or f"{folder}/webhook-keys")
+        keys = asked.webhook_keys or f"{folder}/webhook-keys"
+        asked = replace(asked, public_url=url, webhook_keys=keys, socket_url=SOCKET_PATH)
         system = EmbeddedSystem(asked, None, Path(folder) / "blobs")
         loop, stopping = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            application = BlobUrls(own_pages_only(create_app(system.backend), asked), system.blobs)
+            served = own_pages_only(create_app(system.backend), asked)
+            application = BlobUrls(Sockets(served, system.backend), system.blobs)
             with system.working(janitor_seconds=0):
                 await serve(application, listener, ready.set, stopping, grace_seconds=_GRACE_SECONDS)
 

@@ -34,4 +34,6 @@ storage, and Damaged for bytes:
     load_times            catalog: as read
     parse_start_point     start_point: Malformed
     find_start            start_point: StreamNotFound, SoftDeleted
+    begin_watch           watch: StreamNotFound, SoftDeleted
+    load_tail             watch: StreamNotFound, SoftDeleted
 """

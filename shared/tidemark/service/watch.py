@@ -18,21 +18,25 @@ from tidemark.service.stores import Stores
 
 
 class Watched(NamedTuple):
-    """A stream that is watched from now on, and where its tail was after the registration."""
+    """A stream that is watched from now on, where its tail was after the registration, when it was last used,
+    and in how many seconds the tail must be looked at again (infinity: only when woken)."""
 
     record: StreamRecord
     tail: Tail
-    lease_seconds: int
+    used_ms: int
+    look_seconds: float
+
+    def lease_seconds(self, now_ms: int, token_until_ms: int | None) -> int:
+        return decide_lease_seconds(self.record.expiry, self.used_ms, now_ms, token_until_ms)
 
 
-def begin_watch(
-    stores: Stores, key: StreamKey, register: Callable[[str], None], token_until_ms: int | None = None
-) -> Watched:
-    """`register` gets the stream's incarnation: an append that it does not hear of came before it, and so is in
-    the tail. A watch is a use of the stream, as a read is. Raises StreamNotFound or SoftDeleted."""
+def begin_watch(stores: Stores, key: StreamKey, register: Callable[[str], float]) -> Watched:
+    """`register` gets the stream's incarnation, and returns what becomes `look_seconds`. An append that does
+    not wake what was registered came before, and so is in the tail. A watch is a use of the stream, as a read
+    is. Raises StreamNotFound or SoftDeleted."""
     while True:
         record = require_live(load_stream(stores.table, key))
-        register(record.incarnation)
+        look_seconds = register(record.incarnation)
         head = reload_tail(stores, record)
         # Deleted and created again in between: that one has other registrations.
         if head.record.incarnation == record.incarnation:
@@ -41,8 +45,7 @@ def begin_watch(
     if head.is_expired(now_ms):
         raise StreamNotFound
     record = renew(stores, record, head.touched_ms, now_ms)
-    used_ms = max(head.touched_ms, record.used_ms)
-    return Watched(record, head.tail, decide_lease_seconds(record.expiry, used_ms, now_ms, token_until_ms))
+    return Watched(record, head.tail, max(head.touched_ms, record.used_ms), look_seconds)
 
 
 def load_tail(stores: Stores, record: StreamRecord) -> Tail:

@@ -11,12 +11,23 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.protocol.stream_key import StreamKey
 
 #: A wait that is over is removed by its own event loop. The receiver's thread checks again after this time.
 _LATE_SECONDS: Final = 0.02
+
+
+class Wakeable(Protocol):
+    """Belongs to an event loop, on which the hub calls `wake`."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def is_interested(self, incarnation: str | None, start: int) -> bool:
+        """Whether a batch at `start` of that log is news. Called on any thread."""
+
+    def wake(self) -> None: ...
 
 
 class Listener:
@@ -64,9 +75,9 @@ class Hub:
     """Safe to use from any thread and any number of event loops."""
 
     def __init__(self) -> None:
-        self._listeners: dict[StreamKey, set[Listener]] = {}
+        self._listeners: dict[StreamKey, set[Wakeable]] = {}
         #: When the wait of each listener that has not been woken ends, by the monotonic clock.
-        self._waiting: dict[Listener, float] = {}
+        self._waiting: dict[object, float] = {}
         self._changed = threading.Condition()
 
     @contextmanager
@@ -74,16 +85,22 @@ class Hub:
         """A listener for this stream. Listen first, then read: an append after the read wakes the listener,
         and an earlier one is in the read."""
         listener = Listener(self)
-        with self._changed:
-            self._listeners.setdefault(key, set()).add(listener)
+        self.add(key, listener)
         try:
             yield listener
         finally:
-            with self._changed:
-                listeners = self._listeners[key]
-                listeners.discard(listener)
-                if not listeners:
-                    del self._listeners[key]
+            self.remove(key, listener)
+
+    def add(self, key: StreamKey, listener: Wakeable) -> None:
+        with self._changed:
+            self._listeners.setdefault(key, set()).add(listener)
+
+    def remove(self, key: StreamKey, listener: Wakeable) -> None:
+        with self._changed:
+            listeners = self._listeners[key]
+            listeners.discard(listener)
+            if not listeners:
+                del self._listeners[key]
 
     def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
         """A batch was written to this stream, at `start` if that is known."""
@@ -119,24 +136,24 @@ class Hub:
                 self._changed.wait(deadline - now if not self._waiting else _LATE_SECONDS)
         return None
 
-    def start_waiting(self, listener: Listener, until: float) -> None:
+    def start_waiting(self, listener: object, until: float) -> None:
         with self._changed:
             self._waiting[listener] = until
             if len(self._waiting) == 1:
                 self._changed.notify_all()
 
-    def stop_waiting(self, listener: Listener) -> None:
+    def stop_waiting(self, listener: object) -> None:
         with self._changed:
             self._waiting.pop(listener, None)
 
-    def _forget_waits(self, listeners: Iterable[Listener]) -> None:
+    def _forget_waits(self, listeners: Iterable[Wakeable]) -> None:
         for listener in listeners:
             self._waiting.pop(listener, None)
 
 
-def _wake(listeners: Iterable[Listener]) -> None:
+def _wake(listeners: Iterable[Wakeable]) -> None:
     """Wake each on its own event loop: at once if that is the running one, else with one call per loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Listener]] = defaultdict(list)
+    by_loop: dict[asyncio.AbstractEventLoop, list[Wakeable]] = defaultdict(list)
     for listener in listeners:
         by_loop[listener.loop].append(listener)
     running_loop = None
@@ -151,6 +168,6 @@ def _wake(listeners: Iterable[Listener]) -> None:
                 loop.call_soon_threadsafe(_wake_here, its_listeners)
 
 
-def _wake_here(listeners: Iterable[Listener]) -> None:
+def _wake_here(listeners: Iterable[Wakeable]) -> None:
     for listener in listeners:
         listener.wake()

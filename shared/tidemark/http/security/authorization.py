@@ -35,6 +35,8 @@ LEEWAY_SECONDS: Final = 30
 #: How long a token that held once is not looked at again, and how many of them.
 _REMEMBERED_SECONDS: Final = 60.0
 _REMEMBERED: Final = 1024
+#: A token may name any number as its end.
+_FAR_SECONDS: Final = 1e11
 
 #: The messages for exceptions, the specific ones first.
 _FAULTS: Final = (
@@ -79,10 +81,15 @@ class Tokens:
         candidates = [key for keys in self._keys for key in keys.find(algorithm, key_id)]
         claims = self.verify(token, algorithm, candidates)
         subject, token_id = (_text(claims.get(name)) for name in ("sub", "jti"))
+        ends = float(claims["exp"]) + LEEWAY_SECONDS
         access = replace(
-            parse_scopes(claims.get("scope")), subject=subject, token_id=token_id, key_id=_text(key_id)
+            parse_scopes(claims.get("scope")),
+            until_ms=int(min(ends, _FAR_SECONDS) * 1000),
+            subject=subject,
+            token_id=token_id,
+            key_id=_text(key_id),
         )
-        until = min(float(claims["exp"]) + LEEWAY_SECONDS, self._clock() + _REMEMBERED_SECONDS)
+        until = min(ends, self._clock() + _REMEMBERED_SECONDS)
         if len(self._remembered) >= _REMEMBERED:
             self._remembered.clear()
         self._remembered[token] = (access, until)
@@ -205,8 +212,7 @@ class Authorization:
             except ProtocolError:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
             return True
-        granted = await self._check(credential.token)
-        access = replace(granted, grants=(*granted.grants, *self._public.grants))
+        access = await access_of(credential.token, self._check, self._public)
         request.scope[ACCESS] = access
         buckets = set()
         for demand in list(demands):
@@ -312,6 +318,12 @@ def _private(send: Send, *, in_query: bool) -> Send:
         await send(message)
 
     return send_privately
+
+
+async def access_of(token: str, check: Check, public: Access) -> Access:
+    """What the token grants, and what everybody may. Raises Unauthorized, KeysUnavailable."""
+    granted = await check(_sized(token))
+    return replace(granted, grants=(*granted.grants, *public.grants))
 
 
 def make_check(

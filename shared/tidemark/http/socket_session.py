@@ -1,0 +1,245 @@
+"""`/v1/socket` of a server: open sockets whose streams the hub watches (`docs/reference/socket.md`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemark.http.app import TokenBucket
+from tidemark.http.backend import Backend
+from tidemark.http.error_handlers import response
+from tidemark.http.socket import WatchAnswers
+from tidemark.log.records import StreamRecord
+from tidemark.protocol import socket
+from tidemark.protocol.errors import Malformed, ProtocolError
+from tidemark.protocol.socket import (
+    error_message,
+    parse_frame,
+    refusal_message,
+    render_messages,
+    tail_message,
+)
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+from tidemark.service.stores import Stores
+from tidemark.service.watch import Watched, begin_watch, load_tail
+from tidemark.wake.wake import Wake
+
+#: A client that sends more messages is read more slowly: as many at once, and then so many in a second.
+MESSAGES_PER_SECOND: Final = 50
+
+
+class Sockets:
+    """ASGI middleware in front of everything that refuses requests. A handshake is a GET of the same path:
+    whatever refuses the GET refuses it too."""
+
+    def __init__(self, app: ASGIApp, backend: Backend) -> None:
+        self._app = app
+        self._backend = backend
+        self._answers = WatchAnswers(backend.settings.authorization, backend.stores.clock_ms)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        await receive()  # websocket.connect
+        refusal = await self._refusal(scope)
+        if refusal is not None:
+            for message in refusal:
+                await send({**message, "type": f"websocket.{message['type']}"})
+            return
+        await send({"type": "websocket.accept"})
+        await SocketSession(self._backend, self._answers, receive, send).run()
+
+    async def _refusal(self, scope: Scope) -> list[Message] | None:
+        """The messages of an HTTP response, or None for a socket that may be opened."""
+        sent: list[Message] = []
+
+        async def nothing() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def keep(message: Message) -> None:
+            sent.append(message)
+
+        asked = {**scope, "type": "http", "method": "GET"}
+        is_socket = scope["path"] == socket.PATH
+        absent = response(404, f"There is no socket here; it is at {socket.PATH}")
+        await (self._app if is_socket else absent)(asked, nothing, keep)
+        return None if sent[0]["status"] == 200 else sent
+
+
+class Watch:
+    """One stream that a socket watches: a listener of the hub."""
+
+    __slots__ = (
+        "_session",
+        "ends_at",
+        "is_answered",
+        "is_woken",
+        "key",
+        "loop",
+        "name",
+        "record",
+        "timer",
+        "told",
+    )
+
+    def __init__(self, session: SocketSession, name: str, key: StreamKey) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._session = session
+        self.name = name
+        self.key = key
+        self.record: StreamRecord | None = None
+        #: The tail that the client was told last.
+        self.told = -1
+        #: When the lease ends, by the monotonic clock.
+        self.ends_at = 0.0
+        #: The answer to the watch is told before what comes later.
+        self.is_answered = self.is_woken = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def is_interested(self, incarnation: str | None, start: int) -> bool:
+        record = self.record
+        return record is None or incarnation != record.incarnation or start >= self.told
+
+    def wake(self) -> None:
+        if self.is_answered:
+            self._session.look_at(self)
+        else:
+            self.is_woken = True
+
+    def look_in(self, seconds: float) -> None:
+        """Where appends of other processes may go unnoticed, the tail is looked at again."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None if seconds > socket.MAX_LEASE_SECONDS else self.loop.call_later(seconds, self.wake)
+
+
+class SocketSession:
+    """One open socket. It holds one task, and another one while there is something to tell."""
+
+    def __init__(self, backend: Backend, answers: WatchAnswers, receive: Receive, send: Send) -> None:
+        self._backend = backend
+        self._answers = answers
+        self._receive = receive
+        self._send = send
+        self._watches: dict[str, Watch] = {}
+        #: Those whose tail may have moved, in the order in which they were woken.
+        self._woken: dict[Watch, None] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._pace = TokenBucket(MESSAGES_PER_SECOND)
+
+    async def run(self) -> None:
+        """Until the client, or the server, closes it."""
+        try:
+            while (message := await self._receive())["type"] == "websocket.receive":
+                await asyncio.sleep(self._pace.take())
+                await self._answer(message.get("text"))
+        except OSError:
+            pass  # The client left while it was being told something.
+        finally:
+            for name in list(self._watches):
+                self._end(name)
+            self._backend.hub.stop_waiting(self)
+            if self._telling is not None:
+                self._telling.cancel()
+
+    async def _answer(self, text: str | None) -> None:
+        try:
+            if text is None:
+                raise Malformed("Messages are JSON in text frames, not bytes")
+            frame = parse_frame(text)
+            if len(self._watches.keys() | set(frame.watch)) > socket.MAX_WATCHED:
+                raise Malformed(f"A socket watches at most {socket.MAX_WATCHED} streams; open another one")
+        except Malformed as error:
+            await self._tell([refusal_message(error)])
+            return
+        for name in frame.unwatch:
+            self._end(name)
+        began = time.monotonic()
+        watches = [self._answers.watch(name, frame.token, partial(self._begin, name)) for name in frame.watch]
+        answers = await asyncio.gather(*watches)
+        await self._tell(answers)
+        for answer in answers:
+            if (watch := self._watches.get(answer["stream"])) is not None:
+                watch.ends_at, watch.is_answered = began + answer["seconds"], True
+                if watch.is_woken:
+                    self.look_at(watch)
+
+    async def _begin(self, name: str, key: StreamKey) -> Watched:
+        """Listen, register, read the tail. Raises ProtocolError."""
+        self._end(name)
+        backend, watch = self._backend, Watch(self, name, key)
+        self._watches[name] = watch
+        backend.hub.add(key, watch)
+        backend.hub.start_waiting(self, time.monotonic() + socket.MAX_LEASE_SECONDS)
+        try:
+            begin = partial(begin_watch, backend.stores, key, backend.wake.ensure_subscribed)
+            watched = await backend.poll(("watch", key), begin)
+        except BaseException:
+            self._end(name)
+            raise
+        watch.record, watch.told = watched.record, watched.tail.offset
+        watch.look_in(watched.look_seconds)
+        if watched.tail.closed:
+            self._end(name)
+        return watched
+
+    def _end(self, name: str) -> None:
+        watch = self._watches.pop(name, None)
+        if watch is not None:
+            watch.look_in(float("inf"))
+            self._woken.pop(watch, None)
+            self._backend.hub.remove(watch.key, watch)
+
+    def look_at(self, watch: Watch) -> None:
+        self._woken[watch] = None
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().create_task(self._tell_woken())
+
+    async def _tell_woken(self) -> None:
+        try:
+            while self._woken:
+                woken, self._woken = self._woken, {}
+                found = await asyncio.gather(*map(self._look, woken))
+                await self._tell([message for message in found if message])
+        except OSError:
+            pass  # The client is gone, and `run` ends.
+        finally:
+            self._telling = None
+
+    async def _look(self, watch: Watch) -> socket.Message | None:
+        """What there is to tell about the stream: its tail has moved, or it has ended."""
+        name, backend, record = watch.name, self._backend, watch.record
+        assert record is not None, "it is answered"
+        if time.monotonic() >= watch.ends_at:
+            self._end(name)
+            return None
+        try:
+            look = partial(_look_again, backend.stores, backend.wake, record)
+            tail, look_seconds = await backend.poll(("tail", record.incarnation), look)
+        except ProtocolError as error:
+            self._end(name)
+            return error_message(name, error.status, error.message)
+        if self._watches.get(name) is not watch:
+            return None  # It has ended in the meantime.
+        watch.look_in(look_seconds)
+        if tail.offset == watch.told and not tail.closed:
+            return None
+        watch.told = tail.offset
+        if tail.closed:
+            self._end(name)
+        return tail_message(name, tail)
+
+    async def _tell(self, messages: list[socket.Message]) -> None:
+        for frame in render_messages(messages):
+            await self._send({"type": "websocket.send", "text": frame})
+
+
+def _look_again(stores: Stores, wake: Wake, record: StreamRecord) -> tuple[Tail, float]:
+    look_seconds = wake.ensure_subscribed(record.incarnation)
+    return load_tail(stores, record), look_seconds
