@@ -1,5 +1,5 @@
-"""The `notifier` function: wakes the processes that wait for what the table's stream says was written, and
-keeps the registry of streams where there is one."""
+"""The `notifier` function: tells those who wait, processes and sockets, what the table's stream says was
+written, and keeps the registry of streams where there is one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ with garbage_collection_paused():
     from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 
+    from tidemark.aws.sockets import connect_sockets
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
@@ -26,7 +27,12 @@ _T = TypeVar("_T")
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
-_notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), _stores.clock_ms)
+_notifier = Notifier(
+    _stores.table,
+    Queues(sqs_client, _settings.queue_prefix),
+    _stores.clock_ms,
+    connect_sockets(_settings.socket_endpoint) if _settings.socket_endpoint else None,
+)
 _subscribers = (
     Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)
     if _settings.subscriptions_queue_url

@@ -141,7 +141,7 @@ class Scene:
 
     def registered(self) -> set[str]:
         waiters = load_waiters(self.writer.stores.table, self.record.incarnation, self.clock())
-        return {waiter.queue_url for waiter in waiters}
+        return {waiter.address for waiter in waiters}
 
     def notify(self, *starts: int) -> None:
         """The trigger, without a pump."""

@@ -120,7 +120,7 @@ def test_live_reads_without_data_end_by_themselves_and_the_function_leaves_nothi
         function.process.send_signal(signal.SIGTERM)
         function.process.wait(PATIENCE_SECONDS)
         assert list(function.queues.all()) == []
-    assert url not in {waiter.queue_url for waiter in all_waiters(writer.stores.table)}
+    assert url not in {waiter.address for waiter in all_waiters(writer.stores.table)}
 
 
 def test_an_event_stream_that_is_refused_is_told_in_the_functions_log(

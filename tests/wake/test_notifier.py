@@ -153,7 +153,7 @@ def test_a_missing_queue_is_not_a_failure_and_its_waiter_is_removed(notified: No
     assert notified(record("left")) == []
     assert len(notified.received(living)) == 1
     waiters = load_waiters(notified.table, "left", CLOCK.now_ms())
-    assert [waiter.queue_url for waiter in waiters] == [living]
+    assert [waiter.address for waiter in waiters] == [living]
 
 
 def break_query(notified: Notified, incarnation: str) -> None:

@@ -69,7 +69,7 @@ def test_a_new_queue_is_registered_at_once(scene: Scene) -> None:
     """A process whose queue is gone registers the one that it has created instead."""
     for url in (URL, URL + "1"):
         scene.own.ensure("moved", url)
-    assert {waiter.queue_url for waiter in scene.waiters("moved")} == {URL, URL + "1"}
+    assert {waiter.address for waiter in scene.waiters("moved")} == {URL, URL + "1"}
 
 
 def test_a_lapsed_registration_is_written_again_and_forgotten(scene: Scene, world: World) -> None:

@@ -374,8 +374,25 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A process with readers at the tail of a stream. Until `until_ms` it is woken through its queue."""
+    """Who is told until `until_ms` that a stream has grown: a process with readers at its tail, by the queue
+    with the URL `address`; or a connection of the WebSocket API, whose client calls the stream `name`."""
 
     incarnation: str
-    queue_url: str
+    address: str
     until_ms: int
+    name: str | None = None
+
+    @classmethod
+    def of_connection(cls, incarnation: str, connection_id: str, name: str, until_ms: int) -> Waiter:
+        """A client may call one stream by several names. They are too long for a key."""
+        return cls(incarnation, f"socket:{connection_id}:{crc32(name.encode()):08x}", until_ms, name)
+
+    @property
+    def connection_id(self) -> str | None:
+        """None for a queue."""
+        return None if self.name is None else self.address.split(":")[1]
+
+    @property
+    def receiver(self) -> str:
+        """What all waiters of one queue, or of one connection, have in common."""
+        return self.connection_id or self.address

@@ -1,4 +1,5 @@
-"""The waiters: which processes have readers at the tail of a stream, and the queue that wakes each."""
+"""The waiters: who is told when a stream grows. Processes with readers at its tail, each by its queue, and
+connections of the WebSocket API."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import IF_ABSENT, MAX_DELETES, AnyOf, Compared, ConditionFailed, Table, equals
 
-#: Sorts before everything that a queue's URL can go on with.
+#: Sorts before everything that an address can go on with.
 _JUST_BEHIND = " "
 
 

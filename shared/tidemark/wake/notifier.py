@@ -1,5 +1,5 @@
-"""The notifier: from the table's stream records to the queues of the processes that wait; and the sweep,
-which removes what such processes have left behind.
+"""The notifier: from the table's stream records to the queues of the processes that wait, and to the
+connections that watch; and the sweep, which removes what such processes have left behind.
 
 A record says only which log has grown. Nothing else is read from it, so order and duplicates among
 records do not matter, and every batch of records may be processed again.
@@ -13,14 +13,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
+from tidemark.aws.sockets import SocketGone, Sockets
 from tidemark.aws.sqs import QueueGone, Queues
-from tidemark.log.records import Waiter
+from tidemark.log.read import load_last
+from tidemark.log.records import Batch, Waiter
 from tidemark.log.schema import decode_batch_start, decode_log_pk, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.socket import Message, error_message, render_messages, tail_message
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
 
 
 class NotAWakeMessage(ValueError):
@@ -81,18 +87,41 @@ def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
     return WakeMessage(pk, decode_batch_start(keys["sk"]["S"]))
 
 
-class Notifier:
-    """One query for each log and one send for each queue, however many records there are."""
+class _Wake(NamedTuple):
+    """Whom to tell of a log. `tail` is None where the stream has ended, and for queues."""
 
-    def __init__(self, table: Table, queues: Queues, clock_ms: Callable[[], int]) -> None:
+    log_pk: str
+    start: int
+    waiter: Waiter
+    tail: Tail | None = None
+
+    def for_queue(self) -> str:
+        return encode_message(WakeMessage(self.log_pk, self.start))
+
+    def for_socket(self) -> Message:
+        name = self.waiter.name or ""
+        return error_message(name, StreamNotFound()) if self.tail is None else tail_message(name, self.tail)
+
+    def is_last_of_a_watch(self) -> bool:
+        return self.waiter.connection_id is not None and (self.tail is None or self.tail.closed)
+
+
+class Notifier:
+    """However many records there are: one query for each log, another one where a socket watches it, and one
+    send for each queue and each socket. Without `sockets` there is no WebSocket API (any more)."""
+
+    def __init__(
+        self, table: Table, queues: Queues, clock_ms: Callable[[], int], sockets: Sockets | None = None
+    ) -> None:
         self._table = table
         self._queues = queues
+        self._sockets = sockets
         self._clock_ms = clock_ms
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-notify")
 
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
-        """Wake the processes that wait for these logs. Sends only the message with the highest offset of each
-        log: it wakes the waiters of the earlier ones too."""
+        """Tell all who wait for these logs. Sends only the message with the highest offset of each log: it
+        wakes the waiters of the earlier ones too."""
         newest: dict[str, WakeMessage] = {}
         for message in messages:
             known = newest.get(message.log_pk)
@@ -100,29 +129,45 @@ class Notifier:
                 newest[message.log_pk] = message
         failures: Failures = {}
         found = self._each(lambda message: self._load(message, failures), list(newest.values()))
-        by_queue: dict[str, list[tuple[WakeMessage, Waiter]]] = defaultdict(list)
-        for message, waiters in found:
-            for waiter in waiters:
-                by_queue[waiter.queue_url].append((message, waiter))
-        self._each(lambda queue: self._send(*queue, failures), list(by_queue.items()))
+        by_receiver: dict[str, list[_Wake]] = defaultdict(list)
+        for wake in chain.from_iterable(found):
+            by_receiver[wake.waiter.receiver].append(wake)
+        self._each(lambda wakes: self._tell(wakes, failures), list(by_receiver.values()))
         return failures
 
-    def _load(self, message: WakeMessage, failures: Failures) -> tuple[WakeMessage, list[Waiter]]:
+    def _load(self, message: WakeMessage, failures: Failures) -> list[_Wake]:
         try:
-            return message, load_waiters(self._table, message.incarnation, self._clock_ms())
+            waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
+            tail = None
+            if any(waiter.connection_id for waiter in waiters):
+                last = load_last(self._table, message.log_pk)
+                tail = last.after if isinstance(last, Batch) else None
+            return [_Wake(message.log_pk, message.start, waiter, tail) for waiter in waiters]
         except Exception as failure:  # noqa: BLE001 - it is reported for this log alone
             failures[message.log_pk] = failure
-            return message, []
+            return []
 
-    def _send(self, url: str, wanted: Sequence[tuple[WakeMessage, Waiter]], failures: Failures) -> None:
-        """A queue that is gone belongs to no process any more: that is not a failure."""
+    def _tell(self, wakes: Sequence[_Wake], failures: Failures) -> None:
+        """Those of one receiver. If it is gone, it belongs to nobody any more: that is not a failure."""
         try:
             try:
-                self._queues.send(url, [encode_message(message) for message, _ in wanted])
-            except QueueGone:
-                remove_waiters(self._table, [waiter for _, waiter in wanted])
+                self._send(wakes)
+                over = [wake.waiter for wake in wakes if wake.is_last_of_a_watch()]
+            except (QueueGone, SocketGone):
+                over = [wake.waiter for wake in wakes]
+            remove_waiters(self._table, over)
         except Exception as failure:  # noqa: BLE001 - it is reported for these logs alone
-            failures |= {message.log_pk: failure for message, _ in wanted}
+            failures |= {wake.log_pk: failure for wake in wakes}
+
+    def _send(self, wakes: Sequence[_Wake]) -> None:
+        waiter = wakes[0].waiter
+        if waiter.connection_id is None:
+            self._queues.send(waiter.address, [wake.for_queue() for wake in wakes])
+        elif self._sockets is None:
+            raise SocketGone
+        else:
+            frames = render_messages(wake.for_socket() for wake in wakes)
+            self._sockets.send(waiter.connection_id, frames)
 
     def _each(self, call: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
         """On threads, if there are several."""
@@ -158,7 +203,7 @@ def sweep_queues(
     in_use: set[str] = set()
     for waiter in all_waiters(table):
         if waiter.until_ms > now_ms:
-            in_use.add(_name(waiter.queue_url))
+            in_use.add(_name(waiter.address))
         elif now_ms - waiter.until_ms >= LAPSED_MS and has_time_left():
             remove_lapsed(table, waiter)
             swept.waiters += 1

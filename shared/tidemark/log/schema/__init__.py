@@ -16,7 +16,9 @@ written and read by `subscriptions/records.py`.
 |          | offset>`                                 |                                                |
 | receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
-| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
+| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`, or                |
+|          |                                          | `<incarnation>/socket:<connection>:<crc32 of   |
+|          |                                          | the stream's name>`                            |
 | subscrip-| `sub/<subscription id>`                  | `.`                                            |
 | tion     |                                          |                                                |
 | roster   | `roster`                                 | `/<incarnation of the subscription>`           |
@@ -58,7 +60,8 @@ The writer of each item, whether it changes, and what removes it:
 | due      | the change that leaves     | the kind: settled by the use of an | the janitor, once it is done  |
 |          | work for later             | upload, claimed by the janitor     |                               |
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
-|          | the tail                   |                                    | `ttl`; the janitor            |
+|          | the tail; a socket's watch |                                    | `ttl`; the notifier, the      |
+|          |                            |                                    | janitor                       |
 | subscrip-| the subscription's creation| with each step of a delivery;      | its deletion: an end mark     |
 | tion     |                            | its version rises                  | takes its place               |
 | roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |

@@ -364,6 +364,8 @@ def due_before(now_ms: int) -> str:
 
 
 UNTIL_MS: Final = "u"
+#: What the client of a connection calls the stream. A queue's waiter has none.
+CALLED: Final = "nm"
 #: Waiters are spread over this many partitions, so that those of a stream are found with one
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
@@ -380,16 +382,18 @@ def waiters_of(incarnation: str) -> tuple[str, str, str]:
 
 def waiter_key(waiter: Waiter) -> Key:
     pk, prefix, _ = waiters_of(waiter.incarnation)
-    return make_key(pk, prefix + waiter.queue_url)
+    return make_key(pk, prefix + waiter.address)
 
 
 def encode_waiter(waiter: Waiter) -> Item:
-    return waiter_key(waiter) | {
+    item = waiter_key(waiter) | {
         UNTIL_MS: {"N": str(waiter.until_ms)},
         TTL: {"N": str(-(-waiter.until_ms // 1000))},
     }
+    return item if waiter.name is None else item | {CALLED: {"S": waiter.name}}
 
 
 def decode_waiter(item: Item) -> Waiter:
-    incarnation, queue_url = item[SK]["S"].split("/", 1)
-    return Waiter(incarnation, queue_url, int(item[UNTIL_MS]["N"]))
+    incarnation, address = item[SK]["S"].split("/", 1)
+    name = item[CALLED]["S"] if CALLED in item else None
+    return Waiter(incarnation, address, int(item[UNTIL_MS]["N"]), name)

@@ -1,0 +1,209 @@
+"""The notifier and sockets: what a connection is told, which calls that takes, and what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import World, a_key
+from tests.wake.management_api import ManagementApi, management_api
+from tests.wake.support import make_queues
+from tidemark.aws.sockets import Sockets, connect_sockets
+from tidemark.local.engines import LocalServices
+from tidemark.log.records import StreamRecord, Waiter
+from tidemark.log.schema import log_pk
+from tidemark.log.waiters import load_waiters, put_waiter
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
+from tidemark.service.delete import delete
+from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, Notifier, WakeMessage, sweep_queues
+
+LEASE_MS = MAX_LEASE_SECONDS * 1000
+
+
+@pytest.fixture(scope="module")
+def api(services: LocalServices) -> Iterator[ManagementApi]:
+    with management_api() as running:
+        yield running
+
+
+class Scene:
+    """A writer, and the notifier with its calls counted."""
+
+    def __init__(self, world: World, api: ManagementApi, sockets: Sockets | None) -> None:
+        self.clock, self.api = world.clock, api
+        self.writer, self.process = world.process(), world.process()
+        self.queues = make_queues()
+        self.notifier = Notifier(self.process.stores.table, self.queues, self.clock, sockets)
+
+    def stream(self) -> StreamRecord:
+        """With one byte in it."""
+        return self.writer.create(a_key(), body=b".").head.record
+
+    def watch(self, record: StreamRecord, connection: str, name: str = "", until_ms: int = LEASE_MS) -> str:
+        name = name or f"/v1/stream/{record.key.stream_id}"
+        waiter = Waiter.of_connection(record.incarnation, connection, name, self.clock() + until_ms)
+        put_waiter(self.process.stores.table, waiter)
+        return name
+
+    def notify(self, *records: StreamRecord) -> list[StreamRecord]:
+        """Something was written to these streams. Returns those whose records come again."""
+        pks = {log_pk(record.key, record.incarnation): record for record in records}
+        self.process.calls.taken()
+        return [pks[pk] for pk in self.notifier.notify(WakeMessage(pk, 0) for pk in pks)]
+
+    def watching(self, record: StreamRecord) -> list[str]:
+        waiters = load_waiters(self.process.stores.table, record.incarnation, self.clock())
+        return sorted(waiter.connection_id or "" for waiter in waiters)
+
+
+@pytest.fixture
+def scene(world: World, api: ManagementApi) -> Iterator[Scene]:
+    api.frames.clear()
+    made = Scene(world, api, connect_sockets(api.endpoint))
+    yield made
+    for url in made.queues.all():
+        made.queues.delete(url)
+
+
+def moved(name: str, offset: int) -> dict[str, Any]:
+    return {"stream": name, "offset": render_offset(offset)}
+
+
+def ended(name: str) -> dict[str, Any]:
+    return {"stream": name, "status": 404, "error": StreamNotFound().message}
+
+
+def test_a_connection_is_told_where_the_tail_is_however_many_records_there_are(scene: Scene) -> None:
+    """Two queries for the log, and no data. The watch goes on."""
+    record = scene.stream()
+    name = scene.watch(record, "a")
+    for body in (b"one", b"two"):
+        scene.writer.append(record.key, body)
+    assert scene.notify(record, record) == []
+    assert scene.process.calls.taken() == {"Query": 2}
+    assert scene.api.messages("a") == [moved(name, 7)]
+    assert scene.watching(record) == ["a"]
+
+
+def test_a_log_that_no_socket_watches_costs_one_query(scene: Scene) -> None:
+    record, url = scene.stream(), scene.queues.create(scene.clock())
+    until_ms = scene.clock() + LEASE_MS
+    put_waiter(scene.process.stores.table, Waiter(record.incarnation, url, until_ms))
+    assert scene.notify(record) == []
+    assert scene.process.calls.taken() == {"Query": 1}
+    assert len(scene.queues.receive(url, 1)) == 1
+
+
+def test_many_logs_of_a_connection_are_one_frame_and_more_where_they_do_not_fit(scene: Scene) -> None:
+    """Two names of a stream are two watches. A name may be long, and a frame may not."""
+    records = [scene.stream() for _ in range(15)]
+    names = {scene.watch(record, "b") for record in records} | {
+        scene.watch(records[0], "b", "/v1/stream/%61")
+    }
+    scene.watch(records[1], "other")
+    assert scene.notify(*records) == []
+    assert len(scene.api.frames["b"]) == 1
+    assert {each["stream"] for each in scene.api.messages("b")} == names
+    assert len(scene.api.messages("other")) == 1
+    long = [scene.watch(record, "c", f"/{number}{'x' * 3000}") for number, record in enumerate(records)]
+    assert scene.notify(*records) == []
+    assert [len(frame) <= MAX_FRAME_BYTES for frame in scene.api.frames["c"]] == [True, True]
+    assert sorted(each["stream"] for each in scene.api.messages("c")) == sorted(long)
+
+
+def test_a_stream_that_is_closed_or_deleted_ends_its_watches(scene: Scene) -> None:
+    """And no others: they are removed, so that the next records of such a log tell nobody."""
+    closed, deleted, both, living = (scene.stream() for _ in range(4))
+    names = [scene.watch(record, "d") for record in (closed, deleted, both, living)]
+    for record in (closed, both):
+        scene.writer.append(record.key, b"end", close=True)
+    for record in (deleted, both):
+        delete(scene.writer.stores, record.key)
+    assert scene.notify(closed, deleted, both, living) == []
+    told = {each["stream"]: each for each in scene.api.messages("d")}
+    assert list(map(told.get, names)) == [
+        moved(names[0], 4) | {"closed": True},
+        ended(names[1]),
+        ended(names[2]),
+        moved(names[3], 1),
+    ]
+    assert [scene.watching(record) for record in (closed, deleted, both, living)] == [[], [], [], ["d"]]
+    assert scene.process.calls.taken()["BatchWriteItem"] == 1
+
+
+def test_a_lapsed_watch_is_told_nothing(scene: Scene) -> None:
+    record = scene.stream()
+    scene.watch(record, "e", until_ms=0)
+    assert scene.notify(record) == []
+    assert scene.process.calls.taken() == {"Query": 1}
+    assert scene.api.messages("e") == []
+
+
+def test_a_connection_that_is_gone_is_no_failure_and_its_watches_are_removed(scene: Scene) -> None:
+    first, second = scene.stream(), scene.stream()
+    for record in (first, second):
+        scene.watch(record, "gone")
+        scene.watch(record, "here")
+    scene.api.refused["gone"] = 410
+    assert scene.notify(first, second) == []
+    assert len(scene.api.messages("here")) == 2
+    assert scene.watching(first) == scene.watching(second) == ["here"]
+
+
+def test_connections_of_an_api_that_the_stack_no_longer_has_are_gone(
+    world: World, api: ManagementApi
+) -> None:
+    """`Sockets` was set to false a while ago. Their records must not hold up the others."""
+    scene = Scene(world, api, None)
+    record = scene.stream()
+    scene.watch(record, "f")
+    assert scene.notify(record) == []
+    assert scene.watching(record) == []
+
+
+def test_only_records_of_logs_that_could_not_be_told_come_again(scene: Scene) -> None:
+    """And their watches stand, also those of streams that have ended: they are told then."""
+    stuck, fine = scene.stream(), scene.stream()
+    scene.watch(stuck, "throttled")
+    scene.watch(stuck, "g")
+    scene.watch(fine, "g")
+    scene.writer.append(stuck.key, b"end", close=True)
+    scene.api.refused["throttled"] = 429
+    assert scene.notify(stuck, fine) == [stuck]
+    assert len(scene.api.messages("g")) == 2
+    del scene.api.refused["throttled"]
+    assert scene.notify(stuck) == []
+    assert [each["closed"] for each in scene.api.messages("throttled")] == [True]
+    assert scene.watching(stuck) == []
+
+
+def test_a_tail_that_cannot_be_read_is_told_later(scene: Scene) -> None:
+    record = scene.stream()
+    scene.watch(record, "h")
+    send = scene.process.dynamodb.send
+
+    def broken(operation: str, body: bytes) -> tuple[int, bytes]:
+        if record.key.stream_id.encode() in body:
+            return 400, b'{"__type": "x#AccessDeniedException", "message": "broken by the test"}'
+        return send(operation, body)
+
+    scene.process.dynamodb.send = broken
+    assert scene.notify(record) == [record]
+    assert scene.api.messages("h") == []
+    scene.process.dynamodb.send = send
+    assert scene.notify(record) == []
+    assert len(scene.api.messages("h")) == 1
+
+
+def test_the_sweep_removes_lapsed_watches_and_takes_no_connection_for_a_queue(scene: Scene) -> None:
+    _, record = scene.queues.create(scene.clock()), scene.stream()
+    scene.watch(record, "standing")
+    scene.watch(record, "i", until_ms=-LAPSED_MS)
+    scene.clock.advance(ORPHAN_MS)
+    swept = sweep_queues(scene.process.stores.table, scene.queues, scene.clock())
+    assert (swept.queues, swept.waiters) == (1, 1)
+    assert scene.watching(record) == ["standing"]
