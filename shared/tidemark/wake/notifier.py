@@ -100,7 +100,10 @@ class _Wake(NamedTuple):
 
     def for_socket(self) -> Message:
         name = self.waiter.name or ""
-        return error_message(name, StreamNotFound()) if self.tail is None else tail_message(name, self.tail)
+        if self.tail is not None:
+            return tail_message(name, self.tail)
+        ended = StreamNotFound()
+        return error_message(name, ended.status, ended.message)
 
     def is_last_of_a_watch(self) -> bool:
         return self.waiter.connection_id is not None and (self.tail is None or self.tail.closed)
