@@ -45,7 +45,8 @@ class Scene:
 
     def watch(self, record: StreamRecord, connection: str, name: str = "", until_ms: int = LEASE_MS) -> str:
         name = name or f"/v1/stream/{record.key.stream_id}"
-        waiter = Waiter.of_connection(record.incarnation, connection, name, self.clock() + until_ms)
+        now_ms = self.clock()
+        waiter = Waiter.of_connection(record.incarnation, connection, name, now_ms + until_ms, now_ms)
         put_waiter(self.process.stores.table, waiter)
         return name
 

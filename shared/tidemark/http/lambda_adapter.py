@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message
 from tidemark.http import error_handlers
 from tidemark.http.app import create_data_path
 from tidemark.http.backend import one_at_a_time
-from tidemark.observability.invocation import Handler
+from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
@@ -66,11 +66,8 @@ class HttpApi(HTTPGateway):
 
 
 def adapted(app: ASGIApp) -> Handler:
-    """The ASGI application as a function's handler of HTTP events. Requests of one thread share its loop."""
-    try:
-        asyncio.get_event_loop()
-    except RuntimeError:
-        asyncio.set_event_loop(asyncio.new_event_loop())
+    """The ASGI application as a function's handler of HTTP events."""
+    thread_loop()
 
     def handle(event: Any, context: Any) -> dict[str, Any]:
         request = HttpApi(event, context, _CONFIG)

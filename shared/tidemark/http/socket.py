@@ -1,7 +1,6 @@
 """The answers to `watch` on a socket (`docs/reference/socket.md`): who may watch, and where the tail is.
 
-The server's own sockets are in `socket_session.py`. On AWS they are API Gateway's, and `functions/socket`
-answers.
+The server's own sockets are in `socket_session.py`. On AWS they are API Gateway's: `socket_events.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
 from tidemark.settings import AuthorizationSettings
 
-Begin = Callable[[StreamKey], Awaitable[Watched]]
-"""Registers the watch, then reads the tail. Raises ProtocolError."""
+Begin = Callable[[StreamKey, int | None], Awaitable[Watched]]
+"""Registers the watch, which ends with the token, then reads the tail. Raises ProtocolError."""
 
 _log = logging.getLogger("tidemark")
 _READ = frozenset({Right.READ})
@@ -64,7 +63,7 @@ class WatchAnswers:
             access = await self._access(token)
             key = parse_stream_parameter(name)
             _require_read(access, key, has_token=token is not None)
-            watched = await begin(key)
+            watched = await begin(key, access.until_ms)
         except ProtocolError as error:
             return error_message(name, error.status, told_message(error, has_token=token is not None))
         except Exception:  # noqa: BLE001 - whatever it is, the other streams are answered

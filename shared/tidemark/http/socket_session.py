@@ -170,7 +170,7 @@ class SocketSession:
                 if watch.is_woken:
                     self.look_at(watch)
 
-    async def _begin(self, name: str, key: StreamKey) -> Watched:
+    async def _begin(self, name: str, key: StreamKey, _token_until_ms: int | None) -> Watched:
         """Listen, register, read the tail. Raises ProtocolError."""
         self._end(name)
         backend, watch = self._backend, Watch(self, name, key)

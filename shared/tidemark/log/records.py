@@ -375,17 +375,22 @@ class Due:
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """Who is told until `until_ms` that a stream has grown: a process with readers at its tail, by the queue
-    with the URL `address`; or a connection of the WebSocket API, whose client calls the stream `name`."""
+    with the URL `address`; or a connection of the WebSocket API, whose client calls the stream `name`. It
+    asked for that at `asked_ms`, by API Gateway's clock."""
 
     incarnation: str
     address: str
     until_ms: int
     name: str | None = None
+    asked_ms: int = 0
 
     @classmethod
-    def of_connection(cls, incarnation: str, connection_id: str, name: str, until_ms: int) -> Waiter:
+    def of_connection(
+        cls, incarnation: str, connection_id: str, name: str, until_ms: int, asked_ms: int
+    ) -> Waiter:
         """A client may call one stream by several names. They are too long for a key."""
-        return cls(incarnation, f"socket:{connection_id}:{crc32(name.encode()):08x}", until_ms, name)
+        address = f"socket:{connection_id}:{crc32(name.encode()):08x}"
+        return cls(incarnation, address, until_ms, name, asked_ms)
 
     @property
     def connection_id(self) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from tidemark.log.records import Waiter
 from tidemark.log.schema import (
+    ASKED_MS,
     SK,
     UNTIL_MS,
     WAIT_SHARDS,
@@ -24,10 +25,20 @@ _JUST_BEHIND = " "
 
 
 def put_waiter(table: Table, waiter: Waiter) -> None:
-    """Register, or register again for longer. A registration that lands late does not shorten a later one."""
-    for_longer = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<", waiter.until_ms))
+    """Register, or register again for longer. A registration that lands late does not shorten a later one,
+    and a connection's messages may be handled in another order than they were sent."""
+    is_queue = waiter.connection_id is None
+    is_later = (
+        Compared(UNTIL_MS, "<", waiter.until_ms) if is_queue else Compared(ASKED_MS, "<", waiter.asked_ms)
+    )
     with suppress(ConditionFailed):
-        table.put(encode_waiter(waiter), for_longer)
+        table.put(encode_waiter(waiter), AnyOf(IF_ABSENT, is_later))
+
+
+def end_watch(table: Table, waiter: Waiter) -> None:
+    """Remove a connection's waiter, unless it has asked again later."""
+    with suppress(ConditionFailed):
+        table.delete(waiter_key(waiter), Compared(ASKED_MS, "<", waiter.asked_ms))
 
 
 def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:

@@ -1,8 +1,9 @@
-"""How Lambda calls a function, the Web Adapter's headers about an invocation, and the path that the edge
-writes."""
+"""How Lambda calls a function, the loop that it runs on, the Web Adapter's headers about an invocation, and
+the path that the edge writes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 """A handler of events: it takes the event and Lambda's context object, and returns the response."""
+
+
+def thread_loop() -> asyncio.AbstractEventLoop:
+    """The thread's own event loop. Its invocations share it, one after another."""
+    try:
+        return asyncio.get_event_loop()
+    except RuntimeError:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        return asyncio.get_event_loop()
 
 
 #: The version of what the edge tells. It is incremented with each change that functions of an earlier release

@@ -21,6 +21,8 @@ from tidemark.protocol.tail import Tail
 PATH: Final = "/v1/socket"
 #: API Gateway takes no larger frame.
 MAX_FRAME_BYTES: Final = 32 * 1024
+#: What a client sends to keep a silent socket open. API Gateway takes it itself, and starts no function.
+PING: Final = '{"action":"ping"}'
 #: The streams that one message may name: each is looked up before the answer.
 MAX_NAMED: Final = 100
 #: The streams that one socket of this server may watch at once.
@@ -33,7 +35,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a client sends. `watch` and `unwatch` are paths of streams. An empty one keeps the socket open."""
+    """What a client sends. `watch` and `unwatch` are paths of streams."""
 
     watch: tuple[str, ...] = ()
     unwatch: tuple[str, ...] = ()
@@ -93,6 +95,11 @@ def error_message(name: str, status: int, error: str) -> Message:
 def refusal_message(error: ProtocolError) -> Message:
     """About a whole frame, of which nothing was done."""
     return {"status": error.status, "error": error.message}
+
+
+def render_answer(messages: list[Message]) -> str:
+    """In one text: all that a frame names is answered by less than the 128 KiB that API Gateway sends."""
+    return orjson.dumps(messages[0] if len(messages) == 1 else messages).decode()
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:

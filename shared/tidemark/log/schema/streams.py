@@ -364,8 +364,9 @@ def due_before(now_ms: int) -> str:
 
 
 UNTIL_MS: Final = "u"
-#: What the client of a connection calls the stream. A queue's waiter has none.
+# Of a connection's waiter: what the client calls the stream, and when it asked.
 CALLED: Final = "nm"
+ASKED_MS: Final = "am"
 #: Waiters are spread over this many partitions, so that those of a stream are found with one
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
@@ -390,10 +391,12 @@ def encode_waiter(waiter: Waiter) -> Item:
         UNTIL_MS: {"N": str(waiter.until_ms)},
         TTL: {"N": str(-(-waiter.until_ms // 1000))},
     }
-    return item if waiter.name is None else item | {CALLED: {"S": waiter.name}}
+    if waiter.name is None:
+        return item
+    return item | {CALLED: {"S": waiter.name}, ASKED_MS: {"N": str(waiter.asked_ms)}}
 
 
 def decode_waiter(item: Item) -> Waiter:
     incarnation, address = item[SK]["S"].split("/", 1)
     name = item[CALLED]["S"] if CALLED in item else None
-    return Waiter(incarnation, address, int(item[UNTIL_MS]["N"]), name)
+    return Waiter(incarnation, address, int(item[UNTIL_MS]["N"]), name, number(item, ASKED_MS) or 0)

@@ -1,0 +1,217 @@
+"""The `socket` function: answers to the messages of API Gateway's sockets, and the calls that they take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.authorization.tokens import SECRET, token
+from tests.lambdas.functions import Context, load_event, load_handler
+from tests.support import World, a_key, refusal
+from tidemark.aws.clock import CLOCK
+from tidemark.http.security.authorization import LEEWAY_SECONDS
+from tidemark.http.socket_events import SocketEvents
+from tidemark.log.records import StreamRecord, Waiter
+from tidemark.log.waiters import load_waiters
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.socket import MAX_LEASE_SECONDS, MAX_NAMED, PING
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.settings import AuthorizationSettings
+
+WATCH = {"GetItem": 1, "PutItem": 1, "Query": 1}
+LEASE_MS = MAX_LEASE_SECONDS * 1000
+
+
+class Scene:
+    """The function's own process, whose calls are counted, and another one that writes."""
+
+    def __init__(self, world: World, settings: AuthorizationSettings, clock: Any = None) -> None:
+        self.clock = clock or world.clock
+        self.writer, self.process = world.process(clock=clock), world.process(clock=clock)
+        self.process.stores.check_format()
+        self.events = SocketEvents(
+            self.process.stores, replace(self.process.settings, authorization=settings)
+        )
+
+    def stream(self, **asked: Any) -> tuple[StreamRecord, str]:
+        record = self.writer.create(a_key(), body=b"one", **asked).head.record
+        return record, f"/v1/stream/{record.key.stream_id}"
+
+    def send(self, frame: Any, connection: str = "c", asked_ms: int | None = None) -> list[dict[str, Any]]:
+        self.process.calls.taken()
+        context = {"connectionId": connection, "requestTimeEpoch": asked_ms or self.clock()}
+        event = {"requestContext": context, "body": json.dumps(frame), "isBase64Encoded": False}
+        return asyncio.run(self.events.answer(event))
+
+    def waiters(self, record: StreamRecord) -> list[Waiter]:
+        return load_waiters(self.process.stores.table, record.incarnation, self.clock())
+
+
+@pytest.fixture
+def scene(world: World) -> Scene:
+    return Scene(world, AuthorizationSettings())
+
+
+def answer(name: str, offset: int, **more: Any) -> dict[str, Any]:
+    return {"stream": name, "offset": render_offset(offset)} | more
+
+
+def test_a_watch_is_three_calls_and_registers_for_an_hour(scene: Scene) -> None:
+    record, name = scene.stream()
+    assert scene.send({"watch": [name]}) == [answer(name, 3, seconds=MAX_LEASE_SECONDS)]
+    assert scene.process.calls.taken() == WATCH
+    now_ms = scene.clock()
+    registered = Waiter.of_connection(record.incarnation, "c", name, now_ms + LEASE_MS, now_ms)
+    assert scene.waiters(record) == [registered]
+
+
+def test_a_repeated_watch_is_renewed_and_renews_the_time_to_live(scene: Scene) -> None:
+    """As a read does; the lease ends where that must be renewed again."""
+    record, name = scene.stream(expiry=Expiry(ttl_seconds=600))
+    [first] = scene.send({"watch": [name]})
+    assert first["seconds"] < MAX_LEASE_SECONDS
+    scene.clock.advance(first["seconds"] * 1000)
+    [again] = scene.send({"watch": [name]})
+    assert scene.process.calls.taken() == WATCH | {"UpdateItem": 1}
+    assert again == first
+    assert [waiter.until_ms for waiter in scene.waiters(record)] == [scene.clock() + LEASE_MS]
+
+
+def test_many_streams_are_watched_at_once_and_answered_in_their_order(scene: Scene) -> None:
+    """Those that cannot be watched are answered too, each for itself. Every name is a watch of its own."""
+    streams = [scene.stream() for _ in range(MAX_NAMED - 4)]
+    names = [name for _, name in streams]
+    first = names[0].replace("/a-", "/%61-")
+    _, closed_name = scene.stream(closed=True)
+    answers = scene.send({"watch": ["nowhere", first, closed_name, "/v1/stream/absent", *names]})
+    assert [each["stream"] for each in answers] == [
+        "nowhere",
+        first,
+        closed_name,
+        "/v1/stream/absent",
+        *names,
+    ]
+    assert [each.get("status") for each in answers[:4]] == [400, None, None, 404]
+    assert answers[2] == answer(closed_name, 3, closed=True)
+    assert all(each["offset"] == render_offset(3) for each in answers[4:])
+    assert {waiter.name for waiter in scene.waiters(streams[0][0])} == {first, names[0]}
+
+
+def test_unwatch_removes_the_watch_of_that_connection_under_that_name(scene: Scene) -> None:
+    record, name = scene.stream()
+    other = name.replace("/a-", "/%61-")
+    scene.send({"watch": [name, other]})
+    scene.send({"watch": [name]}, "d")
+    scene.clock.advance(1)
+    assert scene.send({"unwatch": [name, "/v1/stream/absent", "nowhere"]}) == []
+    assert scene.process.calls.taken() == {"GetItem": 2, "DeleteItem": 1}
+    left = [(waiter.connection_id, waiter.name) for waiter in scene.waiters(record)]
+    assert sorted(left) == [("c", other), ("d", name)]
+
+
+def test_an_unwatch_that_is_handled_after_a_later_watch_does_not_end_it(scene: Scene) -> None:
+    """API Gateway starts a function for each message, and the first may end last."""
+    record, name = scene.stream()
+    now_ms = scene.clock()
+    scene.send({"watch": [name]}, asked_ms=now_ms + 2)
+    scene.send({"unwatch": [name]}, asked_ms=now_ms + 1)
+    scene.send({"watch": [name]}, asked_ms=now_ms)
+    assert [waiter.asked_ms for waiter in scene.waiters(record)] == [now_ms + 2]
+    scene.send({"unwatch": [name]}, asked_ms=now_ms + 3)
+    assert scene.waiters(record) == []
+
+
+def test_a_ping_and_an_empty_object_are_answered_with_nothing_and_call_nothing(scene: Scene) -> None:
+    """A ping reaches the function only where there is no route for it."""
+    frames: list[dict[str, str]] = [{}, json.loads(PING)]
+    for frame in frames:
+        assert scene.send(frame) == []
+        assert scene.process.calls.taken() == {}
+
+
+def test_a_watch_takes_the_right_to_read_and_ends_with_the_token(world: World) -> None:
+    """Without it nothing is looked up. Tokens go by the real clock."""
+    scene = Scene(world, AuthorizationSettings(secret=SECRET), CLOCK.now_ms)
+    record, name = scene.stream()
+    for given in ({}, {"token": "nonsense"}, {"token": token("write:*")}):
+        [refused] = scene.send({"watch": [name], **given})
+        assert refused["status"] in {401, 404}
+        assert scene.process.calls.taken() == {}
+    ends = int(CLOCK.now_ms() / 1000) + 600
+    [watched] = scene.send({"watch": [name], "token": token(f"read:v1/{record.key.stream_id}", exp=ends)})
+    assert 0 < watched["seconds"] <= 600 + LEEWAY_SECONDS
+    assert [waiter.until_ms for waiter in scene.waiters(record)] == [(ends + LEEWAY_SECONDS) * 1000]
+
+
+def test_a_table_that_is_throttled_is_told_for_each_stream(scene: Scene) -> None:
+    """Or for the whole message, before the process knows that it may use the table."""
+    _, name = scene.stream()
+
+    def throttled(operation: str, body: bytes) -> tuple[int, bytes]:
+        return refusal("ProvisionedThroughputExceededException")
+
+    send, scene.process.dynamodb.send = scene.process.dynamodb.send, throttled
+    [busy] = scene.send({"watch": [name]})
+    assert (busy["stream"], busy["status"]) == (name, 429)
+    scene.process.stores.may_use = False
+    [busy] = scene.send({"watch": [name]})
+    assert "stream" not in busy
+    assert busy["status"] == 429
+    scene.process.dynamodb.send = send
+
+
+# --- the handler --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def handler(world: World) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TABLE_NAME", world.table_name)
+        patch.setenv("BUCKET_NAME", world.bucket_name)
+        return load_handler("socket")
+
+
+def body(response: dict[str, Any]) -> Any:
+    assert response["statusCode"] == 200
+    return json.loads(response["body"])
+
+
+def test_the_sample_event_is_answered(handler: Any, world: World) -> None:
+    """`sam local invoke SocketFunction -e events/socket-message.json` sends it."""
+    world.process().create(StreamKey("v1", "tides/cuxhaven"), body=b"high")
+    name = "/v1/stream/tides/cuxhaven"
+    response = body(handler(load_event("socket-message"), Context()))
+    assert response == answer(name, 4, seconds=MAX_LEASE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"body": None},
+        {"body": "eyJ9", "isBase64Encoded": True},
+        {"body": ""},
+        {"body": "watch"},
+        {"body": "[]"},
+        {"body": '{"watch": "/v1/stream/a"}'},
+        {"body": json.dumps({"watch": [f"/v1/stream/{n}" for n in range(MAX_NAMED + 1)]})},
+        {"body": '{"watch": ["\ud800"]}'},
+    ],
+    ids=lambda change: str(change["body"])[:20].encode(errors="replace").decode(),
+)
+def test_a_message_that_cannot_be_used_is_answered_with_what_was_wrong(
+    handler: Any, change: dict[str, Any]
+) -> None:
+    refused = body(handler(load_event("socket-message") | change, Context()))
+    assert refused["status"] == 400
+    assert len(refused["error"]) > 20
+
+
+def test_a_message_without_a_body_is_answered(handler: Any) -> None:
+    event = load_event("socket-message")
+    del event["body"]
+    assert body(handler(event, Context()))["status"] == 400
