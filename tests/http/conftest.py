@@ -16,7 +16,7 @@ from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.log.read import read_page
 from tidemark.service.read import SMALL
 from tidemark.settings import Settings
-from tidemark.wake.wake import Wake
+from tidemark.wake.wake import WakeByQueue
 
 _serial = itertools.count(1)
 
@@ -44,7 +44,7 @@ def server(world: World) -> Iterator[Door]:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that waits does not poll the log by itself: only an append in its own process wakes it."""
-    monkeypatch.setattr(Wake, "ensure_subscribed", lambda *_: math.inf)
+    monkeypatch.setattr(WakeByQueue, "ensure_subscribed", lambda *_: math.inf)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ class SocketSession:
         except Malformed as error:
             await self._tell([refusal_message(error)])
             return
-        for name in frame.unwatch:
+        for name in (*frame.unwatch, *frame.watch):  # A repeated watch that is refused is over too.
             self._end(name)
         began = time.monotonic()
         watches = [self._answers.watch(name, frame.token, partial(self._begin, name)) for name in frame.watch]
@@ -172,7 +172,6 @@ class SocketSession:
 
     async def _begin(self, name: str, key: StreamKey, _token_until_ms: int | None) -> Watched:
         """Listen, register, read the tail. Raises ProtocolError."""
-        self._end(name)
         backend, watch = self._backend, Watch(self, name, key)
         self._watches[name] = watch
         backend.hub.add(key, watch)

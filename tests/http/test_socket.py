@@ -1,0 +1,448 @@
+"""`/v1/socket` of a server: what a client that watches streams is told, and what it may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from tests.authorization.tokens import SECRET, token
+from tests.http.asgi import HOST, PATIENCE_SECONDS, Door, make_scope
+from tests.support import Clock
+from tidemark.http import socket_session
+from tidemark.http.app import create_app
+from tidemark.http.security.authorization import LEEWAY_SECONDS
+from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.socket_session import Sockets
+from tidemark.protocol import socket
+from tidemark.settings import AuthorizationSettings
+
+pytestmark = pytest.mark.usefixtures("no_polling")
+TEXT = {"Content-Type": "text/plain"}
+
+
+class OpenSocket:
+    """A client that hands the application exact frames."""
+
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.sent.get()
+
+    async def told(self) -> list[dict[str, Any]]:
+        """The messages of the next frame."""
+        message = await self.next()
+        assert message["type"] == "websocket.send", message
+        messages = json.loads(message["text"])
+        return messages if isinstance(messages, list) else [messages]
+
+    async def say(self, **frame: Any) -> None:
+        await self.received.put({"type": "websocket.receive", "text": json.dumps(frame)})
+
+    async def watch(self, *names: str, **more: Any) -> list[dict[str, Any]]:
+        await self.say(watch=list(names), **more)
+        return await self.told()
+
+    async def is_silent(self) -> bool:
+        """Whether all that was said and written before has been told: an answer comes behind it."""
+        await self.say(watch=["behind it"])
+        return [each["stream"] for each in await self.told()] == ["behind it"]
+
+
+@asynccontextmanager
+async def handshake(
+    app: ASGIApp, path: str = socket.PATH, headers: dict[str, str] | None = None
+) -> AsyncIterator[OpenSocket]:
+    client = OpenSocket()
+    scope = {**make_scope("GET", path, headers or {}), "type": "websocket", "subprotocols": []}
+    del scope["method"]
+    await client.received.put({"type": "websocket.connect"})
+    serving = asyncio.create_task(app(scope, client.received.get, client.sent.put))  # type: ignore[arg-type, var-annotated]
+    try:
+        yield client
+    finally:
+        await client.received.put({"type": "websocket.disconnect", "code": 1000})
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await serving
+
+
+def sockets_of(server: Door, **settings: Any) -> Sockets:
+    own = replace(server.settings, socket_url=socket.PATH, public_url=f"http://{HOST}", **settings)
+    backend = replace(server.backend, settings=own)
+    return Sockets(own_pages_only(create_app(backend), own), backend)
+
+
+@asynccontextmanager
+async def open_socket(server: Door, **settings: Any) -> AsyncIterator[OpenSocket]:
+    async with handshake(sockets_of(server, **settings)) as client:
+        assert (await client.next())["type"] == "websocket.accept"
+        yield client
+
+
+async def create(door: Door, path: str, **headers: str) -> None:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    assert (await door.ask("PUT", path, TEXT | named)).status == 201
+
+
+async def append(door: Door, path: str, body: bytes = b"12345", **headers: str) -> None:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    assert (await door.ask("POST", path, TEXT | named, body)).status == 204
+
+
+def tail(path: str, offset: int, **more: Any) -> dict[str, Any]:
+    return {"stream": path, "offset": f"{offset:016}", **more}
+
+
+def test_each_watch_is_answered_with_the_tail_or_with_what_a_read_would_be_refused_with(
+    server: Door, path: str
+) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        await append(server, path)
+        async with open_socket(server) as client:
+            told = await client.watch(path, path + "/absent", "/v1/other", "/v1/stream/", "plain", "/b/c?x")
+        assert told[0] == tail(path, 5, seconds=3600)
+        assert [each["status"] for each in told[1:]] == [404, 400, 400, 400, 400]
+        assert all(each["error"] for each in told[1:])
+
+    server.run(scenario())
+
+
+def test_a_client_is_told_where_the_tail_is_whenever_it_moves(server: Door, path: str) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as client:
+            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
+            for offset in (5, 10, 15):
+                await append(server, path)
+                assert await client.told() == [tail(path, offset)]
+            assert await client.is_silent()
+
+    server.run(scenario())
+
+
+def test_what_nobody_watches_is_not_told(server: Door, path: str) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        await create(server, path + "/other")
+        async with open_socket(server) as client:
+            await client.watch(path, path + "/other")
+            await client.say(unwatch=[path, "/v1/stream/never-watched"])
+            assert await client.is_silent()
+            await append(server, path)
+            await append(server, path + "/other")
+            assert await client.told() == [tail(path + "/other", 5)]
+
+    server.run(scenario())
+
+
+@pytest.mark.parametrize("body", [b"", b"last"])
+def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: bytes) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as client:
+            await client.watch(path)
+            await append(server, path, body, Stream_Closed="true")
+            closed = tail(path, len(body), closed=True)
+            assert await client.told() == [closed]
+            assert await client.watch(path) == [closed]
+        assert server.backend.hub.listening == 0
+
+    server.run(scenario())
+
+
+def test_a_deleted_stream_ends_its_watch_and_the_next_one_of_its_name_is_watched_anew(
+    server: Door, path: str
+) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        await append(server, path)
+        async with open_socket(server) as client:
+            await client.watch(path)
+            assert (await server.ask("DELETE", path)).status == 204
+            [ended] = await client.told()
+            assert (ended["stream"], ended["status"]) == (path, 404)
+            await create(server, path)
+            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
+            await append(server, path)
+            assert await client.told() == [tail(path, 5)]
+
+    server.run(scenario())
+
+
+def test_a_stream_may_be_watched_by_each_of_its_names(server: Door, path: str) -> None:
+    alias = path.replace("/v1/stream/", "/v1/streams/")
+
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as client:
+            await client.watch(path, alias)
+            await append(server, path)
+            told = await client.told()
+            while len(told) < 2:
+                told += await client.told()
+            assert sorted(each["stream"] for each in told) == sorted([path, alias])
+
+    server.run(scenario())
+
+
+def test_the_answer_comes_before_what_is_written_after_it(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append between the read of the tail and its answer is told behind the answer, and is not lost."""
+    read, go_on = asyncio.Event(), asyncio.Event()
+    poll = server.backend.poll
+
+    async def held(name: Any, call: Any) -> Any:
+        result = await poll(name, call)
+        if name[0] == "watch":
+            read.set()
+            await go_on.wait()
+        return result
+
+    async def scenario() -> None:
+        await create(server, path)
+        app = sockets_of(server)
+        monkeypatch.setattr(app, "_backend", replace(app._backend, poll=held))
+        async with handshake(app) as client:
+            await client.next()
+            await client.say(watch=[path])
+            await read.wait()
+            await append(server, path)
+            go_on.set()
+            assert await client.told() == [tail(path, 0, seconds=3600)]
+            assert await client.told() == [tail(path, 5)]
+
+    server.run(scenario())
+
+
+def test_a_lease_ends_and_a_repeated_watch_makes_another(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("tidemark.http.socket_session.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def scenario() -> None:
+        nonlocal now
+        await create(server, path)
+        async with open_socket(server) as client:
+            await client.watch(path)
+            now += 3599
+            await append(server, path)
+            assert await client.told() == [tail(path, 5)]
+            now += 1
+            await append(server, path)
+            assert await client.is_silent()
+            assert await client.watch(path) == [tail(path, 10, seconds=3600)]
+            await append(server, path)
+            assert await client.told() == [tail(path, 15)]
+
+    server.run(scenario())
+
+
+def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, clock: Clock) -> None:
+    """A stream with a window lives as long as somebody watches it, once in each lease."""
+
+    async def scenario() -> None:
+        await create(server, path, Stream_TTL="100")
+        async with open_socket(server) as client:
+            for _ in range(3):
+                [answer] = await client.watch(path)
+                assert 50 <= answer["seconds"] <= 100
+                clock.advance(answer["seconds"] * 1000)
+            clock.advance(60_000)
+            assert [each["status"] for each in await client.watch(path)] == [404]
+
+    server.run(scenario())
+
+
+BAD_FRAMES = [
+    {"type": "websocket.receive", "text": "{"},
+    {"type": "websocket.receive", "bytes": b"{}"},
+    {"type": "websocket.receive", "text": '{"watch": "/v1/stream/a"}'},
+]
+
+
+@pytest.mark.parametrize("frame", BAD_FRAMES, ids=["no JSON", "bytes", "no list"])
+def test_a_frame_that_cannot_be_used_says_why_and_the_socket_goes_on(
+    server: Door, path: str, frame: Message
+) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as client:
+            await client.received.put(frame)
+            [told] = await client.told()
+            assert told["status"] == 400
+            assert told["error"]
+            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
+
+    server.run(scenario())
+
+
+def test_a_socket_watches_so_many_streams_and_no_more(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "MAX_WATCHED", 2)
+
+    async def scenario() -> None:
+        for name in "abc":
+            await create(server, path + name)
+        async with open_socket(server) as client:
+            await client.watch(path + "a", path + "b")
+            [told] = await client.watch(path + "c")
+            assert told["status"] == 400
+            assert "at most 2 streams" in told["error"]
+            await client.say(unwatch=[path + "a"])
+            assert (await client.watch(path + "c"))[0]["offset"]
+
+    server.run(scenario())
+
+
+def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
+    server: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    many = 4 * socket_session.MESSAGES_PER_SECOND
+
+    async def scenario() -> None:
+        async with open_socket(server) as client:
+            for number in range(many):
+                await client.say(watch=[f"name {number}"])
+            told = [(await client.told())[0]["stream"] for _ in range(many)]
+            assert told == [f"name {number}" for number in range(many)]
+
+    server.run(scenario())
+    assert sum(slept) > 0
+
+
+def test_a_watch_is_three_small_reads_and_a_wake_up_one_query_for_all_sockets(
+    server: Door, path: str
+) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as one, open_socket(server) as other:
+            server.process.calls.taken()
+            await one.watch(path)
+            assert server.process.calls.taken() == {"GetItem": 1, "Query": 1}
+            await other.watch(path)
+            await append(server, path)
+            server.process.calls.taken()
+            assert await one.told() == await other.told() == [tail(path, 5)]
+            assert server.process.calls.taken() == {"Query": 1}
+
+    server.run(scenario())
+
+
+def test_a_client_that_leaves_is_listened_for_no_more(server: Door, path: str) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server) as client:
+            await client.watch(path)
+            assert server.backend.hub.listening == 1
+        assert server.backend.hub.listening == 0
+
+    server.run(scenario())
+
+
+# --- who may --------------------------------------------------------------------------
+
+
+SECURED = AuthorizationSettings(secret=SECRET)
+#: After the tests' own clock.
+FAR = 4_000_000_000
+
+
+def test_a_watch_takes_the_right_to_read_and_tells_nobody_else_whether_a_stream_exists(
+    server: Door, path: str
+) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        name = path.removeprefix("/v1/stream/")
+        reader = token(f"read:v1/{name}", exp=FAR)
+        other = token("read:v1/others/* write:*", exp=FAR)
+        async with open_socket(server, authorization=SECURED) as client:
+            assert await client.watch(path, token=reader) == [tail(path, 0, seconds=3600)]
+            there, absent = await client.watch(path, path + "/absent", token=other)
+            assert there | {"stream": ""} == absent | {"stream": ""}
+            assert there["status"] == 404
+            [without] = await client.watch(path)
+            assert without["status"] == 401
+            assert "token" in without["error"]
+            [wrong] = await client.watch(path, token="x.y.z")
+            assert wrong["status"] == 401
+
+    server.run(scenario())
+
+
+def test_everybody_may_watch_a_public_bucket(server: Door, path: str) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        is_public = replace(SECURED, public_read_buckets=frozenset({"v1"}))
+        async with open_socket(server, authorization=is_public) as client:
+            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
+
+    server.run(scenario())
+
+
+def test_a_watch_lasts_no_longer_than_its_token(server: Door, path: str, clock: Clock) -> None:
+    async def scenario() -> None:
+        await create(server, path)
+        async with open_socket(server, authorization=SECURED) as client:
+            ends = clock.now_ms // 1000 + 300
+            assert await client.watch(path, token=token("read:*", exp=ends)) == [
+                tail(path, 0, seconds=300 + LEEWAY_SECONDS)
+            ]
+            [refused] = await client.watch(path, token=token("read:*", exp=1))
+            assert (refused["status"], refused["error"]) == (401, "Token has expired")
+            await append(server, path)
+            assert await client.is_silent(), "a watch that is refused is over"
+
+    server.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/stream/a", {}, 404),
+        ("/v1/socket/", {}, 404),
+        (socket.PATH, {"Host": "rebound.example"}, 421),
+    ],
+)
+def test_a_handshake_that_is_refused_gets_an_answer(
+    server: Door, path: str, headers: dict[str, str], status: int
+) -> None:
+    async def scenario() -> None:
+        async with handshake(sockets_of(server), path, headers) as client:
+            start, body = await client.next(), await client.next()
+        assert start["type"] == "websocket.http.response.start"
+        assert start["status"] == status
+        assert json.loads(body["body"])["error"]
+
+    server.run(scenario())
+
+
+def test_a_server_without_a_socket_says_so(server: Door) -> None:
+    answer = server.get(socket.PATH)
+    assert answer.status == 404
+    assert "long-poll" in answer.json["error"]
+
+
+def test_the_address_of_the_socket_is_public(server: Door) -> None:
+    url = "wss://abc.example/live"
+    answer = server.configured(authorization=SECURED, socket_url=url).get(socket.PATH)
+    assert (answer.status, answer.json) == (200, {"url": url})
