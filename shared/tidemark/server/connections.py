@@ -358,6 +358,17 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().__init__(*given, **named)
         self._unread: asyncio.TimerHandle | None = None
 
+    def send_receive_event_to_app(self) -> None:
+        """uvicorn closes a socket for text that is not UTF-8 (RFC 6455 §8.1), and logs a traceback."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
     async def send(self, message: Any) -> None:
         await super().send(message)
         # uvicorn would report a handshake that was refused as one that nobody answered.
