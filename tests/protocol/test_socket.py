@@ -18,7 +18,10 @@ from tidemark.protocol.socket import (
     decide_lease_seconds,
     error_message,
     parse_frame,
+    parse_messages,
     render_messages,
+    render_unwatches,
+    render_watches,
     tail_message,
 )
 from tidemark.protocol.tail import Tail
@@ -113,3 +116,21 @@ def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str
         each for frame in frames for each in (json.loads(frame) if frame[0] == "[" else [json.loads(frame)])
     ]
     assert told == messages
+
+
+@given(st.lists(st.text(max_size=3000), max_size=250), st.none() | st.text(max_size=5000))
+def test_whatever_a_client_names_its_frames_can_be_parsed(names: list[str], token: str | None) -> None:
+    names = [name for name in dict.fromkeys(names) if name.isprintable()]
+    token = token if token is None or token.isprintable() else None
+    watches, unwatches = render_watches(names, token), render_unwatches(names)
+    parsed = [parse_frame(frame) for frame in watches]
+    assert [name for frame in parsed for name in frame.watch] == names
+    assert all(frame.token == token for frame in parsed)
+    assert [name for frame in unwatches for name in parse_frame(frame).unwatch] == names
+    assert len(watches) <= 1 + len(names) // 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", '["a"]', "[[]]", '{"a": "\ud800"}'])
+def test_what_is_no_message_of_a_server_is_malformed(text: str) -> None:
+    with pytest.raises(Malformed, match="The server's message is not"):
+        parse_messages(text)

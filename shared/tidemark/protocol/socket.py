@@ -71,6 +71,40 @@ def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def render_watches(names: Iterable[str], token: str | None) -> list[str]:
+    """As few frames as may name them all, for a client to send."""
+    return _render_names("watch", names, {} if token is None else {"token": token})
+
+
+def render_unwatches(names: Iterable[str]) -> list[str]:
+    return _render_names("unwatch", names, {})
+
+
+def _render_names(member: str, names: Iterable[str], others: Message) -> list[str]:
+    frames: list[list[str]] = []
+    room = 0
+    for name in names:
+        size = len(orjson.dumps(name)) + 1
+        if not frames or size > room or len(frames[-1]) == MAX_NAMED:
+            frames.append([])
+            room = MAX_FRAME_BYTES - len(orjson.dumps({member: [], **others}))
+        frames[-1].append(name)
+        room -= size
+    return [orjson.dumps({member: named, **others}).decode() for named in frames]
+
+
+def parse_messages(text: str | bytes) -> list[Message]:
+    """What a server sends in one frame. Raises Malformed."""
+    try:
+        sent = orjson.loads(text)
+    except ValueError as error:
+        raise Malformed(f"The server's message is not JSON: {error}") from None
+    messages = sent if isinstance(sent, list) else [sent]
+    if not all(isinstance(message, dict) for message in messages):
+        raise Malformed("The server's message is not a JSON object")
+    return messages
+
+
 def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_ms: int | None) -> int:
     """For how long a watch lasts: no longer than the client's token, and not beyond the moment at which a
     waiting reader must renew the stream's window, or notice its end (§5.1). A repeated watch does both."""

@@ -1,0 +1,295 @@
+"""The streams that a client watches on one socket (`docs/reference/socket.md`), without I/O, clock, threads.
+
+A reader of a stream calls `wait`, and is woken once. The driver says what happens to the connection, and
+sends the `frames`. Nothing is repeated from here: where a watch must be repeated, after the connection was
+lost or before the lease ends, a reader is woken, and comes back with a token of now.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.socket import MAX_FRAME_BYTES, parse_messages, render_unwatches, render_watches
+
+#: An answer to a watch that takes longer will not come: the connection is given up.
+ANSWER_SECONDS: Final = 30.0
+#: API Gateway ends a connection that is silent for 10 minutes.
+SILENT_SECONDS: Final = 300.0
+#: A watch is repeated when so much of its lease is over.
+_RENEWED_AFTER: Final = 0.8
+#: On AWS an `unwatch` may be carried out after the `watch` that follows it, which is then soon repeated.
+_AFTER_UNWATCH_SECONDS: Final = 60.0
+#: A connection that lasted so long was none that failed.
+_STEADY_SECONDS: Final = 60.0
+#: Readers of a socket that worked wait while it is opened anew, so many times; then they wait otherwise.
+_TRIES: Final = 3
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 300.0
+#: What a frame holds beside a name and the token.
+_AROUND_BYTES: Final = 100
+
+
+class Woken(Enum):
+    """Why a reader goes on. READ: the stream may have moved or ended, and a read tells. AGAIN: its watch is
+    to be repeated. ELSEWHERE: the socket cannot tell it now, so it waits by other means for a while."""
+
+    READ = auto()
+    AGAIN = auto()
+    ELSEWHERE = auto()
+
+
+@dataclass(eq=False, slots=True)
+class SocketReader:
+    """One who follows a stream. It has read to `offset`; `tail` is the latest offset that it was told."""
+
+    name: str
+    offset: str = ""
+    tail: str = ""
+    #: Something was told since it was woken.
+    has_news: bool = False
+    #: The stream may have ended, wherever its tail is.
+    must_read: bool = False
+    woken: Woken = Woken.AGAIN
+    #: While it waits.
+    wake: Callable[[Woken], None] | None = None
+
+    def end_wait(self, why: Woken) -> None:
+        if self.wake is not None:
+            wake, self.wake, self.woken, self.has_news = self.wake, None, why, False
+            self.must_read = self.must_read and why is not Woken.READ
+            wake(why)
+
+    def tell(self, tail: str, *, is_answer: bool) -> None:
+        """Messages overtake each other, so that only a later offset is news. But the answer to a watch is
+        the tail, which may even have moved back: a stream was restored."""
+        self.tail, self.has_news = max(self.tail, tail), True
+        if self.tail > self.offset or (is_answer and tail != self.offset):
+            self.end_wait(Woken.READ)
+
+    def tell_end(self) -> None:
+        self.must_read = self.has_news = True
+        self.end_wait(Woken.READ)
+
+
+@dataclass(eq=False, slots=True)
+class _StreamWatch:
+    """`until`: when the answer must be there (`is_asked`), or when the watch is to be repeated."""
+
+    readers: list[SocketReader] = field(default_factory=list)
+    is_asked: bool = False
+    until: float = -math.inf
+    #: The server ended or refused it.
+    is_over: bool = False
+
+    def end(self, *, is_over: bool) -> None:
+        self.is_asked, self.until, self.is_over = False, -math.inf, is_over
+
+    @property
+    def waiting(self) -> SocketReader | None:
+        return next((reader for reader in self.readers if reader.wake is not None), None)
+
+
+class Watches:
+    def __init__(self) -> None:
+        self._watches: dict[str, _StreamWatch] = {}
+        #: What is to be sent: streams to watch, with the tokens, and not to watch.
+        self._asks: dict[str, str | None] = {}
+        self._unwatches: list[str] = []
+        self._unwatched_at: dict[str, float] = {}
+        #: No connection is to be opened before.
+        self.connect_at = -math.inf
+        #: The connection is of no use any more: the driver closes it.
+        self.is_broken = False
+        self._opened_at: float | None = None
+        self._active_at = -math.inf
+        self._has_worked = False
+        self._failures = 0
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._watches)
+
+    @property
+    def needs_connection(self) -> bool:
+        return bool(self._asks)
+
+    def join(self, name: str) -> SocketReader:
+        reader = SocketReader(name)
+        self._watches.setdefault(name, _StreamWatch()).readers.append(reader)
+        return reader
+
+    def leave(self, reader: SocketReader) -> None:
+        reader.wake = None
+        watch = self._watches[reader.name]
+        watch.readers.remove(reader)
+        if watch.readers:
+            return
+        del self._watches[reader.name]
+        if reader.name in self._asks:
+            del self._asks[reader.name]
+        elif watch.until > -math.inf:
+            self._unwatches.append(reader.name)
+
+    def wait(
+        self, reader: SocketReader, offset: str, token: str | None, now: float, wake: Callable[[Woken], None]
+    ) -> None:
+        """The reader has read to `offset`. `wake` is called once, perhaps at once."""
+        watch = self._watches[reader.name]
+        found_nothing = reader.woken is Woken.READ and not reader.has_news and offset == reader.offset
+        if found_nothing:
+            # What a read finds counts more than what was told before it.
+            reader.tail = offset
+        reader.offset, reader.wake = offset, wake
+        if not self._can_ask(reader.name, token, now) or (found_nothing and watch.is_over):
+            reader.end_wait(Woken.ELSEWHERE)
+            return
+        # A new reader asks too: what others were told may be of a time before it read.
+        if not watch.is_asked and (watch.until <= now or reader.woken is Woken.AGAIN):
+            watch.is_asked, watch.until = True, math.inf
+            self._asks[reader.name] = token
+        if reader.must_read or reader.tail > offset:
+            reader.end_wait(Woken.READ)
+
+    def _can_ask(self, name: str, token: str | None, now: float) -> bool:
+        fits = len(name) + len(token or "") + _AROUND_BYTES <= MAX_FRAME_BYTES
+        return fits and (self._opened_at is not None or self._has_worked or now >= self.connect_at)
+
+    def opened(self, now: float) -> None:
+        self._opened_at = self._active_at = now
+        self.is_broken = False
+
+    def lost(self, now: float) -> None:
+        """The connection has ended, or none could be opened."""
+        if self._opened_at is not None and now - self._opened_at >= _STEADY_SECONDS:
+            self._failures = 0
+        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16))
+        # Clients that were cut off together do not come back together.
+        self.connect_at = max(self.connect_at, now + pause * random.uniform(0.5, 1.5))
+        self._failures += 1
+        self._has_worked = self._has_worked and self._failures <= _TRIES
+        self._end_all(Woken.AGAIN if self._has_worked else Woken.ELSEWHERE)
+
+    def closed(self) -> None:
+        """By the driver, because nobody read."""
+        self._end_all(Woken.AGAIN)
+
+    def absent(self) -> None:
+        """The server has no socket."""
+        self.connect_at, self._has_worked = math.inf, False
+        self._end_all(Woken.ELSEWHERE)
+
+    def _end_all(self, why: Woken) -> None:
+        self._opened_at = None
+        self._asks.clear()
+        self._unwatches.clear()
+        for watch in self._watches.values():
+            watch.end(is_over=False)
+            for reader in watch.readers:
+                reader.end_wait(why)
+
+    def frames(self, now: float) -> list[str]:
+        """What is to be sent."""
+        by_token: dict[str | None, list[str]] = defaultdict(list)
+        for name, token in self._asks.items():
+            by_token[token].append(name)
+            self._watches[name].is_asked, self._watches[name].until = True, now + ANSWER_SECONDS
+        unwatches = [name for name in self._unwatches if name not in self._watches]
+        self._remember_unwatched(unwatches, now)
+        frames = render_unwatches(unwatches)
+        for token, names in by_token.items():
+            frames += render_watches(names, token)
+        self._asks.clear()
+        self._unwatches.clear()
+        if not frames and now - self._active_at >= SILENT_SECONDS:
+            frames = ["{}"]
+        if frames:
+            self._active_at = now
+        return frames
+
+    def _remember_unwatched(self, names: list[str], now: float) -> None:
+        if names:
+            recent = {n: at for n, at in self._unwatched_at.items() if now - at < _AFTER_UNWATCH_SECONDS}
+            self._unwatched_at = recent | dict.fromkeys(names, now)
+
+    def next_at(self) -> float:
+        """When `tick` and `frames` are to be called at the latest."""
+        ends = [
+            watch.until
+            for watch in self._watches.values()
+            if watch.is_asked or (watch.until > -math.inf and watch.waiting)
+        ]
+        return min([self._active_at + SILENT_SECONDS, *ends])
+
+    def tick(self, now: float) -> None:
+        for watch in self._watches.values():
+            if watch.until > now or watch.until == -math.inf:
+                continue
+            if watch.is_asked:
+                self.is_broken = True
+            elif (reader := watch.waiting) is not None:
+                # If this one does not come back, another one is woken.
+                watch.until = now + ANSWER_SECONDS
+                reader.end_wait(Woken.AGAIN)
+
+    def received(self, text: str | bytes, now: float) -> None:
+        self._active_at = now
+        try:
+            messages = parse_messages(text)
+        except Malformed:
+            messages = [{}]
+        for message in messages:
+            self._take(message, now)
+
+    def _take(self, message: dict[str, Any], now: float) -> None:
+        match message:
+            case {"stream": str(name), "offset": str(tail)}:
+                is_closed, seconds = message.get("closed") is True, message.get("seconds")
+                self._tell(name, tail, None if is_closed else seconds, now, is_closed=is_closed)
+            case {"stream": str(name), "status": int(status)}:
+                self._refuse(name, status)
+            case {"status": int(), "error": str()}:
+                for name, watch in self._watches.items():
+                    if watch.is_asked and watch.until < math.inf:
+                        self._refuse(name, 400)
+            case _:  # API Gateway could not ask the server: nobody knows which watches are held.
+                self.is_broken = True
+                return
+        self._has_worked = True
+
+    def _tell(self, name: str, tail: str, seconds: Any, now: float, *, is_closed: bool) -> None:
+        watch = self._watches.get(name)
+        if watch is None:
+            return  # It came late.
+        is_answer = isinstance(seconds, int | float)
+        if is_answer:
+            held_seconds = max(1.0, seconds) * _RENEWED_AFTER
+            if now - self._unwatched_at.get(name, -math.inf) < _AFTER_UNWATCH_SECONDS:
+                held_seconds = min(held_seconds, _AFTER_UNWATCH_SECONDS)
+            watch.is_asked, watch.until, watch.is_over = False, now + held_seconds, False
+        elif is_closed:
+            watch.end(is_over=True)
+        for reader in list(watch.readers):
+            if is_closed:
+                reader.tell_end()
+            else:
+                reader.tell(tail, is_answer=is_answer)
+
+    def _refuse(self, name: str, status: int) -> None:
+        """A read decides what becomes of it, and raises what a read raises. It cannot where the server says
+        that it has no time, or that the frame was wrong."""
+        watch = self._watches.get(name)
+        if watch is None:
+            return
+        watch.end(is_over=True)
+        for reader in list(watch.readers):
+            if status in {400, 429} or status >= 500:
+                reader.end_wait(Woken.ELSEWHERE)
+            else:
+                reader.tell_end()

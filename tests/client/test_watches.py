@@ -1,0 +1,548 @@
+"""Who watches streams on a socket is woken when they move, whatever becomes of messages and connections."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidemark.client.watches import ANSWER_SECONDS, SILENT_SECONDS, SocketReader, Watches, Woken
+from tidemark.protocol.socket import Frame, parse_frame
+
+A, B = "/v1/stream/a", "/v1/stream/b"
+READ, AGAIN, ELSEWHERE = Woken.READ, Woken.AGAIN, Woken.ELSEWHERE
+
+
+class Client:
+    """Watches whose connection is open, and what its readers were woken with."""
+
+    def __init__(self) -> None:
+        self.watches = Watches()
+        self.now = 1000.0
+        self.woken: list[tuple[str, Woken]] = []
+
+    def wait(self, reader: SocketReader, offset: str, token: str | None = None) -> None:
+        def wake(why: Woken) -> None:
+            self.woken.append((reader.name, why))
+
+        self.watches.wait(reader, offset, token, self.now, wake)
+
+    def waiting(self, name: str, offset: str, token: str | None = None) -> SocketReader:
+        reader = self.watches.join(name)
+        self.wait(reader, offset, token)
+        return reader
+
+    def hear(self, *messages: Any) -> list[tuple[str, Woken]]:
+        """Who is woken by it."""
+        self.watches.received(json.dumps(messages if len(messages) > 1 else messages[0]), self.now)
+        return self.woken_now()
+
+    def woken_now(self) -> list[tuple[str, Woken]]:
+        woken, self.woken = self.woken, []
+        return woken
+
+    def frames(self) -> list[Frame]:
+        return [parse_frame(frame) for frame in self.watches.frames(self.now)]
+
+    def pass_to(self, now: float) -> list[tuple[str, Woken]]:
+        self.now = now
+        self.watches.tick(now)
+        return self.woken_now()
+
+
+def connected() -> Client:
+    client = Client()
+    client.watches.opened(client.now)
+    return client
+
+
+def tail(name: str, offset: str, **more: Any) -> dict[str, Any]:
+    return {"stream": name, "offset": offset, **more}
+
+
+@pytest.mark.parametrize(
+    ("messages", "woken"),
+    [
+        ([tail(A, "42", seconds=60)], []),
+        ([tail(A, "57", seconds=60)], [(A, READ)]),
+        ([tail(A, "41", seconds=60)], [(A, READ)]),
+        ([tail(A, "42")], []),
+        ([tail(A, "57")], [(A, READ)]),
+        ([tail(A, "41")], []),
+        ([tail(A, "42", closed=True)], [(A, READ)]),
+        ([tail(B, "57")], []),
+        ([tail(A, "42", seconds=60), tail(A, "57"), tail(A, "60")], [(A, READ)]),
+        ([{"stream": A, "status": 404, "error": "none"}], [(A, READ)]),
+        ([{"stream": A, "status": 410, "error": "gone"}], [(A, READ)]),
+        ([{"stream": A, "status": 401, "error": "expired"}], [(A, READ)]),
+        ([{"stream": A, "status": 429, "error": "later"}], [(A, ELSEWHERE)]),
+        ([{"stream": A, "status": 503, "error": "later"}], [(A, ELSEWHERE)]),
+        ([{"stream": B, "status": 404, "error": "none"}], []),
+        ([{"status": 400, "error": "too many streams"}], [(A, ELSEWHERE)]),
+    ],
+)
+def test_a_message_wakes_who_has_read_to_another_offset(
+    messages: list[Any], woken: list[tuple[str, Woken]]
+) -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    assert client.hear(*messages) == woken
+    assert not client.watches.is_broken
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "7", '{"message": "Internal server error", "connectionId": "x"}', '{"stream": 7}', "[{}]"]
+)
+def test_after_a_message_that_says_nothing_known_the_connection_is_opened_anew(text: str) -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    client.watches.received(text, client.now)
+    assert client.watches.is_broken
+
+
+def test_what_is_told_while_a_reader_reads_counts_when_it_waits_again() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    client.frames()
+    assert client.hear(tail(A, "50")) == [(A, READ)]
+    # The second message overtakes the answer.
+    assert client.hear(tail(A, "57")) == client.hear(tail(A, "42", seconds=60)) == []
+    client.wait(reader, "50")
+    assert client.woken_now() == [(A, READ)]
+    client.wait(reader, "57")
+    assert client.woken_now() == []
+
+
+def test_what_was_told_during_a_read_counts_although_the_read_found_nothing() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(tail(A, "50")) == [(A, READ)]
+    assert client.hear(tail(A, "57")) == []
+    client.wait(reader, "42")
+    assert client.woken_now() == [(A, READ)]
+
+
+def test_the_end_of_a_stream_that_is_told_during_a_read_is_read() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(tail(A, "50")) == [(A, READ)]
+    assert client.hear(tail(A, "50", closed=True)) == []
+    client.wait(reader, "50")
+    assert client.woken_now() == [(A, READ)]
+
+
+def test_a_page_of_a_cache_that_ends_before_the_told_tail_is_read_on_from() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(tail(A, "57")) == [(A, READ)]
+    client.wait(reader, "50")
+    assert client.woken_now() == [(A, READ)]
+    client.wait(reader, "50")
+    assert client.woken_now() == [], "it found nothing, and is not sent in a circle"
+    assert client.hear(tail(A, "57")) == [(A, READ)]
+
+
+def test_a_refusal_that_a_read_does_not_confirm_lets_the_reader_wait_otherwise_before_it_asks_again() -> None:
+    client = connected()
+    reader = client.waiting(A, "42", "old")
+    client.frames()
+    assert client.hear({"stream": A, "status": 401, "error": "expired"}) == [(A, READ)]
+    client.wait(reader, "42", "new")
+    assert client.woken_now() == [(A, ELSEWHERE)]
+    assert client.frames() == []
+    client.wait(reader, "42", "new")
+    assert client.woken_now() == []
+    assert client.frames() == [Frame(watch=(A,), token="new")]
+
+
+def test_watches_of_one_token_share_frames_of_at_most_100_names() -> None:
+    client = connected()
+    for number in range(250):
+        client.waiting(f"{A}{number}", "0", "t")
+    client.waiting(B, "0")
+    assert [(len(frame.watch), frame.token) for frame in client.frames()] == [
+        *[(100, "t"), (100, "t"), (50, "t")],
+        (1, None),
+    ]
+    assert client.frames() == []
+
+
+def test_two_readers_of_a_stream_have_one_watch_which_the_second_has_repeated() -> None:
+    client = connected()
+    first, second = client.waiting(A, "42"), client.watches.join(A)
+    assert client.frames() == [Frame(watch=(A,))]
+    client.hear(tail(A, "42", seconds=60))
+    client.wait(second, "40")
+    assert client.frames() == [Frame(watch=(A,))]
+    assert client.hear(tail(A, "42", seconds=60)) == [(A, READ)], "the second, which is behind"
+    client.watches.leave(second)
+    assert client.frames() == []
+    client.watches.leave(first)
+    assert client.frames() == [Frame(unwatch=(A,))]
+    assert not client.watches.is_used
+
+
+def test_a_watch_is_repeated_with_a_new_token_before_its_lease_ends() -> None:
+    client = connected()
+    reader = client.waiting(A, "42", "first")
+    client.frames()
+    client.hear(tail(A, "42", seconds=100))
+    assert client.pass_to(client.watches.next_at() - 1) == []
+    assert client.pass_to(client.watches.next_at()) == [(A, AGAIN)]
+    assert client.now == 1080.0
+    client.wait(reader, "42", "second")
+    assert client.frames() == [Frame(watch=(A,), token="second")]
+
+
+def test_if_the_reader_that_was_to_repeat_a_watch_does_not_come_back_another_one_repeats_it() -> None:
+    client = connected()
+    for _ in range(2):
+        client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "42", seconds=100))
+    assert client.pass_to(1080.0) == [(A, AGAIN)]
+    assert client.pass_to(client.watches.next_at()) == [(A, AGAIN)]
+
+
+def test_a_lease_that_ends_while_its_reader_reads_is_repeated_when_it_waits_and_wakes_nobody() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "50", seconds=100))
+    assert client.pass_to(2000.0) == []
+    client.watches.frames(2000.0)
+    assert client.watches.next_at() > 2000.0, "the driver does not turn in a circle"
+    client.wait(reader, "50")
+    assert client.frames() == [Frame(watch=(A,))]
+
+
+def test_an_answer_that_does_not_come_ends_the_connection() -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    assert client.watches.next_at() == client.now + ANSWER_SECONDS
+    client.pass_to(client.watches.next_at())
+    assert client.watches.is_broken
+
+
+def test_a_silent_socket_is_kept_open() -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "42", seconds=3600))
+    assert client.watches.next_at() == client.now + SILENT_SECONDS
+    client.now = client.watches.next_at()
+    assert client.frames() == [Frame()]
+    assert client.frames() == []
+
+
+def test_a_watch_that_follows_an_unwatch_is_soon_repeated() -> None:
+    """On AWS each message has an invocation of its own, and the later one may end first."""
+    client = connected()
+    client.watches.leave(client.waiting(A, "42"))
+    assert client.frames() == [], "nothing was asked"
+    for seconds, unwatched in ((2880.0, True), (60.0, False)):
+        reader = client.waiting(A, "42")
+        client.frames()
+        client.hear(tail(A, "42", seconds=3600))
+        watch_ends = client.watches._watches[A].until - client.now
+        assert watch_ends == seconds
+        client.watches.leave(reader)
+        if unwatched:
+            assert client.frames() == [Frame(unwatch=(A,))]
+
+
+def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_readers_wait_otherwise() -> (
+    None
+):
+    client = connected()
+    readers = [client.waiting(name, "42") for name in (A, B)]
+    client.frames()
+    client.hear(tail(A, "42", seconds=3600))
+    for _ in range(3):
+        client.watches.lost(client.now)
+        assert client.woken_now() == [(A, AGAIN), (B, AGAIN)]
+        for reader in readers:
+            client.wait(reader, "42")
+        assert client.watches.needs_connection
+        assert client.now < client.watches.connect_at < client.now + 5
+        client.now = client.watches.connect_at
+    client.watches.lost(client.now)
+    assert client.woken_now() == [(A, ELSEWHERE), (B, ELSEWHERE)]
+    client.wait(readers[0], "42")
+    assert client.woken_now() == [(A, ELSEWHERE)]
+    client.now = client.watches.connect_at
+    client.wait(readers[0], "42")
+    assert client.woken_now() == []
+    client.watches.opened(client.now)
+    assert client.frames() == [Frame(watch=(A,))]
+
+
+def test_a_socket_that_never_worked_is_tried_less_and_less_often_and_its_readers_do_not_wait_for_it() -> None:
+    client = Client()
+    reader, pauses = client.watches.join(A), []
+    for _ in range(20):
+        client.wait(reader, "42")
+        assert client.woken_now() == []
+        client.watches.lost(client.now)
+        assert client.woken_now() == [(A, ELSEWHERE)]
+        pauses.append(client.watches.connect_at - client.now)
+        client.now = client.watches.connect_at
+    assert pauses[0] < 1
+    assert 150 <= pauses[-1] <= 450
+
+
+def test_where_there_is_no_socket_nobody_waits_for_one() -> None:
+    client = Client()
+    reader = client.waiting(A, "42")
+    client.watches.absent()
+    client.watches.lost(client.now)
+    client.wait(reader, "42")
+    assert client.woken_now() == [(A, ELSEWHERE)] * 2
+    assert not client.watches.needs_connection
+
+
+def test_a_name_that_fits_into_no_frame_is_not_asked_for() -> None:
+    client = connected()
+    client.waiting("/" + "x" * 40_000, "42")
+    assert [why for _, why in client.woken_now()] == [ELSEWHERE]
+    assert client.frames() == []
+
+
+NAMES = st.sampled_from([A, B])
+SELDOM = st.sampled_from([False] * 9 + [True])
+
+
+class Follower:
+    """As `follow`: it reads, waits, and does as it is told."""
+
+    def __init__(self, reader: SocketReader) -> None:
+        self.reader = reader
+        self.offset = "00"
+        self.woken: Woken | None = None
+        self.is_waiting = self.has_read = False
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A server with two streams, whose frames and messages come in any order, twice or together; connections
+    break, frames get lost, and readers come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches = Watches()
+        self.now = 0.0
+        self.tails = Counter[str]()
+        self.closed = set[str]()
+        self.followers: list[Follower] = []
+        self.is_open = False
+        self.registered: dict[str, float] = {}
+        self.sent: list[str] = []
+        self.messages: list[dict[str, Any]] = []
+        #: Whose readers may be woken with READ.
+        self.about: set[str] | None = None
+
+    def offset(self, name: str) -> str:
+        return f"{self.tails[name]:02}"
+
+    def message(self, name: str, **more: Any) -> dict[str, Any]:
+        end = {"closed": True} if name in self.closed else more
+        return {"stream": name, "offset": self.offset(name), **end}
+
+    @precondition(lambda self: len(self.followers) < 4)
+    @rule(name=NAMES)
+    def follow(self, name: str) -> None:
+        follower = Follower(self.watches.join(name))
+        self.followers.append(follower)
+        self.read_and_wait(follower)
+
+    @precondition(lambda self: self.followers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        follower = data.draw(st.sampled_from(self.followers))
+        self.watches.leave(follower.reader)
+        self.followers.remove(follower)
+
+    def read_and_wait(self, follower: Follower) -> None:
+        name = follower.reader.name
+        if follower.woken is not AGAIN and not follower.has_read:
+            follower.offset = self.offset(name)
+            if name in self.closed:
+                self.watches.leave(follower.reader)
+                self.followers.remove(follower)
+                return
+        self.wait(follower)
+
+    def wait(self, follower: Follower) -> None:
+        def wake(why: Woken) -> None:
+            assert follower.is_waiting, "it is woken once"
+            if why is READ and self.about is not None:
+                assert follower.reader.name in self.about, "it is woken by its own stream"
+            follower.is_waiting, follower.woken = False, why
+
+        follower.is_waiting, follower.has_read, follower.woken = True, False, None
+        self.watches.wait(follower.reader, follower.offset, None, self.now, wake)
+
+    @precondition(lambda self: any(not one.is_waiting for one in self.followers))
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        """Messages may come between the read and the wait."""
+        follower = data.draw(st.sampled_from([one for one in self.followers if not one.is_waiting]))
+        if follower.woken is not AGAIN and not follower.has_read and follower.reader.name not in self.closed:
+            follower.offset, follower.has_read = self.offset(follower.reader.name), True
+
+    @precondition(lambda self: any(not one.is_waiting for one in self.followers))
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        self.read_and_wait(data.draw(st.sampled_from([one for one in self.followers if not one.is_waiting])))
+
+    @rule(name=NAMES)
+    def append(self, name: str) -> None:
+        if name not in self.closed and self.tails[name] < 99:
+            self.tails[name] += 1
+            self.tell(name)
+
+    @rule(name=NAMES, really=SELDOM)
+    def close(self, name: str, *, really: bool) -> None:
+        if really:
+            self.closed.add(name)
+            self.tell(name)
+
+    def tell(self, name: str) -> None:
+        if self.is_open and self.registered.get(name, -math.inf) > self.now:
+            self.messages.append(self.message(name))
+        if name in self.closed:
+            self.registered.pop(name, None)
+
+    @precondition(lambda self: not self.is_open and self.watches.needs_connection)
+    @rule(succeeds=SELDOM.map(lambda seldom: not seldom))
+    def connect(self, *, succeeds: bool) -> None:
+        self.now = max(self.now, self.watches.connect_at)
+        if succeeds:
+            self.watches.opened(self.now)
+            self.is_open = True
+        else:
+            self.watches.lost(self.now)
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def send(self) -> None:
+        self.sent += self.watches.frames(self.now)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), seconds=st.sampled_from([1, 100, 3600]))
+    def arrive(self, data: st.DataObject, seconds: int) -> None:
+        frame = parse_frame(self.sent.pop(data.draw(st.integers(0, len(self.sent) - 1))))
+        self.carry_out(frame, seconds)
+
+    def carry_out(self, frame: Frame, seconds: int = 3600) -> None:
+        for name in frame.unwatch:
+            self.registered.pop(name, None)
+        for name in frame.watch:
+            if name not in self.closed:
+                self.registered[name] = self.now + seconds
+            self.messages.append(self.message(name, seconds=seconds))
+
+    @precondition(lambda self: self.sent)
+    @rule(status=st.sampled_from([0, 401, 503]), really=SELDOM)
+    def fail(self, status: int, *, really: bool) -> None:
+        """The frame is lost, or refused."""
+        if not really:
+            return
+        frame = parse_frame(self.sent.pop(0))
+        if status:
+            self.messages += [{"stream": n, "status": status, "error": "no"} for n in frame.watch]
+            for name in frame.watch:
+                self.registered.pop(name, None)
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data(), again=st.booleans(), together=st.booleans())
+    def hear(self, data: st.DataObject, *, again: bool, together: bool) -> None:
+        message = data.draw(st.sampled_from(self.messages))
+        heard = self.messages if together else [message]
+        self.receive(heard)
+        if not again:
+            self.messages = [one for one in self.messages if one not in heard]
+
+    def receive(self, heard: list[dict[str, Any]]) -> None:
+        self.about = {one["stream"] for one in heard}
+        self.watches.received(json.dumps(heard), self.now)
+        self.about = None
+
+    @precondition(lambda self: self.is_open)
+    @rule(really=SELDOM)
+    def break_off(self, *, really: bool) -> None:
+        if really:
+            self.cut()
+
+    def cut(self) -> None:
+        self.is_open = False
+        self.registered, self.sent, self.messages = {}, [], []
+        self.watches.lost(self.now)
+
+    @rule(seconds=st.sampled_from([0.1, 10.0, 50.0, 1000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.pass_to(self.now + seconds)
+
+    def pass_to(self, now: float) -> None:
+        self.now = now
+        if self.is_open:
+            self.about = set()
+            self.watches.tick(self.now)
+            self.about = None
+            if self.watches.is_broken:
+                self.cut()
+
+    @invariant()
+    def who_waits_on_a_connection_is_asked_for_or_told(self) -> None:
+        for follower in self.followers:
+            if follower.is_waiting and self.is_open:
+                watch = self.watches._watches[follower.reader.name]
+                assert watch.is_asked or watch.until > -math.inf
+
+    def teardown(self) -> None:
+        """From now on nothing fails: within two minutes every reader has read everything, and waits."""
+        waited_seconds = 0.0
+        for _ in range(1000):
+            if not self.is_open and self.watches.needs_connection:
+                self.connect(succeeds=True)
+            self.send_all()
+            going_on = [one for one in self.followers if not one.is_waiting]
+            for follower in going_on:
+                if follower.woken is ELSEWHERE:  # Long-polls, until the socket is tried again.
+                    self.pass_to(max(self.now + 1, self.watches.connect_at))
+                self.read_and_wait(follower)
+            if going_on or self.watches.needs_connection:
+                continue
+            if all(self.is_done(one) for one in self.followers):
+                return
+            before = self.now
+            self.pass_to(max(before, self.watches.next_at()))
+            waited_seconds += self.now - before
+            assert waited_seconds <= 120, "somebody waits for a stream that has moved"
+        raise AssertionError("they turn in a circle")
+
+    def send_all(self) -> None:
+        if self.is_open:
+            self.sent += self.watches.frames(self.now)
+        for frame in self.sent:
+            self.carry_out(parse_frame(frame))
+        heard, self.sent, self.messages = self.messages, [], []
+        if heard:
+            self.receive(heard)
+
+    def is_done(self, follower: Follower) -> bool:
+        name = follower.reader.name
+        held = self.registered.get(name, -math.inf) > self.now
+        return follower.offset == self.offset(name) and name not in self.closed and held
+
+
+AnyOrder.TestCase.settings = settings(max_examples=500, stateful_step_count=50, deadline=None)
+test_in_any_order_nobody_waits_for_a_stream_that_has_moved = AnyOrder.TestCase
