@@ -25,6 +25,8 @@ from moto.iam.access_control import IAMPolicyStatement, PermissionResult
 
 #: What the roles stand on; the rest of the template says nothing about rights.
 KINDS: Final = ("AWS::IAM::Role", "AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue")
+#: The name of the WebSocket API, which moto's CloudFormation cannot make.
+SOCKET_API: Final = "a1b2c3d4e5"
 #: The prefix of a process's queues where no stack gave it one (`Settings.queue_prefix`).
 QUEUES: Final = "tidemark-wake-"
 #: What stands here for the name of the stack's queue of subscriptions.
@@ -61,6 +63,9 @@ class Roles:
             if name == SUBSCRIPTIONS:
                 own = self.names["SubscriptionsQueue"].rpartition("/")[2]
             return ACCOUNT.format(service="sqs", name=own)
+        if kind == "connection":
+            name = f"{SOCKET_API}/v1/POST/@connections/{name}"
+            return ACCOUNT.format(service="execute-api", name=name)
         if kind == "parameter":
             own = name.replace(WEBHOOK_KEYS, f"/tidemark/{stack}/webhook-keys/", 1)
             return ACCOUNT.format(service="ssm", name=f"parameter{own}")
@@ -84,6 +89,7 @@ def make_roles(template: dict[str, Any], **parameters: str) -> Roles:
     parts: dict[str, Any] = {
         name: template[name] for name in ("Parameters", "Conditions", "Mappings") if name in template
     }
+    parts["Parameters"] |= {"SocketApi": {"Type": "String", "Default": SOCKET_API}}
     parts["Resources"] = {name: each for name, each in template["Resources"].items() if each["Type"] in KINDS}
     with mock_aws():
         session = boto3.Session("testing", "testing", region_name="us-east-1")

@@ -67,9 +67,11 @@ def items(operation: str, arguments: dict[str, Any]) -> Iterator[str]:
 
 
 def resource_of(arguments: dict[str, Any]) -> str:
-    """Of a call by botocore: the queue, parameter, object or bucket that it names."""
+    """Of a call by botocore: the queue, connection, parameter, object or bucket that it names."""
     if "QueueName" in arguments or "QueueUrl" in arguments:
         return f"queue:{arguments.get('QueueName') or arguments['QueueUrl'].rpartition('/')[2]}"
+    if "ConnectionId" in arguments:
+        return f"connection:{arguments['ConnectionId']}"
     if "Delete" in arguments:
         return f"object:{arguments['Delete']['Objects'][0]['Key']}"
     if "Bucket" in arguments:

@@ -34,6 +34,7 @@ from tests.infra.test_template import (
     statements_of,
 )
 from tests.support import World, a_key
+from tests.wake.management_api import management_api
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack
 from tidemark.local.engines import LocalServices
@@ -59,6 +60,7 @@ ONLY_WHEN = {
     ("ReadFunction", "ssm:GetParameter"): "secrets are named; see test_secrets_are_read_by_name",
     ("WriteFunction", "ssm:GetParameter"): "as for reading",
     ("LiveFunction", "ssm:GetParameter"): "as for reading",
+    ("SocketFunction", "ssm:GetParameter"): "as for reading",
     ("NotifierFunction", "dynamodb:UpdateItem"): "two tell a registry the same, and its lifetime is renewed",
 }
 
@@ -197,7 +199,8 @@ def test_every_sample_event_is_answered(run: Run, name: str) -> None:
         sample
         for sample in samples
         if "requestContext" in sample
-        and (sample["requestContext"]["http"]["method"] in writes) == (name == "WriteFunction")
+        and ("connectionId" in sample["requestContext"]) == (name == "SocketFunction")
+        and (sample["requestContext"].get("http", {}).get("method") in writes) == (name == "WriteFunction")
     ]
     assert mine
     assert all(status < 500 for status in statuses(run(name, *mine)))
@@ -335,9 +338,21 @@ def test_the_live_function(run: Run) -> None:
     assert "event: control" in report["answers"][1]["body"]
 
 
+def test_the_socket_function(run: Run) -> None:
+    """A stream with a time to live is renewed hours later; so is a watch, until it is ended."""
+    name = "/v1/stream/lives"
+    watch = [event("socket-message", body=json.dumps({"watch": [name]}))] * 2
+    for answer in run("SocketFunction", *watch, hours_ahead=12)["answers"]:
+        assert json.loads(answer["body"])["seconds"] == 3600
+    unwatch = event("socket-message", body=json.dumps({"unwatch": [name]}))
+    unwatch["requestContext"]["requestTimeEpoch"] += 1
+    assert run("SocketFunction", unwatch, hours_ahead=12)["answers"] == [{"statusCode": 200, "body": "[]"}]
+
+
 def test_the_notifier_function(run: Run, world: World) -> None:
     """One reader's queue is there, left by the one that read; another's is gone. A third stream has
-    subscribers. The registry, which somebody has made, is told of the streams."""
+    subscribers, a fourth is watched by sockets, of which one is gone. The registry, which somebody has made,
+    is told of the streams."""
     process, key = world.process(), a_key()
 
     awaited = load_head(process.stores, StreamKey("v1", "awaited")).record
@@ -346,14 +361,21 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     other = process.create(key).head.record
     put_waiter(process.stores.table, Waiter(other.incarnation, gone_beside(process, gone), now_ms + 60_000))
     watched = load_head(process.stores, StreamKey("v1", "watched/a")).record
-    records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched)]
+    told = process.create(StreamKey("agents", "told"), body=b"one").head.record
+    for connection in ("open", "left"):
+        waiter = Waiter.of_connection(told.incarnation, connection, "/agents/told", now_ms + 60_000, now_ms)
+        put_waiter(process.stores.table, waiter)
+    records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched, told)]
     items = [stream_key(StreamKey("v1", name)) for name in ("__registry__", "awaited")]
     records += [record(item["pk"]["S"], item["sk"]["S"]) for item in items]
-    report = run("NotifierFunction", {"Records": records})
+    with management_api() as api:
+        api.refused["left"] = 410
+        report = run("NotifierFunction", {"Records": records}, SOCKET_ENDPOINT=api.endpoint)
     assert report["answers"] == [{"batchItemFailures": []}]
+    assert [each["offset"] for each in api.messages("open")] == [f"{3:016}"]
     assert run("NotifierFunction", event("stream-records"))["answers"] == [{"batchItemFailures": []}]
-    told = run("ReadFunction", request("GET", REGISTRY, "offset=-1"))["answers"][0]
-    assert "awaited" in body(told).decode()
+    registry = run("ReadFunction", request("GET", REGISTRY, "offset=-1"))["answers"][0]
+    assert "awaited" in body(registry).decode()
 
 
 def gone_beside(process: Any, fallback: str) -> str:
@@ -495,10 +517,14 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
         ("LiveFunction", "sqs:DeleteQueue", "queue:another-queue", []),
         ("WriteFunction", "s3:DeleteObject", "object:log/a", []),
         ("WriteFunction", "sqs:CreateQueue", "queue:tidemark-wake-1", []),
-        ("NotifierFunction", "dynamodb:Query", "table:", ["log/another-bucket/a"]),
+        ("NotifierFunction", "dynamodb:GetItem", "table:", ["bucket/another-bucket"]),
         ("NotifierFunction", "dynamodb:PutItem", "table:", ["log/v1/a#1"]),
         ("NotifierFunction", "dynamodb:UpdateItem", "table:", ["log/v1/a#1"]),
         ("NotifierFunction", "sqs:SendMessage", "queue:another-queue", []),
+        ("SocketFunction", "dynamodb:PutItem", "table:", ["log/v1/a"]),
+        ("SocketFunction", "dynamodb:DeleteItem", "table:", ["bucket/v1"]),
+        ("SocketFunction", "dynamodb:Query", "table:", ["wait/1"]),
+        ("SocketFunction", "execute-api:ManageConnections", "connection:a", []),
         ("NotifierFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
         ("WriteFunction", "ssm:GetParameter", f"parameter:{WEBHOOK_KEYS}ds_1", []),
         ("WriteFunction", "ssm:PutParameter", "parameter:/tidemark/secret", []),

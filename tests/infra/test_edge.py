@@ -441,8 +441,10 @@ ALARMS = {
 
 
 def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
+    only_with = {"Edge": "HasEdgeAlarm", "Socket": "HasSocketAlarms"}
     for name, alarm in ALARMS.items():
-        assert alarm["Condition"] == ("HasEdgeAlarm" if name == "EdgeErrorsAlarm" else "HasAlarms"), name
+        part = re.split("(?<=[a-z])(?=[A-Z])", name)[0]
+        assert alarm["Condition"] == only_with.get(part, "HasAlarms"), name
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
     own = ALARMS.keys() - CONTAINER.keys()
     costs = (ROOT / "docs" / "costs.md").read_text()
@@ -451,7 +453,7 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
 
 def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
     watched = json.dumps([alarm["Properties"]["Dimensions"] for alarm in ALARMS.values()])
-    answering = {*FUNCTIONS, "Api", "Table", "Distribution", "write", "read", "live"}
+    answering = {*FUNCTIONS, "Api", "Table", "Distribution", "write", "read", "live", "socket"}
     assert [name for name in answering if f'"{name}"' not in watched] == []
 
 
@@ -490,7 +492,7 @@ def test_two_stacks_of_one_account_keep_apart() -> None:
     namespace = FUNCTION_GLOBALS["Environment"]["Variables"]["METRICS_NAMESPACE"]["Sub"]
     metrics = [
         metric
-        for widget in json.loads(dashboard["DashboardBody"]["Sub"])["widgets"]
+        for widget in json.loads(dashboard["DashboardBody"]["Sub"][0])["widgets"]
         for metric in widget["properties"]["metrics"]
     ]
     assert {metric[0] for metric in metrics if not metric[0].startswith("AWS/")} == {namespace}
