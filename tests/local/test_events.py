@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from tidemark.local.engines import ROOT
-from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event, schedule_event
-from tidemark.local.template import Match, Route, load_template, match_route
+from tidemark.local.events import (
+    HttpRequest,
+    SocketClient,
+    UndecodablePath,
+    decode_path,
+    http_event,
+    message_event,
+    schedule_event,
+)
+from tidemark.local.template import Match, Route, SocketRoute, load_template, match_route
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})
@@ -129,11 +137,11 @@ def test_a_body_is_text_only_for_a_few_content_types(
 
 
 ROUTES = load_template(ROOT / "template.yaml").routes
-#: Of requests; a schedule and a table's stream have events of their own.
+#: Of requests; a schedule, a socket and a table's stream have events of their own.
 SAMPLES = [
     path
     for path in sorted((ROOT / "events").glob("*.json"))
-    if "requestContext" in json.loads(path.read_text())
+    if "http" in json.loads(path.read_text()).get("requestContext", ())
 ]
 VOLATILE_HEADERS = {"x-amzn-trace-id", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
 VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", "timeEpoch")
@@ -165,6 +173,33 @@ def _without_volatile(event: dict[str, Any]) -> dict[str, Any]:
     context = {**event["requestContext"], **dict.fromkeys(VOLATILE_CONTEXT, "…")}
     headers = {**event["headers"], **dict.fromkeys(VOLATILE_HEADERS, "…")}
     return {**event, "requestContext": context, "headers": headers}
+
+
+def test_message_event_is_the_sample() -> None:
+    """Its ids are new ones, in API Gateway's form; the request has one under two names."""
+    sample = json.loads((ROOT / "events/socket-message.json").read_text())
+    context = sample["requestContext"]
+    client = SocketClient(
+        connection_id=context["connectionId"],
+        connected_at=datetime.fromtimestamp(context["connectedAt"] / 1000, UTC),
+        host=context["domainName"],
+        source_ip=context["identity"]["sourceIp"],
+        user_agent=context["identity"]["userAgent"],
+    )
+    now = datetime.fromtimestamp(context["requestTimeEpoch"] / 1000, UTC)
+    made = message_event(
+        client, SocketRoute("$default", "SocketFunction", responds=True), sample["body"], now
+    )
+    request_id, message_id = made["requestContext"]["requestId"], made["requestContext"]["messageId"]
+    assert len(request_id) == len(message_id) == len(context["requestId"])
+    assert request_id != message_id
+    new = {
+        "requestId": request_id,
+        "extendedRequestId": request_id,
+        "messageId": message_id,
+        "apiId": "local",
+    }
+    assert made == {**sample, "requestContext": context | new}
 
 
 def test_schedule_event_has_the_samples_shape() -> None:

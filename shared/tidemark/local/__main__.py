@@ -28,6 +28,7 @@ from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
+from tidemark.local.websocket_api import Connections, ConnectionsServer
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
@@ -49,9 +50,12 @@ def main(root: Path = ROOT) -> int:
         settings = replace(settings, webhook_keys=settings.webhook_keys or str(data_dir / "webhook-keys"))
         prepare_environment(settings, configuration)
         system = System(configuration, settings, root)
-        with LocalServices(data_dir, on_failure=system.fail) as services:
+        with (
+            LocalServices(data_dir, on_failure=system.fail) as services,
+            ConnectionsServer(Connections()) as server,
+        ):
             try:
-                return system.run(services, listener)
+                return system.run(services, server, listener)
             finally:
                 # From here on nothing is left to interrupt.
                 for name in (signal.SIGINT, signal.SIGTERM):
@@ -87,7 +91,7 @@ class System:
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, services: LocalServices, listener: socket.socket) -> int:
+    def run(self, services: LocalServices, server: ConnectionsServer, listener: socket.socket) -> int:
         """The exit code. Raises what REFUSALS names."""
         os.environ.update(services.environment)
         services.create_table(self.settings.table_name)
@@ -97,7 +101,9 @@ class System:
         stores = connect(self.settings)
         stores.check_format(raises=True)
         template = load_template(self.root / "template.yaml")
-        application = self._application(template)
+        if template.socket is not None:
+            os.environ.update(server.environment)
+        application = self._application(template, server.connections)
         tasks = self._background_tasks(template, services, queue_url)
         try:
             for task in tasks:
@@ -119,9 +125,9 @@ class System:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _application(self, template: Template) -> Gateway | Edge:
+    def _application(self, template: Template, connections: Connections) -> Gateway | Edge:
         """Raises FunctionNotLoaded."""
-        gateway = Gateway(template)
+        gateway = Gateway(template, connections=connections)
         if not self.configuration.edge or template.streaming is None:
             return gateway
         streaming = load_application(template.functions[template.streaming])

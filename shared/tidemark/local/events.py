@@ -1,4 +1,4 @@
-"""The events AWS sends: an HTTP API's (payload format 2.0) and a schedule's.
+"""The events AWS sends: an HTTP API's (payload format 2.0), a WebSocket API's and a schedule's.
 
 Where AWS's documentation is silent, this follows what was observed of API Gateway: the path is decoded twice,
 headers that come twice are joined by a bare comma, and a body is text only under a few content types.
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from tidemark.local.template import Match
+from tidemark.local.template import Match, SocketRoute
 
 ACCOUNT_ID: Final = "123456789012"
 API_ID: Final = "local"
@@ -99,6 +99,54 @@ def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
     return {name: value for name, value in event.items() if value or name not in optional}
 
 
+@dataclass(frozen=True, slots=True)
+class SocketClient:
+    """Who has opened a connection of a WebSocket API. `connected_at` is aware."""
+
+    connection_id: str
+    connected_at: datetime
+    host: str
+    source_ip: str
+    user_agent: str
+
+
+def message_event(client: SocketClient, route: SocketRoute, body: str, now: datetime) -> Event:
+    """A text frame, as a route hands it on: captured from real ones (Powertools for AWS Lambda,
+    `apiGatewayWebSocketApiMessage.json`). No header of the handshake is in it."""
+    request_id = make_id()
+    identity = {"userAgent": client.user_agent, "sourceIp": client.source_ip}
+    context = {
+        "routeKey": route.key,
+        "messageId": make_id(),
+        "eventType": "MESSAGE",
+        "extendedRequestId": request_id,
+        "requestTime": _time(now),
+        "messageDirection": "IN",
+        "stage": STAGE,
+        "connectedAt": _epoch_ms(client.connected_at),
+        "requestTimeEpoch": _epoch_ms(now),
+        "identity": {name: value for name, value in identity.items() if value},
+        "requestId": request_id,
+        "domainName": client.host,
+        "connectionId": client.connection_id,
+        "apiId": API_ID,
+    }
+    return {"requestContext": context, "body": body, "isBase64Encoded": False}
+
+
+def make_id() -> str:
+    """Of a connection, a message, a request: as API Gateway makes them, `L0SM9cOFvHcCIhw=`."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(11)).decode()
+
+
+def _time(now: datetime) -> str:
+    return now.astimezone(UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+
+
+def _epoch_ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
 def schedule_event(rule: str, region: str, now: datetime) -> Event:
     """The event of a schedule, as EventBridge sends it."""
     return {
@@ -136,7 +184,7 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _context(request: HttpRequest, match: Match, now: datetime) -> dict[str, Any]:
-    host = _first(request.headers, "host").rsplit(":", 1)[0] or "localhost"
+    host = domain_of(request.headers)
     return {
         "accountId": ACCOUNT_ID,
         "apiId": API_ID,
@@ -149,12 +197,17 @@ def _context(request: HttpRequest, match: Match, now: datetime) -> dict[str, Any
             "sourceIp": request.source_ip,
             "userAgent": _first(request.headers, "user-agent"),
         },
-        "requestId": base64.b64encode(secrets.token_bytes(11)).decode(),
+        "requestId": make_id(),
         "routeKey": match.route.key,
         "stage": STAGE,
-        "time": now.astimezone(UTC).strftime("%d/%b/%Y:%H:%M:%S +0000"),
-        "timeEpoch": int(now.timestamp() * 1000),
+        "time": _time(now),
+        "timeEpoch": _epoch_ms(now),
     }
+
+
+def domain_of(headers: Headers) -> str:
+    """The domain that the client has reached, without the port."""
+    return _first(headers, "host").rsplit(":", 1)[0] or "localhost"
 
 
 def _body(request: HttpRequest) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""`VIA=lambda`: an HTTP API in front of the deployed handlers, as an ASGI application.
+"""`VIA=lambda`: an HTTP API in front of the deployed handlers, as an ASGI application; a WebSocket API
+(`websocket_api.py`) beside it.
 
 Every request becomes the event that API Gateway would send to the function that the template routes it to, as
 JSON; the function's response comes back as JSON. The platform's limits hold here too.
@@ -24,6 +25,7 @@ from tidemark.local.environments import (
 )
 from tidemark.local.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.template import Function, Template, match_route
+from tidemark.local.websocket_api import Connections, WebSocketApi
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.server import Application, Receive, Scope, Send
 from tidemark.server.request_log import report
@@ -117,28 +119,40 @@ class RequestCutOff(ConnectionError):
 
 
 class Gateway:
-    """The functions are loaded when it is made. Raises FunctionNotLoaded."""
+    """The functions are loaded when it is made. Raises FunctionNotLoaded. Sockets are refused where it has no
+    `connections`, or the template no WebSocket API."""
 
-    def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
+    def __init__(
+        self,
+        template: Template,
+        integration_seconds: float = INTEGRATION_SECONDS,
+        connections: Connections | None = None,
+    ) -> None:
         self._routes = template.routes
         self._integration_seconds = integration_seconds
         self._environments = {
             name: Environments(template.functions[name])
             for name in sorted({route.function for route in template.routes})
         }
+        self._sockets: WebSocketApi | None = None
+        if template.socket is not None and connections is not None:
+            self._sockets = WebSocketApi(template.socket, template.functions, connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _live(receive, send)
         elif scope["type"] == "http":
             await self._serve(scope, receive, send)
+        elif self._sockets is not None:
+            await self._sockets(scope, receive, send)
         else:
             # The server refuses the handshake when the application says no.
             await send({"type": "websocket.close"})
 
     def close(self) -> None:
-        for environments in self._environments.values():
-            environments.close()
+        for each in (*self._environments.values(), self._sockets):
+            if each is not None:
+                each.close()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

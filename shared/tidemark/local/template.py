@@ -18,6 +18,10 @@ import yaml
 
 FUNCTION: Final = "AWS::Serverless::Function"
 HTTP_API: Final = "AWS::Serverless::HttpApi"
+SOCKET_API: Final = "AWS::ApiGatewayV2::Api"
+SOCKET_ROUTE: Final = "AWS::ApiGatewayV2::Route"
+SOCKET_INTEGRATION: Final = "AWS::ApiGatewayV2::Integration"
+SOCKET_RESPONSE: Final = "AWS::ApiGatewayV2::RouteResponse"
 #: API Gateway's extensions of OpenAPI.
 ANY_METHOD: Final = "x-amazon-apigateway-any-method"
 INTEGRATION: Final = "x-amazon-apigateway-integration"
@@ -63,6 +67,36 @@ class QueueTrigger:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketRoute:
+    """A route of a WebSocket API, as `$default`."""
+
+    key: str
+    #: None: it starts none (the integration is a mock).
+    function: str | None
+    #: Without a route response, what the function returns reaches nobody.
+    responds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRoutes:
+    """All of a WebSocket API."""
+
+    #: The name of the member of a message that says which route it takes.
+    selector: str
+    routes: tuple[SocketRoute, ...]
+
+    def match(self, message: str) -> SocketRoute:
+        """`$default` takes what names no other route, JSON or not."""
+        try:
+            parsed = json.loads(message)
+        except ValueError:
+            parsed = None
+        key = parsed.get(self.selector) if isinstance(parsed, dict) else None
+        by_key = {route.key: route for route in self.routes}
+        return by_key.get(key if isinstance(key, str) else DEFAULT, by_key[DEFAULT])
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
@@ -72,6 +106,7 @@ class Template:
     #: The function that streams its responses, at an address of its own.
     streaming: str | None = None
     queues: tuple[QueueTrigger, ...] = ()
+    socket: SocketRoutes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +129,7 @@ def load_template(path: Path) -> Template:
     streaming = [name for name, function in functions.items() if "FunctionUrlConfig" in function]
     return Template(
         functions={name: _function(document, path.parent, name) for name in functions},
-        routes=tuple(route for _, api in _resources(document, HTTP_API) for route in _routes(api)),
+        routes=tuple(route for _, api in _resources(document, HTTP_API) for route in _routes(api, functions)),
         scheduled=tuple(name for name, kind, _ in events if kind in {"Schedule", "ScheduleV2"}),
         triggers=tuple(_trigger(name, declared) for name, kind, declared in events if kind == "DynamoDB"),
         streaming=streaming[0] if streaming else None,
@@ -103,6 +138,7 @@ def load_template(path: Path) -> Template:
             for name, kind, declared in events
             if kind == "SQS"
         ),
+        socket=_socket_routes(document, functions),
     )
 
 
@@ -158,27 +194,61 @@ def _value(document: Declared, declared: Any) -> str | None:
     return None if declared is None else str(declared)
 
 
-def _routes(api: Declared) -> Iterator[Route]:
+def _routes(api: Declared, functions: Declared) -> Iterator[Route]:
     """Those of an HTTP API's OpenAPI document, whose operations refer to its shared integrations."""
     integrations = api["DefinitionBody"]["components"][INTEGRATIONS]
     for path, operations in api["DefinitionBody"]["paths"].items():
         for method, operation in operations.items():
             if method != "parameters":
                 integration = integrations[operation[INTEGRATION]["$ref"].rpartition("/")[2]]
-                function = next(_attributes(integration)).removesuffix(".Arn")
+                function = _referred(integration, functions)
                 yield Route(ANY if method == ANY_METHOD else method.upper(), path, function)
 
 
-def _attributes(declared: Any) -> Iterator[str]:
-    """The names that a declaration asks for by !GetAtt, at any depth."""
+def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | None:
+    integrations = dict(_resources(document, SOCKET_INTEGRATION))
+    answered = {
+        name
+        for _, response in _resources(document, SOCKET_RESPONSE)
+        for name in _references(response["RouteId"])
+    }
+    for _, api in _resources(document, SOCKET_API):
+        return SocketRoutes(
+            selector=api["RouteSelectionExpression"].removeprefix("$request.body."),
+            routes=tuple(
+                SocketRoute(
+                    key=route["RouteKey"],
+                    function=_called(integrations[_referred(route["Target"], integrations)], functions),
+                    responds=name in answered and "RouteResponseSelectionExpression" in route,
+                )
+                for name, route in _resources(document, SOCKET_ROUTE)
+            ),
+        )
+    return None
+
+
+def _called(integration: Declared, functions: Declared) -> str | None:
+    is_mock = integration["IntegrationType"] == "MOCK"
+    return None if is_mock else _referred(integration["IntegrationUri"], functions)
+
+
+def _referred(declared: Any, known: Declared) -> str:
+    """The first of the known resources that a declaration refers to."""
+    return next(name for name in _references(declared) if name in known)
+
+
+def _references(declared: Any) -> Iterator[str]:
+    """The names in !Ref, !GetAtt and !Sub, at any depth."""
     if isinstance(declared, Intrinsic):
-        if declared.tag == "GetAtt":
-            yield str(declared.value)
+        if declared.tag == "Sub":
+            yield from re.findall(r"\$\{(\w+)", str(declared.value))
+        elif isinstance(declared.value, str):
+            yield declared.value.partition(".")[0]
         declared = declared.value
     for each in declared.values() if isinstance(declared, Mapping) else ():
-        yield from _attributes(each)
+        yield from _references(each)
     for each in declared if isinstance(declared, list) else ():
-        yield from _attributes(each)
+        yield from _references(each)
 
 
 def _trigger(function: str, declared: Declared) -> Trigger:

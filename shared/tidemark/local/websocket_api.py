@@ -1,0 +1,261 @@
+"""`VIA=lambda`: a WebSocket API in front of the deployed function, and the API by which functions send to its
+connections (`@connections`).
+
+Every text frame becomes the event that API Gateway would send to the function that the template routes it to,
+as JSON; what that returns goes back if the route has a response. API Gateway's quotas hold here too.
+
+It handles the messages of a connection concurrently. What its documentation leaves open is decided strictly
+here: only what a client sends counts against an idle connection, and a fragmented message (ASGI does not tell
+fragments) may be as long as one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar, Final, Self
+from urllib.parse import unquote
+
+from tidemark.local.environments import Environments, InvocationFailed
+from tidemark.local.events import Event, SocketClient, domain_of, make_id, message_event
+from tidemark.local.template import Function, SocketRoutes
+from tidemark.protocol.socket import PATH
+from tidemark.server import Receive, Scope, Send
+from tidemark.server.ports import LOOPBACK
+from tidemark.server.request_log import report
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """API Gateway's own: none of them can be raised."""
+
+    frame_bytes: int = 32 * 1024
+    payload_bytes: int = 128 * 1024
+    idle_seconds: float = 600.0
+    connection_seconds: float = 7200.0
+    integration_seconds: float = 29.0
+    #: For how long a client may leave unread what is sent to it. AWS names no number.
+    unread_seconds: float = 5.0
+
+
+QUOTAS: Final = Quotas()
+#: Codes to close a connection with: it was idle or is too old, sent a binary frame, or sent too much.
+GOING_AWAY, UNSUPPORTED, TOO_LARGE = 1001, 1003, 1009
+FAILED: Final = "Internal server error"
+TIMED_OUT: Final = "Endpoint request timed out"
+
+
+class PostRefused(Exception):
+    """What was posted to a connection is not delivered."""
+
+    def __init__(self, status: int, kind: str) -> None:
+        super().__init__(kind)
+        self.status = status
+        self.kind = kind
+
+
+class Connections:
+    """Those that are open, by their ids."""
+
+    def __init__(self, quotas: Quotas = QUOTAS) -> None:
+        self.quotas = quotas
+        self._senders: dict[str, Callable[[str], Future[None]]] = {}
+
+    @contextmanager
+    def opened(self, send: Send) -> Iterator[str]:
+        """The id of a new one."""
+        connection_id, loop = make_id(), asyncio.get_running_loop()
+
+        async def deliver(text: str) -> None:
+            await send({"type": "websocket.send", "text": text})
+
+        self._senders[connection_id] = lambda text: asyncio.run_coroutine_threadsafe(deliver(text), loop)
+        try:
+            yield connection_id
+        finally:
+            del self._senders[connection_id]
+
+    def post(self, connection_id: str, data: bytes) -> None:
+        """From any thread but the loop's; returns when it is on its way. Raises PostRefused."""
+        if len(data) > self.quotas.payload_bytes:
+            raise PostRefused(413, "PayloadTooLargeException")
+        send = self._senders.get(connection_id)
+        if send is None:
+            raise PostRefused(410, "GoneException")
+        sending = send(data.decode(errors="replace"))
+        try:
+            sending.result(self.quotas.unread_seconds)
+        except TimeoutError:
+            sending.cancel()
+            raise PostRefused(429, "LimitExceededException") from None
+        except (OSError, RuntimeError):  # It has ended meanwhile.
+            raise PostRefused(410, "GoneException") from None
+
+
+class WebSocketApi:
+    """An ASGI application. The functions are loaded when it is made. Raises FunctionNotLoaded."""
+
+    def __init__(
+        self, routes: SocketRoutes, functions: Mapping[str, Function], connections: Connections
+    ) -> None:
+        self._routes = routes
+        self._connections = connections
+        self._quotas = connections.quotas
+        names = {route.function for route in routes.routes if route.function is not None}
+        self._environments = {name: Environments(functions[name]) for name in names}
+
+    def close(self) -> None:
+        for environments in self._environments.values():
+            environments.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # The client asks to connect.
+        if scope["path"] != PATH:
+            await send({"type": "websocket.close"})
+            return
+        await send({"type": "websocket.accept"})
+        answers: set[asyncio.Task[None]] = set()
+        with self._connections.opened(send) as connection_id:
+            client = _client(scope, connection_id)
+
+            def take(text: str) -> None:
+                answer = asyncio.create_task(self._answer(client, text, send))
+                answers.add(answer)
+                answer.add_done_callback(answers.discard)
+
+            code = await self._receive_all(receive, take)
+        for answer in answers:
+            answer.cancel()
+        if code is not None:
+            await send({"type": "websocket.close", "code": code})
+
+    async def _receive_all(self, receive: Receive, take: Callable[[str], None]) -> int | None:
+        """The code to close the connection with; None where it is closed."""
+        try:
+            async with asyncio.timeout(self._quotas.connection_seconds):
+                while True:
+                    async with asyncio.timeout(self._quotas.idle_seconds):
+                        message = await receive()
+                    if message["type"] == "websocket.disconnect":
+                        return None
+                    text: str | None = message.get("text")
+                    if text is None:
+                        return UNSUPPORTED
+                    if len(text.encode()) > self._quotas.frame_bytes:
+                        return TOO_LARGE
+                    take(text)
+        except TimeoutError:
+            return GOING_AWAY
+
+    async def _answer(self, client: SocketClient, text: str, send: Send) -> None:
+        route = self._routes.match(text)
+        if route.function is None:
+            return
+        event = message_event(client, route, text, datetime.now(UTC))
+        try:
+            body = await self._invoke(self._environments[route.function], event)
+        except InvocationFailed as failure:
+            ids = {name: event["requestContext"][name] for name in ("connectionId", "requestId")}
+            body = json.dumps({"message": str(failure), **ids})
+        else:
+            body = body if route.responds else None
+        if body:
+            with suppress(OSError):  # The client has left.
+                await send({"type": "websocket.send", "text": body})
+
+    async def _invoke(self, environments: Environments, event: Event) -> str | None:
+        """The body that is returned. Raises InvocationFailed, with what the client is told."""
+        payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+        function = environments.function
+        patience = min(function.timeout_seconds, self._quotas.integration_seconds)
+        try:
+            result = asyncio.wrap_future(environments.invoke(payload))
+            response: Any = json.loads(await asyncio.wait_for(result, patience))
+        except TimeoutError:
+            is_late = function.timeout_seconds >= self._quotas.integration_seconds
+            raise InvocationFailed(TIMED_OUT if is_late else FAILED) from None
+        except InvocationFailed:
+            raise InvocationFailed(FAILED) from None
+        if not isinstance(response, dict) or "statusCode" not in response:
+            report(f"{function.name} returned a response that no WebSocket API accepts: {response!r}")
+            raise InvocationFailed(FAILED)
+        # The status changes nothing for the client: a connection knows none.
+        return response.get("body")
+
+
+def _client(scope: Scope, connection_id: str) -> SocketClient:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    address = scope.get("client") or (LOOPBACK, 0)
+    return SocketClient(
+        connection_id=connection_id,
+        connected_at=datetime.now(UTC),
+        host=domain_of(headers),
+        source_ip=address[0],
+        user_agent=dict(headers).get("user-agent", ""),
+    )
+
+
+class ConnectionsServer:
+    """`POST /@connections/{id}` at a loopback port, while it is entered. Requests are not authenticated, but
+    who does not know an id can do nothing."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        handler = type("Handler", (_Handler,), {"connections": connections})
+        self._server = ThreadingHTTPServer((LOOPBACK, 0), handler)
+        self._thread = threading.Thread(target=self._run, name="tidemark-connections", daemon=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the functions read."""
+        return {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": f"http://{LOOPBACK}:{self._server.server_port}"}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _run(self) -> None:
+        self._server.serve_forever(poll_interval=0.1)  # The end waits for one.
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    connections: ClassVar[Connections]
+
+    def do_POST(self) -> None:
+        _, at, connection_id = unquote(self.path).rpartition("/@connections/")
+        data = self.rfile.read(int(self.headers.get("content-length") or 0))
+        try:
+            if not at:
+                raise PostRefused(403, "ForbiddenException")
+            self.connections.post(connection_id, data)
+        except PostRefused as refusal:
+            self._reply(refusal.status, refusal.kind)
+        else:
+            self._reply(200)
+
+    def _reply(self, status: int, kind: str = "") -> None:
+        body = json.dumps({"message": kind}).encode() if kind else b""
+        self.send_response(status)
+        if kind:
+            self.send_header("x-amzn-ErrorType", kind)
+            self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing: http.server would write a line for each request."""

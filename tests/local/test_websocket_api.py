@@ -1,0 +1,324 @@
+"""A WebSocket API as API Gateway has it: frames become events, its quotas hold, and functions post to its
+connections by boto3."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.local.conftest import write_function
+from tests.wake.support import PATIENCE_SECONDS, eventually, on_a_loop, until
+from tidemark.local.template import SocketRoute, SocketRoutes, load_template
+from tidemark.local.websocket_api import Connections, ConnectionsServer, Quotas, WebSocketApi
+from tidemark.server import Message
+
+ECHO = """
+import json
+
+def handler(event, context):
+    return {"statusCode": 200, "body": json.dumps(event)}
+"""
+
+
+@dataclass
+class Client:
+    """Of an ASGI application."""
+
+    api: WebSocketApi
+    path: str = "/v1/socket"
+    told: list[Message] = field(default_factory=list)
+    #: Whether it reads what is sent to it.
+    reads: bool = True
+    _says: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self._says.put_nowait({"type": "websocket.connect"})
+
+    async def run(self) -> None:
+        headers = [(b"host", b"streams.example:4437"), (b"user-agent", b"probe")]
+        scope = {"type": "websocket", "path": self.path, "headers": headers, "client": ("192.0.2.7", 1)}
+        await self.api(scope, self._says.get, self._send)
+
+    async def _send(self, message: Message) -> None:
+        while not self.reads:  # noqa: ASYNC110 - until the test lets it
+            await asyncio.sleep(0.01)
+        self.told.append(message)
+
+    def say(self, frame: str | bytes) -> None:
+        kind = "text" if isinstance(frame, str) else "bytes"
+        self._says.put_nowait({"type": "websocket.receive", kind: frame})
+
+    def leave(self) -> None:
+        self._says.put_nowait({"type": "websocket.disconnect", "code": 1005})
+
+    @property
+    def texts(self) -> list[str]:
+        return [message["text"] for message in self.told if message["type"] == "websocket.send"]
+
+    async def answer(self, frame: str) -> Any:
+        """The parsed answer to a frame."""
+        before = len(self.texts)
+        self.say(frame)
+        await eventually(lambda: len(self.texts) > before)
+        return json.loads(self.texts[before])
+
+    async def connection_id(self) -> str:
+        """As the function is told it."""
+        event = await self.answer("who am I?")
+        return str(event["requestContext"]["connectionId"])
+
+
+MakeApi = Callable[..., WebSocketApi]
+
+
+@pytest.fixture
+def make_api(project: Path) -> Iterator[MakeApi]:
+    """Makes WebSocket APIs in front of a handler's code."""
+    made: list[WebSocketApi] = []
+
+    def make(
+        code: str = ECHO, *, responds: bool = True, function_seconds: float = 60, **quotas: Any
+    ) -> WebSocketApi:
+        write_function(project, "probe", code)
+        template = load_template(project / "template.yaml")
+        probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
+        routes = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, responds=False))
+        connections = Connections(replace(Quotas(), **quotas))
+        made.append(WebSocketApi(SocketRoutes("action", routes), {"Probe": probe}, connections))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    # Other tests count them.
+    until(lambda: not [each for each in threading.enumerate() if each.name == "environment of Probe"])
+
+
+@asynccontextmanager
+async def connected(api: WebSocketApi) -> AsyncIterator[Client]:
+    client = Client(api)
+    running = asyncio.create_task(client.run())
+    try:
+        await eventually(lambda: client.told)
+        yield client
+    finally:
+        client.leave()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await running
+
+
+@on_a_loop
+async def test_a_frame_becomes_an_event_and_what_the_function_returns_goes_back(make_api: MakeApi) -> None:
+    async with connected(api := make_api()) as client, connected(api) as other:
+        event, another = await client.answer('{"é": 1}'), await other.answer("{}")
+    assert (event["body"], event["isBase64Encoded"]) == ('{"é": 1}', False)
+    context = event["requestContext"]
+    assert (context["eventType"], context["routeKey"]) == ("MESSAGE", "$default")
+    assert (context["domainName"], context["identity"]) == (
+        "streams.example",
+        {"userAgent": "probe", "sourceIp": "192.0.2.7"},
+    )
+    assert context["connectedAt"] <= context["requestTimeEpoch"]
+    assert len(context["connectionId"]) == len("L0SM9cOFvHcCIhw=")
+    assert context["connectionId"] != another["requestContext"]["connectionId"]
+    assert client.told[0] == {"type": "websocket.accept"}
+
+
+@pytest.mark.parametrize(
+    ("responds", "answer"), [(True, {"statusCode": 200}), (False, {"statusCode": 200, "body": "lost"})]
+)
+@on_a_loop
+async def test_without_a_body_or_without_a_route_response_nothing_goes_back(
+    make_api: MakeApi, tmp_path: Path, responds: bool, answer: dict[str, Any]
+) -> None:
+    """The function is called all the same."""
+    code = f"""
+from pathlib import Path
+
+def handler(event, context):
+    (Path({str(tmp_path)!r}) / event["body"]).touch()
+    return {answer}
+"""
+    async with connected(make_api(code, responds=responds)) as client:
+        for body in "123":
+            client.say(body)
+            await eventually((tmp_path / body).exists)
+        assert client.texts == []
+
+
+TOGETHER = """
+import threading
+
+together = threading.Barrier(5)
+
+def handler(event, context):
+    together.wait(60)
+    return {"statusCode": 200, "body": event["body"]}
+"""
+
+
+@on_a_loop
+async def test_messages_of_one_connection_are_handled_at_once(make_api: MakeApi) -> None:
+    """So their answers may come in another order."""
+    async with connected(make_api(TOGETHER)) as client:
+        for number in range(5):
+            client.say(str(number))
+        await eventually(lambda: sorted(client.texts) == list("01234"))
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "message"),
+    [
+        ("raise RuntimeError('the tide is out')", {}, "Internal server error"),
+        ("return None", {}, "Internal server error"),
+        ("return {'body': 'no status'}", {}, "Internal server error"),
+        ("wait()", {"function_seconds": 0.1}, "Internal server error"),
+        ("wait()", {"integration_seconds": 0.1}, "Endpoint request timed out"),
+    ],
+)
+@on_a_loop
+async def test_of_a_function_that_fails_the_client_is_told_and_the_connection_goes_on(
+    make_api: MakeApi, tmp_path: Path, body: str, limits: dict[str, float], message: str
+) -> None:
+    over = tmp_path / "over"
+    code = f"""
+import time
+from pathlib import Path
+
+def wait():
+    while not Path({str(over)!r}).exists():
+        time.sleep(0.01)
+
+def handler(event, context):
+    {body}
+"""
+    async with connected(make_api(code, **limits)) as client:
+        for _ in range(2):
+            answer = await client.answer("{}")
+            assert answer.keys() == {"message", "connectionId", "requestId"}
+            assert answer["message"] == message
+    over.touch()
+
+
+@pytest.mark.parametrize(
+    ("frame", "quotas", "code"),
+    [
+        (b"binary", {}, 1003),
+        ("é" * (16 * 1024) + "x", {}, 1009),
+        (None, {"idle_seconds": 0.1}, 1001),
+        (None, {"connection_seconds": 0.1}, 1001),
+    ],
+    ids=["binary", "longer than a frame", "idle", "old"],
+)
+@on_a_loop
+async def test_beyond_its_quotas_a_connection_is_closed(
+    make_api: MakeApi, frame: str | bytes | None, quotas: dict[str, float], code: int
+) -> None:
+    """AWS's documentation has the first two codes."""
+    async with connected(make_api(**quotas)) as client:
+        if frame is not None:
+            client.say(frame)
+        await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": code})
+        assert client.texts == []
+
+
+@on_a_loop
+async def test_a_frame_of_32_kibibytes_is_handed_on(make_api: MakeApi) -> None:
+    async with connected(make_api()) as client:
+        assert (await client.answer("x" * 32 * 1024))["body"] == "x" * 32 * 1024
+
+
+@on_a_loop
+async def test_a_message_of_a_route_without_a_function_has_no_answer(make_api: MakeApi) -> None:
+    async with connected(make_api()) as client:
+        client.say('{"action": "ping"}')
+        assert (await client.answer("{}"))["body"] == "{}"
+        assert len(client.texts) == 1
+
+
+@on_a_loop
+async def test_another_path_is_refused(make_api: MakeApi) -> None:
+    client = Client(make_api(), path="/v1/stream/a")
+    await client.run()
+    assert client.told == [{"type": "websocket.close"}]
+
+
+# --- @connections --------------------------------------------------------------------------
+
+
+Post = Callable[[str, bytes], Coroutine[Any, Any, str]]
+
+
+@asynccontextmanager
+async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
+    """A function's way to the connections: what boto3 says of a post, "" or the name of its exception."""
+    with ConnectionsServer(api._connections) as server:
+        client = boto3.client(
+            "apigatewaymanagementapi",
+            endpoint_url=server.environment["SOCKET_ENDPOINT"],
+            region_name="us-east-1",
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+            config=boto3.session.Config(retries={"total_max_attempts": 1}),
+        )
+
+        def post(connection_id: str, data: bytes) -> str:
+            try:
+                client.post_to_connection(ConnectionId=connection_id, Data=data)
+            except client.exceptions.ClientError as error:
+                return type(error).__name__
+            return ""
+
+        try:
+            yield lambda connection_id, data: asyncio.to_thread(post, connection_id, data)
+        finally:
+            client.close()
+
+
+@on_a_loop
+async def test_what_a_function_posts_reaches_its_connection_alone(make_api: MakeApi) -> None:
+    api = make_api()
+    async with posting(api) as post, connected(api) as first, connected(api) as second:
+        ids = [await first.connection_id(), await second.connection_id()]
+        for each, data in zip(ids, ("é".encode(), b"x" * 128 * 1024), strict=True):
+            assert await post(each, data) == ""
+        assert [first.texts[1:], second.texts[1:]] == [["é"], ["x" * 128 * 1024]]
+
+
+@on_a_loop
+async def test_a_connection_that_has_ended_or_never_was_is_gone(make_api: MakeApi) -> None:
+    api = make_api()
+    async with posting(api) as post:
+        async with connected(api) as left:
+            left_id = await left.connection_id()
+        async with connected(api) as closed:
+            closed_id = await closed.connection_id()
+            closed.say(b"binary")
+            await eventually(lambda: closed.told[-1]["type"] == "websocket.close")
+            for each in (left_id, closed_id, "L0SM9cOFvHcCIhw="):
+                assert await post(each, b"late") == "GoneException"
+
+
+@on_a_loop
+async def test_a_post_that_is_too_large_or_that_the_client_does_not_read_is_refused(
+    make_api: MakeApi,
+) -> None:
+    """The function does not wait for a client that stalls."""
+    api = make_api(unread_seconds=0.1)
+    async with posting(api) as post, connected(api) as client:
+        connection_id = await client.connection_id()
+        assert await post(connection_id, b"x" * (128 * 1024 + 1)) == "PayloadTooLargeException"
+        client.reads = False
+        assert await post(connection_id, b"unread") == "LimitExceededException"
+        client.reads = True
+        assert await post(connection_id, b"read") == ""
+        assert client.texts[1:] == ["read"]
