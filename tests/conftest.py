@@ -87,6 +87,7 @@ SLOW_FILES = frozenset(
         "http/test_loop_lag.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",
+        "wake/test_interleavings_of_sockets.py",
         "wake/test_interleavings_of_the_code.py",
         "wake/test_live_function.py",
         "wake/test_live_reads.py",
