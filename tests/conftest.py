@@ -79,6 +79,7 @@ SLOW_FILES = frozenset(
         "local/test_main.py",
         "local/test_emulators.py",
         "local/test_raw_requests.py",
+        "local/test_sockets_each_way.py",
         "local/test_workers.py",
         "log/test_long_packs.py",
         "log/test_packs_interleaved.py",

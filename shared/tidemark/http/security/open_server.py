@@ -40,11 +40,16 @@ class OpenServer:
         self._names = {urlsplit(url).hostname for url in (*self._origins, settings.public_url)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        # The handshake of a socket is a GET.
+        request = Request({"method": "GET", **scope, "type": "http"})
         try:
-            if scope["type"] == "http" and not is_open(scope):
-                self._check(Request(scope))
+            if not is_open(request.scope):
+                self._check(request)
         except ProtocolError as error:
-            await ResponseHeaders(error_response(Request(scope), error))(scope, receive, send)
+            await ResponseHeaders(error_response(request, error))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

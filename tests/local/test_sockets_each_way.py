@@ -1,0 +1,131 @@
+"""`/v1/socket` of a running system, by each way: the server's own sockets, and API Gateway's in front of the
+deployed functions, whose notifier the table's changes call. A client of the network sees the same."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.local import test_main
+from tests.local.test_main import DEADLINE_SECONDS, TEXT, Start, System, starting_in
+
+start, via = test_main.start, test_main.via
+
+
+@pytest.fixture(scope="module")
+def system(via: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with ExitStack() as stack:
+        running = System(starting_in(tmp_path_factory.mktemp("sockets"), stack)(VIA=via))
+        yield running
+        assert running.end() == (0, "", "")
+
+
+def open_socket(system: System) -> ClientConnection:
+    """At the address that the system names."""
+    status, body = system.request("GET", "/v1/socket")
+    url = json.loads(body)["url"]
+    assert (status, url) == (200, "/v1/socket")
+    return connect(f"ws://{system.address}{url}", proxy=None)
+
+
+def told(client: ClientConnection) -> Any:
+    """The next message, or messages. A frame may hold none."""
+    while not (messages := json.loads(client.recv(timeout=DEADLINE_SECONDS))):
+        pass
+    return messages
+
+
+def watch(client: ClientConnection, *names: str) -> Any:
+    client.send(json.dumps({"watch": names}))
+    return told(client)
+
+
+def tail(name: str, offset: int, **more: Any) -> dict[str, Any]:
+    return {"stream": name, "offset": f"{offset:016}", **more}
+
+
+def create(system: System, name: str) -> str:
+    """The stream's path."""
+    path = f"/v1/stream/{name}"
+    assert system.request("PUT", path, b"one")[0] == 201
+    return path
+
+
+def append(system: System, path: str, **headers: str) -> None:
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    assert system.request("POST", path, b"two", TEXT | more)[0] == 204
+
+
+def test_an_append_wakes_every_socket_that_watches_and_none_that_has_ceased_to(system: System) -> None:
+    """One has unwatched the stream, another is gone, and holds up nobody."""
+    path, other = create(system, "tides"), create(system, "other")
+    with open_socket(system) as first, open_socket(system) as second, open_socket(system) as third:
+        with open_socket(system) as gone:
+            for each in (first, second, third, gone):
+                assert watch(each, path) == tail(path, 3, seconds=3600)
+        third.send(json.dumps({"unwatch": [path]}))
+        assert watch(third, other)["stream"] == other
+        for offset in (6, 9):
+            append(system, path)
+            assert [told(first), told(second)] == [tail(path, offset)] * 2
+        append(system, other)
+        assert told(third) == tail(other, 6)
+
+
+def test_the_end_of_a_stream_is_told_and_ends_the_watch(system: System) -> None:
+    closed, deleted = create(system, "closed"), create(system, "deleted")
+    with open_socket(system) as client:
+        names = [each["stream"] for each in watch(client, closed, deleted, "/v1/stream/absent")]
+        assert names == [closed, deleted, "/v1/stream/absent"]
+        append(system, closed, Stream_Closed="true")
+        assert told(client) == tail(closed, 6, closed=True)
+        assert system.request("DELETE", deleted)[0] == 204
+        gone = told(client)
+        assert (gone["stream"], gone["status"]) == (deleted, 404)
+        assert "does not exist" in gone["error"]
+
+
+def test_a_ping_has_no_answer_and_a_frame_that_cannot_be_used_one_that_says_why(system: System) -> None:
+    with open_socket(system) as client:
+        client.send(json.dumps({"action": "ping"}))
+        client.send("tides")
+        refusal = told(client)
+        assert (refusal["status"], "JSON" in refusal["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("uri", ["ws://localhost/v1/stream/tides", "ws://evil.example/v1/socket"])
+def test_a_handshake_elsewhere_or_under_a_name_that_was_made_to_lead_here_is_refused(
+    system: System, uri: str
+) -> None:
+    """Else a page of that name could open it (DNS rebinding)."""
+    host, port = system.address.split(":")
+    with pytest.raises(InvalidStatus) as refused:
+        connect(uri, sock=socket.create_connection((host, int(port))))
+    assert refused.value.response.status_code >= 400
+
+
+def test_open_sockets_do_not_delay_the_end_and_watch_again_after_it(start: Start, via: str) -> None:
+    """The client is told to come again (1012)."""
+    first = System(start(VIA=via))
+    path = create(first, "tides")
+    with open_socket(first) as client, open_socket(first) as silent:
+        watch(client, path)
+        assert first.end() == (0, "", "")
+        for each in (client, silent):
+            with pytest.raises(ConnectionClosed) as closed:
+                each.recv(timeout=DEADLINE_SECONDS)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1012
+    second = System(start(VIA=via))
+    append(second, path)
+    with open_socket(second) as client:
+        assert watch(client, path)["offset"] == f"{6:016}"
+        append(second, path)
+        assert told(client) == tail(path, 9)
