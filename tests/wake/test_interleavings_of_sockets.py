@@ -26,7 +26,7 @@ from tidemark.log.read import load_last
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, waiters_of
 from tidemark.log.waiters import load_waiters, put_waiter
-from tidemark.protocol.socket import Message
+from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores
 from tidemark.service.watch import Watched, begin_watch
@@ -96,7 +96,7 @@ class Scene:
     def was_watched(self, connection: str, ago_ms: int) -> None:
         """The lease began as long ago."""
         asked_ms = self.clock() - ago_ms
-        until_ms = asked_ms + socket_events.MAX_LEASE_SECONDS * 1000
+        until_ms = asked_ms + MAX_LEASE_SECONDS * 1000
         waiter = Waiter.of_connection(self.incarnation, connection, self.name, until_ms, asked_ms)
         put_waiter(self.trigger.stores.table, waiter)
 
@@ -199,7 +199,7 @@ def test_no_order_misses_an_append_when_the_sweep_meets_a_watch_that_is_repeated
     missed = []
     for order in orders(WATCH + SWEEP):
         scene = Scene(world, order + APPEND)
-        scene.was_watched(NEW, ago_ms=socket_events.MAX_LEASE_SECONDS * 1000 + LAPSED_MS)
+        scene.was_watched(NEW, ago_ms=MAX_LEASE_SECONDS * 1000 + LAPSED_MS)
         missed += [order] * scene.misses(sweeps=True)
     assert missed == []
 
