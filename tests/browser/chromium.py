@@ -52,6 +52,8 @@ FILES: Final[Mapping[str, Path]] = {
     "/client.js": CLIENT,
     "/cross-origin.html": PAGES / "cross-origin.html",
     "/quickstart.html": PAGES / "quickstart.html",
+    "/socket.html": PAGES / "socket.html",
+    "/socket.js": ROOT / "shared" / "tidemark" / "console" / "socket.js",
     "/tail.html": ROOT / "docs" / "examples" / "tail.html",
     "/watch.html": PAGES / "watch.html",
 }

@@ -68,7 +68,7 @@ def test_the_official_client(server: Server, proxy: CuttingProxy) -> None:
         for kind, stream in streams.items()
         for live in ("long-poll", "sse")
     ]
-    results = read_through_it_all(server, [*streams.values()], "client.html", {"readers": readers})
+    results = read_through_it_all(server, [*streams.values()], "client.html", {"readers": readers})["results"]
 
     for reader, result in zip(readers, results, strict=True):
         stream = streams[reader["kind"]]

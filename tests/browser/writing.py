@@ -55,12 +55,18 @@ class Written:
                 return answer.status
 
     def append(self, number: int) -> None:
-        """Once, however often it takes: the server may be killed meanwhile."""
         producer = {"Producer-Id": "writer", "Producer-Epoch": "0", "Producer-Seq": str(number)}
+        self._post(self.messages[number], producer)
+
+    def close(self) -> None:
+        self._post(None, {"Stream-Closed": "true"})
+
+    def _post(self, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Once, however often it takes: the server may be killed meanwhile."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                status = self.send("POST", self.messages[number], producer)
+                status = self.send("POST", body, headers)
             except (OSError, http.client.HTTPException):
                 assert time.monotonic() < deadline, "the server did not come back"
                 time.sleep(0.05)
@@ -77,7 +83,7 @@ class Written:
                     self._half_way.set()
                 self.append(number)
                 time.sleep(chance.choice(_PAUSES))
-            assert self.send("POST", headers={"Stream-Closed": "true"}) == 204
+            self.close()
         except BaseException as failure:  # noqa: BLE001 - raised where the writing is waited for
             self._failures.append(failure)
             self._half_way.set()
@@ -92,9 +98,16 @@ class Written:
 
 @contextmanager
 def writing(streams: Sequence[Written], seed: int) -> Iterator[None]:
-    """They are written, each by a thread of its own, from here on; at the end they have been."""
+    """They are created and written, each by a thread of its own, from here on; at the end they have been."""
     for stream in streams:
         stream.create()
+    with being_written(streams, seed):
+        yield
+
+
+@contextmanager
+def being_written(streams: Sequence[Written], seed: int) -> Iterator[None]:
+    """The same of streams that are there already."""
     threads = [
         threading.Thread(target=stream.write, args=[seed + number], daemon=True)
         for number, stream in enumerate(streams)

@@ -67,6 +67,8 @@ GETS = (
     "/v1/console/console.js",
     "/v1/console/nothing.js",
     "/v1/docs",
+    "/v1/socket",
+    "/v1/socket.js",
     "/v1/streams?prefix=every-way/&limit=1",
     "/v1/streams?limit=0",
     "/v1/buckets?limit=1",

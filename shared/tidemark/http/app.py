@@ -64,7 +64,7 @@ class RateLimited:
 
 
 _log = logging.getLogger("tidemark")
-_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console")
+_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> Api:

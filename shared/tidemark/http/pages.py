@@ -134,6 +134,12 @@ async def socket_address(request: Request) -> Response:
     return JSONResponse({"url": url}, headers={"Cache-Control": DOCUMENT})
 
 
+@router.get(f"{socket.PATH}.js", response_class=Response, responses={200: {"content": AS_STORED}})
+async def socket_module(request: Request) -> Response:
+    """An ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
+    return _file_response(request, "socket.js")
+
+
 @router.get("/v1/openapi.json")
 async def openapi_document(request: Request) -> Response:
     """This document."""

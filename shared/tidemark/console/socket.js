@@ -1,0 +1,190 @@
+// A `fetch` whose long-polls wait on one WebSocket per server; data comes by plain GETs. docs/reference/socket.md
+//   stream({ url, live: "long-poll", fetch: socketFetch })
+
+const TRIES = 3 // After so many failures in a row requests wait, until a later try succeeds.
+const ANSWER_MS = 15_000
+const KEEP_ALIVE_MS = 300_000
+const NONE_MS = 60_000 // A server without a socket is asked again after this.
+
+const NEXT = "Stream-Next-Offset"
+const UP_TO_DATE = "Stream-Up-To-Date"
+
+function unlessAborted(signal, promise) {
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(signal.reason)
+    if (signal.aborted) abort()
+    signal.addEventListener("abort", abort)
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort))
+  })
+}
+
+class Socket {
+  watches = new Map() // By path: { token, tail, told, … }
+  failures = 0
+
+  constructor(url) {
+    this.url = url
+  }
+
+  watch(path, token) {
+    if (!this.watches.has(path)) {
+      this.watches.set(path, this.tell({ token }))
+      if (!this.ws && !this.retry) this.connect()
+      this.flush ??= setTimeout(() => this.send(), 5)
+    }
+    return this.watches.get(path)
+  }
+
+  tell(watch, news) {
+    Object.assign(watch, news).wake?.()
+    watch.told = new Promise((resolve) => (watch.wake = resolve))
+    return watch
+  }
+
+  // Its readers ask again, with their newest tokens.
+  end(path, watch, news) {
+    clearTimeout(watch.timer)
+    if (this.watches.get(path) === watch) this.watches.delete(path)
+    this.tell(watch, { isOver: true, ...news })
+  }
+
+  connect() {
+    const ws = (this.ws = new WebSocket(this.url))
+    const isThis = () => this.ws === ws
+    this.timer = setTimeout(() => this.lose(), ANSWER_MS)
+    ws.onopen = () => {
+      clearTimeout(this.timer)
+      this.timer = setInterval(() => ws.send("{}"), KEEP_ALIVE_MS)
+      this.send()
+    }
+    ws.onmessage = ({ data }) => [JSON.parse(data)].flat().forEach((each) => isThis() && this.receive(each))
+    ws.onclose = () => isThis() && this.lose()
+  }
+
+  close() {
+    const { ws } = this
+    clearInterval(this.timer)
+    this.ws = null
+    ws?.close()
+  }
+
+  lose() {
+    this.close()
+    const again = () => {
+      this.retry = null
+      if (this.watches.size) this.connect()
+    }
+    this.retry = setTimeout(again, Math.random() * 1000 * Math.min(2 ** ++this.failures, 60))
+    for (const each of this.watches) this.end(...each)
+  }
+
+  send() {
+    this.flush = null
+    if (this.ws?.readyState !== WebSocket.OPEN) return
+    const frames = []
+    for (const [path, watch] of this.watches) {
+      if (watch.timer) continue
+      watch.timer = setTimeout(() => this.lose(), ANSWER_MS)
+      const frame = frames.at(-1)
+      const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 32_000
+      if (fits && frame.token === watch.token) frame.watch.push(path)
+      else frames.push({ watch: [path], token: watch.token })
+    }
+    for (const frame of frames) this.ws.send(JSON.stringify(frame))
+  }
+
+  receive({ stream, offset, seconds, closed, status }) {
+    if (!stream && !status) return this.lose()
+    this.failures = 0
+    if (!stream) return this.refuse(status)
+    const watch = this.watches.get(stream)
+    if (!watch) return this.ws.send(JSON.stringify({ unwatch: [stream] }))
+    if (closed || status) return this.end(stream, watch, { tail: "closed", status })
+    if (seconds) {
+      clearTimeout(watch.timer)
+      watch.timer = setTimeout(() => this.end(stream, watch), seconds * 800)
+    }
+    // Messages may overtake each other.
+    this.tell(watch, offset < watch.tail ? {} : { tail: offset })
+  }
+
+  // It says of a whole frame, and not of which: of one without an answer.
+  refuse(status) {
+    for (const [path, watch] of this.watches) if (watch.timer && watch.tail === undefined) this.end(path, watch, { status })
+  }
+
+  leave(path, watch) {
+    this.end(path, watch)
+    if (!this.watches.size) this.close()
+  }
+}
+
+// Answers a long-poll. `ask(true)` sends it to the server, `ask(false)` reads what is there.
+async function poll(socket, { path, token, offset, signal }, ask) {
+  const watch = socket.watch(path, token)
+  const isNew = () => watch.tail !== undefined && watch.tail !== offset
+  try {
+    for (;;) {
+      while (!isNew() && !watch.isOver) {
+        const stop = new AbortController()
+        const asked = socket.failures < TRIES ? [] : [ask(true, AbortSignal.any([signal, stop.signal]))]
+        const answer = await unlessAborted(signal, Promise.race([watch.told, ...asked]))
+        if (answer) return answer
+        stop.abort()
+      }
+      if (watch.status) return await ask(true, signal)
+      if (!isNew()) return new Response(null, { status: 204, headers: { [NEXT]: offset, [UP_TO_DATE]: "true" } })
+      const { told } = watch
+      const answer = await ask(false, signal)
+      const { headers } = answer
+      const next = headers.get(NEXT)
+      const isUpToDate = headers.has(UP_TO_DATE)
+      // A read that finds nothing comes from no cache. One that finds data may be older than what was told.
+      if (isUpToDate && told === watch.told && (next === offset || next > watch.tail)) watch.tail = next
+      if (next !== offset || !isUpToDate || headers.has("Stream-Closed")) return answer
+    }
+  } finally {
+    if (signal.aborted) socket.leave(path, watch)
+  }
+}
+
+async function findSocket(fetch, origin) {
+  const place = `${origin}/v1/socket`
+  const answer = globalThis.WebSocket && (await fetch(place))
+  if (!answer?.ok) return null
+  const url = new URL((await answer.json()).url, place)
+  url.protocol = url.protocol.replace("http", "ws")
+  return new Socket(url)
+}
+
+export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = {}) {
+  const origins = new Map()
+
+  function socketOf(origin) {
+    let known = origins.get(origin)
+    if (!known || known.until < Date.now()) {
+      origins.set(origin, (known = { until: Infinity }))
+      const none = (ms) => (known.until = Date.now() + ms) && null
+      known.socket = findSocket(fetch, origin).then((socket) => socket ?? none(NONE_MS), () => none(0))
+    }
+    return known.socket
+  }
+
+  return async function socketFetch(input, init) {
+    const url = new URL(input.url ?? input, globalThis.location?.href)
+    const [live, offset] = ["live", "offset"].map((name) => url.searchParams.get(name))
+    if (live === "sse") return Response.json({ error: 'socketFetch needs live: "long-poll" (or true), not "sse"' }, { status: 400 })
+    if (live !== "long-poll" || !/^\d/.test(offset) || (init?.method ?? input.method ?? "GET") !== "GET") return fetch(input, init)
+    const signal = init?.signal ?? input.signal ?? new AbortController().signal
+    const socket = await unlessAborted(signal, socketOf(url.origin))
+    if (!socket) return fetch(input, init)
+    const authorization = new Headers(init?.headers ?? input.headers).get("Authorization")
+    const token = authorization?.replace(/^Bearer +/i, "")
+    const plain = new URL(url)
+    plain.searchParams.delete("live")
+    const ask = (waits, signal) => fetch(waits ? input : input.url ? new Request(plain, input) : plain.href, { ...init, signal })
+    return poll(socket, { path: url.pathname, token, offset, signal }, ask)
+  }
+}
+
+export const socketFetch = makeSocketFetch()

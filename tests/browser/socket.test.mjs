@@ -1,0 +1,376 @@
+// `/v1/socket.js` against a WebSocket and a server that do what each test says, with the clock in the test's hands.
+import assert from "node:assert/strict"
+import { beforeEach, mock, test } from "node:test"
+import { makeSocketFetch } from "../../shared/tidemark/console/socket.js"
+
+const ORIGIN = "https://tides.example"
+const offset = (number) => String(number).padStart(16, "0")
+const settle = async () => {
+  for (let turn = 0; turn < 50; turn++) await null
+}
+
+class FakeWebSocket {
+  static OPEN = 1
+  static all = []
+  static get last() {
+    return FakeWebSocket.all.at(-1)
+  }
+
+  constructor(url) {
+    Object.assign(this, { url: String(url), sent: [], readyState: 0 })
+    FakeWebSocket.all.push(this)
+  }
+
+  send(text) {
+    assert.equal(this.readyState, 1)
+    assert.ok(text.length <= 32 * 1024)
+    this.sent.push(JSON.parse(text))
+  }
+
+  open() {
+    this.readyState = 1
+    this.onopen()
+  }
+
+  tell(...messages) {
+    this.onmessage({ data: JSON.stringify(messages.length === 1 ? messages[0] : messages) })
+    return settle()
+  }
+
+  close() {
+    this.readyState = 3
+    this.onclose()
+  }
+
+  get watched() {
+    return this.sent.flatMap((each) => each.watch ?? [])
+  }
+}
+
+let requests, answers, socketFetch
+
+// Each stream's answer is its tail; `answers` has others, by the address without the origin.
+async function server(input, init) {
+  const address = new URL(input.url ?? input)
+  const asked = address.pathname + address.search
+  requests.push({ asked, init })
+  init?.signal?.throwIfAborted()
+  const answer = await answers[asked]
+  return answer ?? Response.json({ error: "none" }, { status: 404 })
+}
+
+const found = (next, headers = { "Stream-Up-To-Date": "true" }) => new Response("", { headers: { "Stream-Next-Offset": offset(next), ...headers } })
+const asked = () => requests.map((each) => each.asked).filter((each) => each !== "/v1/socket")
+const poll = (path, from, init) => socketFetch(`${ORIGIN}${path}?offset=${offset(from)}&cursor=7&live=long-poll`, init)
+const plain = (path, from) => `${path}?offset=${offset(from)}&cursor=7`
+const live = (path, from) => `${plain(path, from)}&live=long-poll`
+
+beforeEach(() => {
+  mock.timers.reset()
+  mock.timers.enable({ apis: ["setTimeout", "setInterval", "Date"] })
+  globalThis.WebSocket = FakeWebSocket
+  FakeWebSocket.all = []
+  requests = []
+  answers = { "/v1/socket": Promise.resolve().then(() => Response.json({ url: "/v1/socket" })) }
+  socketFetch = makeSocketFetch({ fetch: server })
+})
+
+async function pass(ms) {
+  await settle()
+  mock.timers.tick(ms)
+  await settle()
+}
+
+// The socket is open, and what is asked for by then is watched.
+async function opened() {
+  await pass(0)
+  FakeWebSocket.last.open()
+  await pass(10)
+  return FakeWebSocket.last
+}
+
+async function isPending(promise) {
+  await settle()
+  return (await Promise.race([promise, "pending"])) === "pending"
+}
+
+test("a reader at the tail makes no request until it is told of more", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  assert.equal(socket.url, "wss://tides.example/v1/socket")
+  assert.deepEqual(socket.sent, [{ watch: ["/v1/stream/a"] }])
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  assert.ok(await isPending(reader))
+  assert.deepEqual(asked(), [])
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9) })
+  assert.equal((await reader).headers.get("Stream-Next-Offset"), offset(9))
+  assert.deepEqual(asked(), [plain("/v1/stream/a", 5)])
+  assert.ok(await isPending(poll("/v1/stream/a", 9)))
+  assert.equal(socket.sent.length, 1, "it is watched already")
+  assert.equal(asked().length, 1)
+})
+
+test("what came before the watch began is read at once", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  assert.equal((await reader).status, 200)
+})
+
+test("the end of a stream is read, and its watch is over", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(5, { "Stream-Up-To-Date": "true", "Stream-Closed": "true" })
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), closed: true })
+  assert.equal((await reader).headers.get("Stream-Closed"), "true")
+})
+
+test("wake-ups that overtake each other, come late or double hide nothing", async () => {
+  const first = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(6)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(6), seconds: 3600 })
+  await first
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(8) }, { stream: "/v1/stream/a", offset: offset(6) })
+  answers[plain("/v1/stream/a", 6)] = found(8)
+  assert.equal((await poll("/v1/stream/a", 6)).headers.get("Stream-Next-Offset"), offset(8))
+  assert.ok(await isPending(poll("/v1/stream/a", 8)))
+  assert.equal(asked().length, 2)
+})
+
+test("an answer of a cache that is older than the wake-up hides nothing", async () => {
+  const first = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(7)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  await first
+  answers[plain("/v1/stream/a", 7)] = found(9)
+  assert.equal((await poll("/v1/stream/a", 7)).headers.get("Stream-Next-Offset"), offset(9))
+})
+
+test("a reader that is ahead of the wake-ups waits after one read that finds nothing", async () => {
+  const reader = poll("/v1/stream/a", 9)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 9)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  assert.ok(await isPending(reader))
+  assert.equal(asked().length, 1)
+  answers[plain("/v1/stream/a", 9)] = found(12)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(12) })
+  assert.equal((await reader).headers.get("Stream-Next-Offset"), offset(12))
+})
+
+test("a wake-up during a read that finds nothing is not lost", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  let answer
+  answers[plain("/v1/stream/a", 5)] = new Promise((resolve) => (answer = resolve))
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(3), seconds: 3600 })
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9) })
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  answer(found(5))
+  assert.equal((await reader).headers.get("Stream-Next-Offset"), offset(9))
+})
+
+test("an abort ends the wait at once with its reason; the socket is closed when nobody is left", async () => {
+  const [one, other] = [new AbortController(), new AbortController()]
+  const readers = [poll("/v1/stream/a", 5, { signal: one.signal }), poll("/v1/stream/b", 5, { signal: other.signal })]
+  const socket = await opened()
+  await socket.tell(...["a", "b"].map((name) => ({ stream: `/v1/stream/${name}`, offset: offset(5), seconds: 3600 })))
+  one.abort()
+  await assert.rejects(readers[0], { name: "AbortError" })
+  assert.equal(socket.readyState, 1)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(7) })
+  assert.deepEqual(socket.sent.at(-1), { unwatch: ["/v1/stream/a"] })
+  other.abort("enough")
+  await assert.rejects(readers[1], (reason) => reason === "enough")
+  assert.equal(socket.readyState, 3)
+  await pass(600_000)
+  assert.equal(FakeWebSocket.all.length, 1, "and it stays so")
+  await assert.rejects(poll("/v1/stream/a", 5, { signal: AbortSignal.abort() }), { name: "AbortError" })
+})
+
+test("another reader of a stream that one has left goes on", async () => {
+  const leaving = new AbortController()
+  const readers = [poll("/v1/stream/a", 5, { signal: leaving.signal }), poll("/v1/stream/a", 5)]
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  leaving.abort()
+  await assert.rejects(readers[0])
+  assert.equal((await readers[1]).status, 204)
+})
+
+test("before a lease ends the reader asks again, and its newest token goes with the watch", async () => {
+  const reader = poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer first" } })
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 10 })
+  await pass(7000)
+  assert.ok(await isPending(reader))
+  await pass(1000)
+  const answer = await reader
+  assert.deepEqual([answer.status, ...["Stream-Next-Offset", "Stream-Up-To-Date"].map((name) => answer.headers.get(name))], [204, offset(5), "true"])
+  poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer second" } })
+  await pass(10)
+  assert.deepEqual(socket.sent, [{ watch: ["/v1/stream/a"], token: "first" }, { watch: ["/v1/stream/a"], token: "second" }])
+  assert.deepEqual(asked(), [])
+})
+
+test("a stream that cannot be watched is asked for by the request itself", async () => {
+  const init = { headers: { Authorization: "Bearer old" } }
+  const reader = poll("/v1/stream/a", 5, init)
+  const socket = await opened()
+  answers[live("/v1/stream/a", 5)] = Response.json({ error: "expired" }, { status: 401 })
+  await socket.tell({ stream: "/v1/stream/a", status: 401, error: "expired" })
+  assert.equal((await reader).status, 401)
+  assert.equal(requests.at(-1).init.headers, init.headers)
+})
+
+test("a frame that is refused leaves its streams to requests, and the others as they are", async () => {
+  const known = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  const refused = poll("/v1/stream/b", 5)
+  await pass(10)
+  answers[live("/v1/stream/b", 5)] = found(6)
+  await socket.tell({ status: 400, error: "too many" })
+  assert.equal((await refused).headers.get("Stream-Next-Offset"), offset(6))
+  assert.ok(await isPending(known))
+})
+
+test("a message that says nothing of a stream begins all again by another connection", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  await socket.tell({ message: "Internal server error", connectionId: "x" })
+  assert.equal(socket.readyState, 3)
+  assert.equal((await reader).status, 204)
+})
+
+test("silent for five minutes, it sends an empty object", async () => {
+  poll("/v1/stream/a", 5)
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  await pass(300_000)
+  assert.deepEqual(socket.sent.at(-1), {})
+})
+
+test("a connection that ends is followed by another, which watches what is waited for", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  socket.close()
+  assert.equal((await reader).status, 204)
+  const again = poll("/v1/stream/a", 5)
+  await pass(2000)
+  const other = await opened()
+  assert.notEqual(other, socket)
+  assert.deepEqual(other.watched, ["/v1/stream/a"])
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await other.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  assert.equal((await again).headers.get("Stream-Next-Offset"), offset(9))
+})
+
+for (const [what, fail] of [
+  ["is refused", () => FakeWebSocket.last.close()],
+  ["does not open", () => pass(15_000)],
+  ["opens and answers nothing", async () => (await opened()) && pass(15_000)],
+])
+  test(`a socket that ${what} three times leaves the waiting to requests until it answers`, async () => {
+    for (let failure = 0; failure < 3; failure++) {
+      const reader = poll("/v1/stream/a", 5)
+      await pass(8000)
+      assert.equal(FakeWebSocket.all.length, failure + 1)
+      await fail()
+      assert.equal((await reader).status, 204)
+    }
+    answers[live("/v1/stream/a", 5)] = new Promise(() => {})
+    const reader = poll("/v1/stream/a", 5)
+    await settle()
+    assert.deepEqual(asked(), [live("/v1/stream/a", 5)])
+    await pass(8000)
+    const socket = await opened()
+    const { signal } = requests.at(-1).init
+    assert.ok(!signal.aborted)
+    await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+    assert.ok(signal.aborted)
+    assert.ok(await isPending(reader))
+    assert.equal(asked().length, 1)
+  })
+
+test("while there is no connection, the answer of a request is the answer", async () => {
+  for (let failure = 0; failure < 3; failure++) {
+    poll("/v1/stream/a", 5)
+    await pass(8000)
+    FakeWebSocket.last.close()
+    await settle()
+  }
+  answers[live("/v1/stream/a", 5)] = found(9)
+  assert.equal((await poll("/v1/stream/a", 5)).headers.get("Stream-Next-Offset"), offset(9))
+})
+
+test("a frame names at most 100 streams, has one token, and stays below 32 KiB", async () => {
+  const names = [...Array(250).keys()].map((number) => `/v1/stream/${number}`)
+  names.forEach((name) => poll(name, 5, { headers: { Authorization: "Bearer one" } }))
+  poll("/v1/stream/other", 5, { headers: { Authorization: "Bearer two" } })
+  poll("/v1/stream/open", 5)
+  const long = [...Array(20).keys()].map((number) => `/v1/stream/${"x".repeat(3000)}${number}`)
+  long.forEach((name) => poll(name, 5))
+  const { sent, watched } = await opened()
+  assert.deepEqual(sent.slice(0, 3).map((each) => each.watch.length), [100, 100, 50])
+  assert.deepEqual([...new Set(sent.map((each) => each.token))], ["one", "two", undefined])
+  assert.deepEqual(watched, [...names, "/v1/stream/other", "/v1/stream/open", ...long])
+  assert.ok(sent.slice(4).length < 4)
+})
+
+test("a server without a socket is asked for it once a minute, and gets the long-polls", async () => {
+  delete answers["/v1/socket"]
+  const init = { headers: { Authorization: "Bearer one" } }
+  const places = () => requests.length - asked().length
+  await poll("/v1/stream/a", 5, init)
+  await poll("/v1/stream/b", 5, init)
+  assert.deepEqual(asked(), [live("/v1/stream/a", 5), live("/v1/stream/b", 5)])
+  assert.deepEqual([requests.at(-1).init, places()], [init, 1])
+  await pass(60_001)
+  await poll("/v1/stream/a", 5)
+  assert.equal(places(), 2)
+  delete globalThis.WebSocket
+  await makeSocketFetch({ fetch: server })(`${ORIGIN}${live("/v1/stream/c", 5)}`)
+  assert.equal(places(), 2, "a program without WebSocket does not ask")
+})
+
+test("the socket may be at another host", async () => {
+  answers["/v1/socket"] = Promise.resolve(Response.json({ url: "wss://sockets.example/prod" }))
+  poll("/v1/stream/a", 5)
+  await settle()
+  assert.equal(FakeWebSocket.last.url, "wss://sockets.example/prod")
+})
+
+test("every other request is made as it is", async () => {
+  const calls = [
+    [`${ORIGIN}/v1/stream/a?offset=${offset(5)}`],
+    [new URL(`${ORIGIN}/v1/stream/a?offset=now&live=long-poll`), {}],
+    [`${ORIGIN}/v1/stream/a?offset=-1&live=long-poll`],
+    [`${ORIGIN}/v1/stream/a?live=long-poll`],
+    [`${ORIGIN}${live("/v1/stream/a", 5)}`, { method: "HEAD" }],
+    [new Request(`${ORIGIN}/v1/stream/a`, { method: "POST", body: "x" })],
+  ]
+  const given = []
+  const passing = makeSocketFetch({ fetch: async (...call) => given.push(call) })
+  for (const call of calls) await passing(...call)
+  assert.deepEqual(given, calls.map(([input, init]) => [input, init]))
+  const refused = await passing(`${ORIGIN}/v1/stream/a?live=sse&offset=-1`)
+  assert.equal(refused.status, 400)
+  assert.match((await refused.json()).error, /long-poll/)
+})
+
+test("a Request is read with its own headers and signal", async () => {
+  const given = new AbortController()
+  const request = new Request(`${ORIGIN}${live("/v1/stream/a", 5)}`, { headers: { Authorization: "Bearer one" }, signal: given.signal })
+  const reader = socketFetch(request)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  assert.equal((await reader).status, 200)
+  assert.equal(socket.sent[0].token, "one")
+})
