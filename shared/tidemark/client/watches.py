@@ -16,12 +16,12 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.socket import MAX_FRAME_BYTES, parse_messages, render_unwatches, render_watches
+from tidemark.protocol.socket import MAX_FRAME_BYTES, PING, parse_messages, render_unwatches, render_watches
 
 #: An answer to a watch that takes longer will not come: the connection is given up.
 ANSWER_SECONDS: Final = 30.0
 #: API Gateway ends a connection that is silent for 10 minutes.
-SILENT_SECONDS: Final = 300.0
+SILENT_SECONDS: Final = 480.0
 #: A watch is repeated when so much of its lease is over.
 _RENEWED_AFTER: Final = 0.8
 #: On AWS an `unwatch` may be carried out after the `watch` that follows it, which is then soon repeated.
@@ -208,7 +208,7 @@ class Watches:
         self._asks.clear()
         self._unwatches.clear()
         if not frames and now - self._active_at >= SILENT_SECONDS:
-            frames = ["{}"]
+            frames = [PING]
         if frames:
             self._active_at = now
         return frames
