@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import orjson
 from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
+from tidemark.http.socket_events import SocketEvents
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -214,10 +216,50 @@ def container_hour(readers: int) -> float:
     return task + prices.ADDRESS_HOUR + balancer + readers * WAITS_AN_HOUR * edge_request() / 1e6
 
 
+# --- waiting on a socket -------------------------------------------------------------------------
+
+#: API Gateway ends a connection after two hours. A watch lasts for an hour, and a client repeats it when four
+#: fifths of that are over: three times in each connection.
+CONNECTIONS_A_MONTH: Final = HOURS_A_MONTH / 2
+WATCHES: Final = 3
+#: A ping after eight minutes of silence (`docs/reference/socket.md`).
+PINGS: Final = 14
+
+
+def measure_watch(world: World, streams: int) -> Bill:
+    """One message that watches so many streams."""
+    names = []
+    for number in range(streams):
+        key = a_key(f"{NAME}/{number}")
+        world.process().create(key, body=b"x")
+        names.append(f"/v1/stream/{key.stream_id}")
+    process = world.process()
+    process.stores.check_format()
+    bill, events = open_bill(process), SocketEvents(process.stores, process.settings)
+    context = {"connectionId": "L0SM9cOFvHcCIhw=", "requestTimeEpoch": world.clock()}
+    message = {"requestContext": context, "body": orjson.dumps({"watch": names}).decode()}
+    assert all("seconds" in answer for answer in asyncio.run(events.answer(message)))
+    return bill
+
+
+def socket_month(watch: Bill) -> float:
+    """Dollars of one connection that stays open, and is told nothing. A watch is a message, its answer, and
+    an invocation, whose calls come one after another however many streams there are."""
+    function = compute_dollars(3 * prices.REQUEST_SECONDS)
+    each = 2 * prices.SOCKET_MESSAGE + function + watch.storage_dollars
+    connection = 120 * prices.SOCKET_MINUTE + PINGS * prices.SOCKET_MESSAGE + WATCHES * each
+    return CONNECTIONS_A_MONTH * connection / 1e6
+
+
+def measure_sockets(world: World) -> dict[int, Bill]:
+    """By the number of streams."""
+    return {streams: measure_watch(world, streams) for streams in (1, 10)}
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def rows(costs: dict[str, Cost]) -> Iterator[str]:
+def rows(costs: dict[str, Cost], watches: dict[int, Bill]) -> Iterator[str]:
     for title, cost in costs.items():
         bill = cost.bill
         calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
@@ -228,3 +270,9 @@ def rows(costs: dict[str, Cost]) -> Iterator[str]:
     for readers in (1, 100, 1000):
         month = f"{container_hour(readers) * HOURS_A_MONTH:.2f}"
         yield f"| The same in one container: {readers:,} | **{month}** | | | |"
+    for streams, bill in watches.items():
+        calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
+        units = f"{bill.write_units} / {bill.read_units}"
+        month = f"{socket_month(bill):.3f}"
+        title = f"The same by a [socket](reference/socket.md), streams: {streams}"
+        yield f"| {title} | **{month}** | | {units} | a watch: {calls} |"

@@ -10,6 +10,9 @@ S3_WRITE: Final = 5.00
 S3_READ: Final = 0.40
 SQS_CALL: Final = 0.40
 HTTP_API: Final = 1.00
+#: A WebSocket API's: a message of up to 32 KB, sent or received, and a minute of a connection.
+SOCKET_MESSAGE: Final = 1.00
+SOCKET_MINUTE: Final = 0.25
 LAMBDA_REQUEST: Final = 0.20
 #: Per GB-second, arm64.
 LAMBDA_GB_SECOND: Final = 13.3334e-6

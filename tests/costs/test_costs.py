@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.costs import prices
+from tests.costs.bill import Bill
 from tests.costs.page import (
+    HOURS_A_MONTH,
     KILOBYTE_OF_JSON,
+    PINGS,
     WAIT_SECONDS,
+    WATCHES,
     Cost,
     container_hour,
     function_hour,
     measure_all,
+    measure_sockets,
     rows,
+    socket_month,
 )
 from tests.http.asgi import Answer, Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
 from tests.support import World
+from tidemark.client.watches import SILENT_SECONDS
 from tidemark.http.backend import one_at_a_time
 from tidemark.local.dynamodb import item_size
+from tidemark.protocol.socket import MAX_LEASE_SECONDS
 from tidemark.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +48,30 @@ def append(costs: dict[str, Cost]) -> Cost:
     return costs[KILOBYTE_OF_JSON]
 
 
-def test_the_page_has_the_rows_of_what_was_measured(costs: dict[str, Cost]) -> None:
+@pytest.fixture(scope="module")
+def watches(world: World) -> dict[int, Bill]:
+    return measure_sockets(world)
+
+
+def test_the_page_has_the_rows_of_what_was_measured(costs: dict[str, Cost], watches: dict[int, Bill]) -> None:
     """`python -m tests.costs` writes them anew."""
-    assert [row for row in rows(costs) if row not in PAGE] == []
+    assert [row for row in rows(costs, watches) if row not in PAGE] == []
+
+
+def test_a_reader_that_waits_on_a_socket_costs_two_cents_a_month(watches: dict[int, Bill]) -> None:
+    """Of which the minutes of the connection are more than half. A reader of ten streams costs three."""
+    minutes = HOURS_A_MONTH * 60 * prices.SOCKET_MINUTE / 1e6
+    assert minutes > socket_month(watches[1]) / 2
+    assert socket_month(watches[1]) <= 0.020
+    assert socket_month(watches[10]) <= 0.030
+
+
+def test_a_client_pings_and_repeats_its_watches_as_often_as_the_bill_says() -> None:
+    """A ping may be late by a minute, as in a tab in the background, before API Gateway ends the connection
+    at ten."""
+    assert 7200 // SILENT_SECONDS - 1 == PINGS
+    assert SILENT_SECONDS + 60 < 600
+    assert math.ceil(7200 / (MAX_LEASE_SECONDS * 0.8)) == WATCHES
 
 
 def test_the_page_has_the_formula_of_an_appends_price(append: Cost) -> None:
