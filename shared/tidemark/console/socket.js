@@ -3,7 +3,7 @@
 
 const TRIES = 3 // After so many failures in a row requests wait, until a later try succeeds.
 const ANSWER_MS = 15_000
-const KEEP_ALIVE_MS = 300_000
+const KEEP_ALIVE_MS = 480_000
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
 
 const NEXT = "Stream-Next-Offset"
@@ -54,7 +54,7 @@ class Socket {
     this.timer = setTimeout(() => this.lose(), ANSWER_MS)
     ws.onopen = () => {
       clearTimeout(this.timer)
-      this.timer = setInterval(() => ws.send("{}"), KEEP_ALIVE_MS)
+      this.timer = setInterval(() => ws.send('{"action":"ping"}'), KEEP_ALIVE_MS)
       this.send()
     }
     ws.onmessage = ({ data }) => [JSON.parse(data)].flat().forEach((each) => isThis() && this.receive(each))
