@@ -66,6 +66,7 @@ FAST_FOLDERS = frozenset(
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
     {
+        "client/test_socket.py",
         "http/test_tour.py",
         "infra/test_deployment.py",
         "infra/test_docs_examples.py",

@@ -13,7 +13,7 @@ import pytest
 from tidemark.client import errors
 from tidemark.client.chunks import Chunk, EventParser
 from tidemark.client.core import Protocol, encode_body
-from tidemark.client.exchange import Lost, Receive, Reply, Request, Retry, Sleep, retry_after
+from tidemark.client.exchange import Lost, Receive, Reply, Request, Retry, Sleep, Wait, retry_after
 
 URL = "http://server/v1/stream/tides"
 AT_42 = {"stream-next-offset": "42"}
@@ -35,7 +35,12 @@ def play(steps: Generator[Any, Any, Any], *results: Any) -> tuple[list[Any], Any
             assert not waiting, "it asked for less"
             return seen, done.value
         seen.append(effect)
-        result = waiting.pop(0) if isinstance(effect, Request | Receive) else None
+        is_told = isinstance(effect, Wait) and waiting and waiting[0] is TOLD
+        result = waiting.pop(0) if is_told or isinstance(effect, Request | Receive) else None
+
+
+#: The answer to a wait on the socket, where there is one.
+TOLD = True
 
 
 def chunks(seen: Sequence[Any]) -> list[tuple[bytes, str]]:
@@ -389,6 +394,21 @@ FOLLOWED = [
         [(b"", "7")],
     ),
     (
+        "what the socket tells is read by a page",
+        follow(),
+        [
+            *[page(b"a", "1", UP), TOLD, page(b"", "1", UP), TOLD, page(b"b", "2"), page(b"c", "3", UP)],
+            *[TOLD, page(b"", "3", END)],
+        ],
+        [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")],
+    ),
+    (
+        "while there is no socket the stream is long-polled",
+        follow("socket"),
+        [page(b"a", "1", UP), page(b"b", "2", UP), TOLD, page(b"c", "3", UP), *[page(b"", "3", END)] * 2],
+        [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")],
+    ),
+    (
         "several data events before their offset",
         follow(content_type="application/json"),
         [
@@ -408,6 +428,13 @@ FOLLOWED = [
 def test_following_hands_out_each_chunk_once(steps: Any, answers: list[Any], expected: list[Any]) -> None:
     seen, _ = play(steps, *answers)
     assert chunks(seen) == expected
+
+
+def test_a_page_that_the_socket_told_of_is_not_waited_for() -> None:
+    """So that caches answer it."""
+    seen, _ = play(follow("socket"), page(b"", "0", UP), TOLD, page(b"a", "1", UP), page(b"b", "2", END))
+    asked = [one.params for one in seen if isinstance(one, Request)]
+    assert asked[1:] == [{"offset": "0"}, {"offset": "1", "live": "long-poll"}]
 
 
 OLD, NEW = "hVoUT3vW1_oWzWtg", "pQ0c8jv1nY2sXa7D"
@@ -591,7 +618,7 @@ def test_an_option_that_does_not_exist_is_named_at_once() -> None:
     with pytest.raises(TypeError, match="no option 'time_to_live'; it has ttl, "):
         protocol().create(time_to_live=3)  # type: ignore[call-arg]
     with pytest.raises(
-        ValueError, match="live is 'foo'; it must be one of 'auto', 'sse', 'long-poll', False"
+        ValueError, match="live is 'foo'; it must be one of 'auto', 'socket', 'sse', 'long-poll', False"
     ):
         follow("foo")
     with pytest.raises(ValueError, match="gone is 'skip'"):

@@ -57,7 +57,7 @@ class CuttingTransport(httpx.BaseTransport):
         self._inner.close()
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("live", ["socket", "sse", "long-poll"])
 @pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream", "application/json"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

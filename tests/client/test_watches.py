@@ -300,11 +300,19 @@ def test_a_socket_that_never_worked_is_tried_less_and_less_often_and_its_readers
     assert 150 <= pauses[-1] <= 450
 
 
+def test_a_connection_that_was_closed_because_nobody_followed_is_opened_again_at_once() -> None:
+    client = connected()
+    client.watches.leave(client.waiting(A, "42"))
+    client.watches.closed()
+    client.waiting(A, "42")
+    assert client.watches.needs_connection
+    assert client.watches.connect_at < client.now
+
+
 def test_where_there_is_no_socket_nobody_waits_for_one() -> None:
     client = Client()
     reader = client.waiting(A, "42")
     client.watches.absent()
-    client.watches.lost(client.now)
     client.wait(reader, "42")
     assert client.woken_now() == [(A, ELSEWHERE)] * 2
     assert not client.watches.needs_connection

@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,9 @@ from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, Prod
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps
+from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.socket import ASK_SECONDS, SocketFollower, bearer_token
+from tidemark.client.watches import Woken
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
@@ -59,7 +61,8 @@ async def _shared_client() -> httpx.AsyncClient:
 
 
 class _AsyncDriver:
-    """Runs the steps of an operation on httpx. It holds at most one open event stream."""
+    """Runs the steps of an operation on httpx. It holds at most one open event stream, or follows by a
+    socket."""
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class _AsyncDriver:
         self._client, self._headers, self._params = client, headers, params
         self._open: httpx.Response | None = None
         self._pieces: AsyncIterator[bytes] | None = None
+        self._follower: SocketFollower | None = None
 
     async def run(self, steps: Steps[T]) -> T:
         result = None
@@ -95,17 +99,35 @@ class _AsyncDriver:
                 else:
                     result = await self.perform(effect)
         finally:
+            if self._follower is not None:
+                self._follower.leave()
             await self._close()
 
     async def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return await asyncio.sleep(effect.seconds)
+        if isinstance(effect, Wait):
+            return await self._wait(effect)
         try:
             if isinstance(effect, Request):
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
             return lost(error)
+
+    async def _wait(self, wait: Wait) -> bool:
+        if self._client is not None and not wait.insists:
+            return False
+        await self._close()
+        client = self._client or await _shared_client()
+        if self._follower is None:
+            ask = partial(client.get, follow_redirects=True, timeout=ASK_SECONDS)
+            self._follower = SocketFollower(wait.url, ask, insists=wait.insists)
+        while True:
+            token = bearer_token(client, await _values(self._headers))
+            woken = await self._follower.wait(wait.offset, token)
+            if woken is not Woken.AGAIN:
+                return woken is Woken.READ
 
     async def _send(self, request: Request) -> Reply:
         await self._close()

@@ -18,7 +18,9 @@ from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, Prod
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps
+from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.socket import bearer_token
+from tidemark.client.socket_thread import BlockingFollower
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
@@ -65,14 +67,17 @@ def _finish() -> None:
 
 
 class BlockingDriver:
-    """Runs the steps of an operation on httpx. It holds at most one open event stream."""
+    """Runs the steps of an operation on httpx. It holds at most one open event stream, or follows by a
+    socket."""
 
     def __init__(
         self, client: httpx.Client | None, headers: Mapping[str, Value], params: Mapping[str, Value]
     ) -> None:
         self._client, self._headers, self._params = client or _shared_client(), headers, params
+        self._has_shared_client = client is None
         self._open: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
+        self._follower: BlockingFollower | None = None
 
     def run(self, steps: Steps[T]) -> T:
         result = None
@@ -98,15 +103,27 @@ class BlockingDriver:
                 else:
                     result = self.perform(effect)
         finally:
+            if self._follower is not None:
+                self._follower.leave()
             self._close()
 
     def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return time.sleep(effect.seconds)
+        if isinstance(effect, Wait):
+            return self._wait(effect)
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
             return lost(error)
+
+    def _wait(self, wait: Wait) -> bool:
+        if not (self._has_shared_client or wait.insists):
+            return False
+        self._close()
+        if self._follower is None:
+            self._follower = BlockingFollower(self._client, wait)
+        return self._follower.wait(wait.offset, lambda: bearer_token(self._client, _values(self._headers)))
 
     def _send(self, request: Request) -> Reply:
         self._close()

@@ -50,7 +50,17 @@ class Receive:
     """The next bytes of the open reply; none at its end."""
 
 
-Effect: TypeAlias = Request | Sleep | Receive
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until the server's socket tells that the stream may have more than up to `offset`: then True. False,
+    perhaps at once, where no socket tells. `insists`: also beside an HTTP client of the caller's."""
+
+    url: str
+    offset: str
+    insists: bool
+
+
+Effect: TypeAlias = Request | Sleep | Receive | Wait
 Steps: TypeAlias = Generator[Effect, Any, T]
 
 

@@ -42,10 +42,11 @@ from tidemark.client.exchange import (
     Retry,
     Sleep,
     Steps,
+    Wait,
     exchange,
 )
 
-Live: TypeAlias = Literal["auto", "sse", "long-poll", False]
+Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
 #: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
 _LIVE_SECONDS: Final = 75.0
@@ -57,7 +58,7 @@ _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 _WAITED_SECONDS: Final = 1.0
 #: Whoever waits for a stream that is not there yet asks at least so often.
 _MOST_WAITED_SECONDS: Final = 1.0
-_LIVE: Final = ("auto", "sse", "long-poll", False)
+_LIVE: Final = ("auto", "socket", "sse", "long-poll", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,11 @@ class ReadOperations:
         incarnation: str | None = None,
     ) -> Generator[Effect | Chunk, Any, None]:
         """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
-        catches up, waits for more by an event stream or long-polls, and reconnects for as long as it takes
-        once it has had an answer. An empty chunk says that the reader has caught up or that the stream is
-        closed.
+        catches up, waits for more, and reconnects for as long as it takes once it has had an answer. An
+        empty chunk says that the reader has caught up or that the stream is closed.
 
+        It waits by the server's socket, which all streams share, and without one by an event stream or
+        long-polls. `live="socket"` waits by the socket or long-polls, also with a `client` of your own.
         `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
         raising StreamGone, if `offset` is older. `missing="wait"` waits for a stream that is not there yet,
         instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
@@ -174,7 +176,7 @@ class ReadOperations:
                 return
 
     def _follow(self, place: Chunk, live: Live, gone: str) -> Generator[Effect | Chunk, Any, None]:
-        chunk, silent, ever = place, 0, False
+        chunk, silent, ever, by_socket = place, 0, False, live in {"auto", "socket"}
         if place.offset == "now" and live is not False:
             # There is nothing to catch up with, and no page that tells the incarnation.
             incarnation = self._same(place.incarnation, (yield from self.head()).etag)
@@ -182,9 +184,12 @@ class ReadOperations:
         while not chunk.closed:
             try:
                 before = chunk
-                if not chunk.up_to_date or live == "long-poll":
-                    chunk = yield from self._next_page(chunk, silent, forever=ever)
-                    silent = 0 if tells(chunk, before) else silent + 1
+                waits = by_socket and chunk.up_to_date
+                is_told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
+                if is_told or not chunk.up_to_date or live in {"socket", "long-poll"}:
+                    polls = chunk.up_to_date and not is_told
+                    chunk = yield from self._next_page(chunk, silent, polls=polls, forever=ever)
+                    silent = 0 if is_told or tells(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
@@ -204,10 +209,10 @@ class ReadOperations:
                 chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
 
     def _next_page(
-        self, place: Chunk, silent: int, *, forever: bool
+        self, place: Chunk, silent: int, *, polls: bool, forever: bool
     ) -> Generator[Effect | Chunk, Any, Chunk]:
-        chunk = yield from self._page(place, silent, live=place.up_to_date, forever=forever)
-        if place.up_to_date:
+        chunk = yield from self._page(place, silent, live=polls, forever=forever)
+        if polls:
             chunk = yield from self._last_data(chunk)
         if tells(chunk, place):
             yield chunk

@@ -171,13 +171,13 @@ class Watches:
             self._failures = 0
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16))
         # Clients that were cut off together do not come back together.
-        self.connect_at = max(self.connect_at, now + pause * random.uniform(0.5, 1.5))
+        self.connect_at = now + pause * random.uniform(0.5, 1.5)
         self._failures += 1
         self._has_worked = self._has_worked and self._failures <= _TRIES
         self._end_all(Woken.AGAIN if self._has_worked else Woken.ELSEWHERE)
 
     def closed(self) -> None:
-        """By the driver, because nobody read."""
+        """By the driver, because nobody follows any more."""
         self._end_all(Woken.AGAIN)
 
     def absent(self) -> None:

@@ -1,0 +1,192 @@
+"""The socket of a server, for all who follow streams of it in one event loop: the driver of `Watches`.
+
+It is open while anybody follows. Where none can be opened, those who wait are told so, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.util import find_spec
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+import httpx
+
+from tidemark.client.watches import SocketReader, Watches, Woken
+from tidemark.client.wire import log
+from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+#: GETs a URL.
+Ask: TypeAlias = Callable[[str], Awaitable[httpx.Response]]
+
+ASK_SECONDS: Final = 10.0
+_OPEN_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 1.0
+#: A silent connection that is cut on the way is noticed within two minutes: by TCP, for API Gateway need not
+#: answer a ping.
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
+#: What the origins said: the URLs of their sockets; None where there is none.
+_urls: Final[dict[str, str | None]] = {}
+_sockets: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, ClientSocket]]] = WeakKeyDictionary()
+
+
+class SocketFollower:
+    """One who follows a stream, by the socket of its server. Everything happens in one event loop."""
+
+    def __init__(self, url: str, ask: Ask, *, insists: bool) -> None:
+        self._is_possible = find_spec("websockets") is not None
+        if insists and not self._is_possible:
+            raise ModuleNotFoundError(
+                'follow(live="socket") needs websockets: pip install websockets', name="websockets"
+            )
+        self._url, self._ask = httpx.URL(url), ask
+        self._joined: tuple[ClientSocket, SocketReader] | None = None
+
+    async def wait(self, offset: str, token: str | None) -> Woken:
+        if not self._is_possible:
+            return Woken.ELSEWHERE
+        if self._joined is None:
+            origin = f"{self._url.scheme}://{self._url.netloc.decode()}"
+            sockets = _sockets.setdefault(asyncio.get_running_loop(), {})
+            there = sockets.setdefault(origin, ClientSocket(origin))
+            # As it is in the request: with its escapes, and without the query.
+            self._joined = there, there.watches.join(self._url.raw_path.partition(b"?")[0].decode())
+        there, reader = self._joined
+        return await there.wait(reader, offset, token, self._ask)
+
+    def leave(self) -> None:
+        if self._joined is not None:
+            (there, reader), self._joined = self._joined, None
+            there.leave(reader)
+
+
+class ClientSocket:
+    def __init__(self, origin: str) -> None:
+        self.watches = Watches()
+        self._origin = origin
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Woken:
+        woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
+
+        def wake(why: Woken) -> None:
+            if not woken.done():  # Whoever waits was cancelled.
+                woken.set_result(why)
+
+        self.watches.wait(reader, offset, token, monotonic(), wake)
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(ask))
+        return await woken
+
+    def leave(self, reader: SocketReader) -> None:
+        self.watches.leave(reader)
+        self._changed.set()
+
+    async def _run(self, ask: Ask) -> None:
+        watches = self.watches
+        while watches.is_used:
+            pause = watches.connect_at - monotonic()
+            if not watches.needs_connection or pause > 0:
+                await self._change(max(pause, 0.0) if watches.needs_connection else None)
+                continue
+            try:
+                await self._connect(ask)
+            except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
+                log.info("no socket at %s now: %r", self._origin, why)
+                watches.lost(monotonic())
+
+    async def _connect(self, ask: Ask) -> None:
+        from websockets.asyncio.client import connect
+
+        if self._origin not in _urls:
+            _urls[self._origin] = socket_url(await ask(self._origin + PATH))
+        url = _urls[self._origin]
+        if url is None:
+            self.watches.absent()
+            return
+        options: dict[str, Any] = {"ssl": httpx.create_ssl_context()} if url.startswith("wss:") else {}
+        connection = connect(
+            url,
+            compression=None,
+            ping_interval=None,
+            open_timeout=_OPEN_SECONDS,
+            close_timeout=_CLOSE_SECONDS,
+            max_size=2 * MAX_FRAME_BYTES,
+            **options,
+        )
+        async with connection as opened:
+            _keep_alive(opened)
+            await self._serve(opened)
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        watches = self.watches
+        watches.opened(monotonic())
+        receiving = asyncio.create_task(self._receive(connection))
+        try:
+            while watches.is_used and not watches.is_broken and not receiving.done():
+                watches.tick(monotonic())
+                for frame in watches.frames(monotonic()):
+                    await connection.send(frame)
+                await self._change(watches.next_at() - monotonic())
+        finally:
+            receiving.cancel()
+        if watches.is_used:
+            raise ConnectionError("the connection has ended")
+        watches.closed()
+
+    async def _receive(self, connection: ClientConnection) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            async for text in connection:
+                self.watches.received(text, monotonic())
+                self._changed.set()
+        self._changed.set()
+
+    async def _change(self, seconds: float | None) -> None:
+        """Until something has changed, but no longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+
+def socket_url(answer: httpx.Response) -> str | None:
+    """What `GET /v1/socket` says. None: there is no socket, or none that a token may be sent to. Raises
+    HTTPStatusError where a later answer may be another one."""
+    if answer.status_code == 429 or answer.status_code >= 500:
+        answer.raise_for_status()
+    try:
+        told = answer.json()["url"]
+        url = answer.url.join(told)
+    except (ValueError, TypeError, KeyError, httpx.InvalidURL):
+        return None
+    scheme = {"http": "ws", "https": "wss"}.get(url.scheme, url.scheme)
+    allowed = {"wss"} if answer.url.scheme == "https" else {"ws", "wss"}
+    return str(url.copy_with(scheme=scheme)) if answer.is_success and scheme in allowed else None
+
+
+def bearer_token(client: httpx.Client | httpx.AsyncClient, headers: Mapping[str, str]) -> str | None:
+    """The token of a request with these headers."""
+    sent = httpx.Headers({**client.headers, **headers})
+    kind, _, token = sent.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
+def _keep_alive(connection: ClientConnection) -> None:
+    """As far as the system has it."""
+    opened = connection.transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE.items():
+            if hasattr(socket, option):
+                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,81 @@
+"""The socket for programs with threads: an event loop in a thread of its own, while anybody follows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import httpx
+
+from tidemark.client.exchange import Wait
+from tidemark.client.socket import ASK_SECONDS, SocketFollower
+from tidemark.client.watches import Woken
+
+
+class _SocketThread:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._followers = 0
+        self._loop: asyncio.AbstractEventLoop
+
+    def enter(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if not self._followers:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_run, args=(self._loop,), name="tidemark-socket", daemon=True).start()
+            self._followers += 1
+            return self._loop
+
+    def leave(self) -> None:
+        with self._lock:
+            self._followers -= 1
+            if not self._followers:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    # Connections that nobody needs any more are being closed.
+    loop.run_until_complete(_ended(loop))
+    loop.close()
+
+
+async def _ended(loop: asyncio.AbstractEventLoop) -> None:
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+    await loop.shutdown_default_executor()
+
+
+#: A forked process has a thread of its own.
+_threads: Final[dict[int, _SocketThread]] = {}
+
+
+class BlockingFollower:
+    """A `SocketFollower` for one thread."""
+
+    def __init__(self, client: httpx.Client, wait: Wait) -> None:
+        async def ask(url: str) -> httpx.Response:
+            return await asyncio.to_thread(client.get, url, follow_redirects=True, timeout=ASK_SECONDS)
+
+        self._follower = SocketFollower(wait.url, ask, insists=wait.insists)
+        self._thread = _threads.setdefault(os.getpid(), _SocketThread())
+        self._loop = self._thread.enter()
+
+    def wait(self, offset: str, token: Callable[[], str | None]) -> bool:
+        while True:
+            woken = self._run(self._follower.wait(offset, token()))
+            if woken is not Woken.AGAIN:
+                return woken is Woken.READ
+
+    def _run(self, steps: Coroutine[Any, Any, Woken]) -> Woken:
+        waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
+        try:
+            return waiting.result()
+        finally:
+            waiting.cancel()  # Ctrl-C.
+
+    def leave(self) -> None:
+        self._loop.call_soon_threadsafe(self._follower.leave)
+        self._thread.leave()

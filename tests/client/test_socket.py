@@ -1,0 +1,382 @@
+"""Both clients follow by the socket of a server in memory, or of one that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.authorization.tokens import SECRET, token
+from tests.ports import free_port
+from tidemark.client import AsyncStream, Chunk, NotAllowed, NotFound, Retry, Stream, socket, watches
+from tidemark.http.socket_session import Sockets
+from tidemark.server.serve import server_in_memory
+from tidemark.settings import AuthorizationSettings, Settings
+
+FAST = Retry(max_retries=1000, initial_delay_seconds=0.01, max_delay_seconds=0.1)
+both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
+
+
+def until(condition: Callable[..., Any], *given: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition(*given):
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the server in memory is asked, with the offset; `socket` is one that is opened."""
+    seen: list[str] = []
+    serve = Sockets.__call__
+
+    async def noting(self: Sockets, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan" and scope.get("method") not in {"PUT", "POST", "DELETE"}:
+            query = scope["query_string"].decode().replace("cursor=", "").split("&")
+            name = scope["path"].removeprefix("/v1/stream/")
+            live = [part for part in query if part.startswith("live=")]
+            seen.append("socket" if scope["type"] == "websocket" else " ".join([name, *live]))
+        await serve(self, scope, receive, send)
+
+    monkeypatch.setattr(Sockets, "__call__", noting)
+    return seen
+
+
+class Following:
+    """Either client in a thread, until the stream ends or it fails."""
+
+    def __init__(self, kind: Any, url: str, live: Any = "auto", **options: Any) -> None:
+        self.chunks: list[Chunk] = []
+        self.failure: Exception | None = None
+        self._stream, self._live, self._client = kind(url, retry=FAST, **options), live, options.get("client")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            if isinstance(self._stream, Stream):
+                for chunk in self._stream.follow(live=self._live):
+                    self.chunks.append(chunk)
+            else:
+                asyncio.run(self._follow())
+        except Exception as failure:  # noqa: BLE001 - the test looks at it
+            self.failure = failure
+        if isinstance(self._client, httpx.Client):
+            self._client.close()
+
+    async def _follow(self) -> None:
+        async for chunk in self._stream.follow(live=self._live):
+            self.chunks.append(chunk)
+        if self._client is not None:
+            await self._client.aclose()
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.text for chunk in self.chunks)
+
+    def text_ends_with(self, end: str) -> bool:
+        return self.text.endswith(end)
+
+    def end(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def socket_threads() -> int:
+    return sum(thread.name == "tidemark-socket" for thread in threading.enumerate())
+
+
+@both
+def test_who_waits_by_the_socket_asks_only_when_there_is_something_to_read(
+    tidemark_url: str, asked: list[str], kind: Any
+) -> None:
+    writer = Stream.create(f"{tidemark_url}/v1/stream/a%20b", content_type="text/plain")
+    reader = Following(kind, writer.url)
+    until(lambda: "socket" in asked)
+    for text in ("one ", "two\r\n"):
+        writer.append(text)
+        until(reader.text_ends_with, text)
+    writer.close("end")
+    reader.end()
+    assert reader.failure is None
+    assert (reader.text, reader.chunks[-1].closed) == ("one two\r\nend", True)
+    assert asked == ["a b", "/v1/socket", "socket", "a b", "a b", "a b"]
+    until(lambda: not socket_threads())
+
+
+@both
+@pytest.mark.parametrize("live", ["auto", "socket"])
+def test_a_stream_that_is_deleted_ends_who_waits(tidemark_url: str, kind: Any, live: Any) -> None:
+    writer = Stream.create(f"{tidemark_url}/v1/stream/deleted", content_type="text/plain")
+    reader = Following(kind, writer.url, live)
+    until(lambda: reader.chunks)
+    writer.delete()
+    reader.end()
+    assert isinstance(reader.failure, NotFound)
+
+
+def test_a_hundred_streams_share_one_connection_and_are_read_only_when_they_grow(
+    tidemark_url: str, asked: list[str]
+) -> None:
+    async def live() -> None:
+        names = [f"s{number}" for number in range(100)]
+        streams = [
+            AsyncStream(f"{tidemark_url}/v1/stream/{name}", content_type="text/plain") for name in names
+        ]
+        for stream in streams:
+            await AsyncStream.create(stream.url, content_type="text/plain")
+        followed = [stream.follow() for stream in streams]
+        await asyncio.gather(*(anext(one) for one in followed))
+        waiting = [asyncio.create_task(anext(one)) for one in followed]
+        for number, stream in enumerate(streams):
+            await stream.append(f"{number}")
+            assert (await waiting[number]).text == f"{number}"
+        assert sorted(asked) == sorted([*names * 2, "/v1/socket", "socket"])
+        for one in followed:
+            await one.aclose()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not rest or not (await asyncio.wait(rest, timeout=60))[1]
+
+    asyncio.run(live())
+
+
+class Served:
+    """`tidemark serve` as a process, which can be killed and started again with its port and its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._port, self._folder = free_port(), folder
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        environment = {"PORT": str(self._port), "DATA_DIR": str(self._folder / "data"), "LOG_LEVEL": "ERROR"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tidemark.server.serve"],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        assert b"ready" in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    server = Served(tmp_path)
+    yield server
+    server.kill()
+
+
+@both
+def test_each_message_comes_once_and_in_order_while_the_server_is_killed_and_started_again(
+    served: Served, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, serve = list[object](), socket.ClientSocket._serve
+
+    async def counting(self: Any, connection: Any) -> None:
+        opened.append(connection)
+        await serve(self, connection)
+
+    monkeypatch.setattr(socket.ClientSocket, "_serve", counting)
+    stream = Stream.create(f"{served.url}/v1/stream/killed", content_type="application/json", retry=FAST)
+    reader = Following(kind, stream.url, "socket", content_type="application/json")
+
+    def messages() -> list[Any]:
+        return [message for chunk in list(reader.chunks) for message in chunk.messages]
+
+    with stream.producer("p", linger_seconds=0.001) as producer:
+        for life in range(3):
+            until(lambda before: len(opened) > before, life)
+            for number in range(10 * life, 10 * life + 10):
+                producer.append(number)
+                if number % 3:
+                    producer.flush()
+            if life < 2:
+                served.kill()
+                served.start()
+        producer.append("end")
+    reader.end()
+    assert reader.failure is None
+    assert messages() == [*range(30), "end"]
+
+
+@pytest.fixture
+def locked_url() -> Iterator[str]:
+    with server_in_memory(Settings(authorization=AuthorizationSettings(secret=SECRET))) as url:
+        yield url
+
+
+@both
+def test_a_watch_is_repeated_with_a_new_token_and_what_a_refused_token_ends_a_read_decides(
+    locked_url: str, asked: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "_RENEWED_AFTER", 0.2 / 3600)
+    given = list[str]()
+    is_revoked = threading.Event()
+
+    def authorization() -> str:
+        given.append(
+            "Bearer wrong" if is_revoked.is_set() else f"Bearer {token('read:*', jti=str(len(given)))}"
+        )
+        return given[-1]
+
+    url = f"{locked_url}/v1/stream/locked"
+    writer = Stream.create(
+        url, content_type="text/plain", headers={"Authorization": f"Bearer {token('read:* write:*')}"}
+    )
+    reader = Following(kind, url, headers={"Authorization": authorization})
+    until(lambda: len(given) >= 5)
+    assert asked == ["locked", "/v1/socket", "socket"], "the tokens went with watches"
+    assert len(set(given)) == len(given)
+    writer.append("x")
+    until(lambda: reader.text == "x")
+    is_revoked.set()
+    reader.end()
+    assert isinstance(reader.failure, NotAllowed)
+
+
+@both
+@pytest.mark.parametrize("live", ["socket", "auto"])
+def test_while_no_socket_can_be_opened_a_reader_waits_otherwise_and_tries_again(
+    tidemark_url: str, asked: list[str], kind: Any, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(socket._urls, tidemark_url, f"ws://127.0.0.1:{free_port()}/v1/socket")
+    writer = Stream.create(f"{tidemark_url}/v1/stream/otherwise", content_type="text/plain")
+    reader = Following(kind, writer.url, live)
+    otherwise = {"socket": "otherwise live=long-poll", "auto": "otherwise live=sse"}[live]
+    until(lambda: otherwise in asked)
+    assert "socket" not in asked
+    monkeypatch.setitem(socket._urls, tidemark_url, f"ws{tidemark_url.removeprefix('http')}/v1/socket")
+    written = ""
+    while not written or (live == "socket" and "socket" not in asked):
+        written += "x"
+        writer.append("x")
+        until(reader.text_ends_with, written)
+    writer.close("end")
+    reader.end()
+    assert reader.text == f"{written}end"
+
+
+@both
+def test_a_server_without_a_socket_is_asked_for_one_once(
+    tidemark_url: str, asked: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "PATH", "/v1/stream/none")
+    writer = Stream.create(f"{tidemark_url}/v1/stream/plain", content_type="text/plain")
+    readers = list[Following]()
+    for _ in range(2):
+        readers.append(Following(kind, writer.url))
+        until(lambda: asked.count("plain live=sse") == len(readers))
+    writer.close("end")
+    for reader in readers:
+        reader.end()
+    assert asked == ["plain", "none", "plain live=sse", "plain", "plain live=sse"]
+
+
+@both
+def test_beside_an_http_client_of_the_callers_own_the_socket_must_be_asked_for(
+    tidemark_url: str, asked: list[str], kind: Any
+) -> None:
+    """It knows nothing of the proxies and certificates of that client."""
+    writer = Stream.create(f"{tidemark_url}/v1/stream/own", content_type="text/plain")
+    client = httpx.Client if kind is Stream else httpx.AsyncClient
+    automatic = Following(kind, writer.url, client=client())
+    until(lambda: "own live=sse" in asked)
+    assert "/v1/socket" not in asked
+    insisting = Following(kind, writer.url, "socket", client=client())
+    until(lambda: "socket" in asked)
+    writer.close("end")
+    for reader in (automatic, insisting):
+        reader.end()
+        assert reader.text == "end"
+
+
+@both
+def test_without_the_library_a_reader_waits_otherwise_unless_it_insists(
+    tidemark_url: str, asked: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "find_spec", lambda name: None)
+    writer = Stream.create(f"{tidemark_url}/v1/stream/missing", content_type="text/plain")
+    insisting, reader = Following(kind, writer.url, "socket"), Following(kind, writer.url)
+    insisting.end()
+    assert "pip install websockets" in str(insisting.failure)
+    until(lambda: "missing live=sse" in asked)
+    writer.close("end")
+    reader.end()
+    assert reader.text == "end"
+    assert "/v1/socket" not in asked
+
+
+def test_a_reader_that_stops_in_the_middle_leaves_no_thread(tidemark_url: str, asked: list[str]) -> None:
+    writer = Stream.create(f"{tidemark_url}/v1/stream/left", content_type="text/plain")
+
+    def append_when_it_waits() -> None:
+        until(lambda: "socket" in asked)
+        writer.append("x")
+
+    following = writer.follow()
+    assert next(following).text == ""
+    threading.Thread(target=append_when_it_waits, daemon=True).start()
+    assert next(following).text == "x"
+    assert socket_threads() == 1
+    following.close()  # type: ignore[attr-defined]
+    until(lambda: not socket_threads())
+
+
+FOLLOWS = """
+import sys
+from tidemark import Stream
+for chunk in Stream(sys.argv[1]).follow(live="socket"):
+    print(chunk.text, flush=True)
+"""
+
+
+def test_ctrl_c_ends_who_waits_by_the_socket(tidemark_url: str, asked: list[str]) -> None:
+    writer = Stream.create(f"{tidemark_url}/v1/stream/interrupted", content_type="text/plain")
+    command = [sys.executable, "-c", FOLLOWS, writer.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        until(lambda: "socket" in asked)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in said
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("origin", "status", "body", "url"),
+    [
+        ("http://a", 200, '{"url": "/v1/socket"}', "ws://a/v1/socket"),
+        ("https://a:8", 200, '{"url": "/v1/socket"}', "wss://a:8/v1/socket"),
+        ("https://a", 200, '{"url": "wss://b.example/live"}', "wss://b.example/live"),
+        ("https://a", 200, '{"url": "ws://b.example/live"}', None),
+        ("https://a", 200, '{"url": 7}', None),
+        ("https://a", 200, "[]", None),
+        ("https://a", 200, "<html>", None),
+        ("https://a", 404, '{"error": "none"}', None),
+        ("https://a", 404, '{"url": "/v1/socket"}', None),
+    ],
+)
+def test_a_server_says_where_its_socket_is(origin: str, status: int, body: str, url: str | None) -> None:
+    answer = httpx.Response(status, text=body, request=httpx.Request("GET", f"{origin}/v1/socket"))
+    assert socket.socket_url(answer) == url
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_cannot_say_where_its_socket_is_is_asked_again(status: int) -> None:
+    answer = httpx.Response(status, request=httpx.Request("GET", "https://a/v1/socket"))
+    with pytest.raises(httpx.HTTPStatusError):
+        socket.socket_url(answer)
