@@ -27,9 +27,9 @@ needs_client = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"))) as made:
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tidemark_server(request.param, tmp_path_factory.mktemp("server"))) as made:
         yield made
 
 
