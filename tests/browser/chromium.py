@@ -51,6 +51,7 @@ FILES: Final[Mapping[str, Path]] = {
     "/client.html": PAGES / "client.html",
     "/client.js": CLIENT,
     "/cross-origin.html": PAGES / "cross-origin.html",
+    "/many-streams.html": ROOT / "docs" / "examples" / "many-streams.html",
     "/quickstart.html": PAGES / "quickstart.html",
     "/socket.html": PAGES / "socket.html",
     "/socket.js": ROOT / "shared" / "tidemark" / "console" / "socket.js",

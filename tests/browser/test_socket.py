@@ -106,3 +106,20 @@ def test_a_silent_stream_causes_no_request(tmp_path: Path) -> None:
     assert asked.pop(urls[0]) <= len(busy.messages) + 2
     assert asked.pop(f"{server.base_url}/v1/socket") == 1
     assert asked == dict.fromkeys(urls[1:], 2), "the first read, and the one that finds the end"
+
+
+@NEEDS_CHROMIUM
+@needs_client
+def test_the_example_follows_twenty_streams(server: Server) -> None:
+    streams = [Written(server.port, "text", 3) for _ in range(20)]
+    for each in streams:
+        each.create()
+    paths = ",".join(each.path for each in streams)
+    address = f"/many-streams.html?server={server.base_url}&streams={paths}"
+    task = {"addresses": [address], "end": "20 of 20 streams are closed"}
+    with opened("watch.html", task) as page, being_written(streams, SEED):
+        [shown] = page.report()
+    for each in streams:
+        assert f"{each.path} 0:" in shown["messages"]
+    for message in streams[0].messages:
+        assert shown["messages"].count(message.decode()) == len(streams)
