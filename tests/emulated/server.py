@@ -21,6 +21,7 @@ from tests.emulated.shims import (
     layer,
     preflight,
     sam_transform,
+    sockets,
     transport,
 )
 
@@ -34,6 +35,7 @@ def main() -> None:
     api_body.install()
     preflight.install()
     layer.install(directory)
+    sockets.install()
     actions.install()
     pairs = (each.split("=", 1) for each in os.environ["STACK_PORTS"].split(","))
     stacks = {int(port): stack for port, stack in pairs}

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from websockets.sync.client import ClientConnection, connect
 
 from tests.conformance.servers import ROOT, running, temporary_directory
 from tests.emulated.deployment import Stack, outputs_of
@@ -174,6 +175,30 @@ def test_with_the_notifier_denied_only_the_readers_own_look_finds_the_append(
         response, seconds = waited(client, "looked")
     assert (response.status_code, response.content) == (200, b"woken")
     assert seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5
+
+
+def test_the_tables_stream_wakes_a_socket(client: httpx.Client, token: Callable[[str], str]) -> None:
+    """The function that watches, the notifier and the API as deployed, by the roles as IAM evaluates them."""
+    watch = {"watch": ["/v1/stream/watched"], "token": token("read:v1")}
+    assert client.put("/v1/stream/watched").status_code == 201
+    with connect(client.get("/v1/socket").json()["url"], proxy=None) as socket:
+        socket.send(json.dumps({**watch, "token": ""}))
+        assert told(socket)["status"] == 401
+        socket.send(json.dumps({"action": "ping"}))
+        socket.send(json.dumps(watch))
+        tail = told(socket)
+        assert (tail["offset"], tail["seconds"] > 3000) == (f"{0:016}", True)
+        assert client.post("/v1/stream/watched", content=b"news").status_code == 204
+        assert told(socket) == {"stream": "/v1/stream/watched", "offset": f"{4:016}"}
+        assert client.delete("/v1/stream/watched").status_code == 204
+        assert told(socket)["status"] == 404
+
+
+def told(socket: ClientConnection) -> Any:
+    """The next message; a frame may hold none."""
+    while not (message := json.loads(socket.recv(timeout=120))):
+        pass
+    return message
 
 
 def test_the_registry_of_streams_is_kept_by_the_notifiers_role(client: httpx.Client) -> None:

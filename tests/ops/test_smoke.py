@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import jwt
 import pytest
 from click.testing import CliRunner, Result
+from websockets.sync.server import ServerConnection, serve
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
 from tidemark.aws import clients
@@ -46,11 +52,63 @@ def test_smoke_creates_appends_reads_waits_and_deletes(
         "read ",
         "long-poll ",
         "silence ",
+        "socket ",
+        "told ",
         "delete ",
         "gone      404",
         "all as",
     ):
         assert step in said
+
+
+def watched_by_a_socket_of(
+    monkeypatch: pytest.MonkeyPatch, status: int, answers: Sequence[dict[str, Any]]
+) -> None:
+    """An append to `0000000000000005` while a socket is watched that tells no more than this."""
+
+    def serve_client(client: ServerConnection) -> None:
+        client.recv()
+        for answer in answers:
+            client.send(json.dumps(answer))
+        client.recv()
+
+    monkeypatch.setattr(smoke, "_WOKEN_SECONDS", 0.2)
+    stream: Any = SimpleNamespace(
+        url="http://t/v1/stream/a", append=lambda _: SimpleNamespace(offset=f"{5:016}")
+    )
+    with serve(serve_client, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}/"
+        answer = httpx.Response(status, json={"url": url}, request=httpx.Request("GET", "http://t"))
+        monkeypatch.setattr(httpx, "get", lambda *_, **__: answer)
+        smoke.watch_by_socket("http://t", stream, "")
+
+
+WATCHED = {"stream": "/v1/stream/a", "offset": f"{0:016}", "seconds": 3600}
+
+
+def test_smoke_says_that_it_has_skipped_the_socket_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched_by_a_socket_of(monkeypatch, 404, [])
+    assert "SKIPPED: GET /v1/socket is 404" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([], "told nothing for"),
+        ([WATCHED], "told nothing for"),
+        ([WATCHED, WATCHED | {"offset": f"{6:016}"}], "not 0000000000000005"),
+        ([{"stream": "/v1/stream/a", "status": 503, "error": "no"}], "refused"),
+    ],
+    ids=["no answer", "no wake-up", "another tail", "refused"],
+)
+def test_smoke_fails_where_a_socket_tells_another_thing_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(smoke.SmokeFailed, match=said):
+        watched_by_a_socket_of(monkeypatch, 200, answers)
 
 
 def test_smoke_without_a_token_fails_and_says_what_to_set(

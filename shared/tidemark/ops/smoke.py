@@ -1,13 +1,14 @@
 """`python -m tidemark.ops.smoke URL`: one stream's life against a deployed system, and what was seen.
 
 Creates a stream, appends, reads, waits by long-poll for a second append and once more until the time is over,
-and deletes the stream. It needs no more than the URL, and a token where the system asks for one (TOKEN in the
-environment).
+watches the stream by a socket, where there is one, and deletes it. It needs no more than the URL, and a token
+where the system asks for one (TOKEN in the environment).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -16,9 +17,15 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import httpx
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from tidemark.client import Chunk, NotFound, Retry, StatusError, Stream, StreamError, StreamGone, Unreachable
+from tidemark.client.socket import socket_url
+from tidemark.protocol.socket import PATH
 
 T = TypeVar("T")
 
@@ -28,6 +35,7 @@ _SETTLE_SECONDS: Final = 2.0
 _WOKEN_SECONDS: Final = 15.0
 _FIRST: Final = b"high tide"
 _SECOND: Final = b"low tide"
+_THIRD: Final = b"high again"
 
 
 class SmokeFailed(Exception):
@@ -49,6 +57,7 @@ def smoke(base_url: str, token: str) -> None:
         tail = wait_for_an_append(stream, read.offset)
         # An answer without a body, as most waits have: it must end, whatever passes it on.
         expect("silence", step("silence", lambda: stream.read(tail, live="long-poll")), b"")
+        watch_by_socket(base_url, stream, token)
     except BaseException:
         with suppress(StreamError):
             stream.delete()
@@ -78,6 +87,45 @@ def wait_for_an_append(stream: Stream, offset: str) -> str:
     )
     print(f"          answered {max(after, 0.0) * 1000:.0f} ms after the append was sent{how}")
     return woken.offset
+
+
+def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
+    """A watch, and an append whose tail the socket has to tell. Said to be skipped where there is none."""
+    try:
+        answer = httpx.get(base_url.rstrip("/") + PATH, timeout=_WOKEN_SECONDS)
+        if answer.status_code == 404:
+            print(f"socket    SKIPPED: GET {PATH} is 404, this system has none")
+            return
+        url = socket_url(answer)
+        if url is None:
+            raise SmokeFailed(f"socket: GET {PATH} is {answer.status_code}, and names none: {answer.text}")
+        print(f"socket    {url}")
+        with connect(url, open_timeout=_WOKEN_SECONDS) as socket:
+            asked = {"watch": [urllib.parse.urlsplit(stream.url).path]} | ({"token": token} if token else {})
+            socket.send(json.dumps(asked))
+            before = _told(socket)
+            if "seconds" not in before:
+                raise SmokeFailed(f"socket: the watch is refused: {before}")
+            tail = step("append", lambda: stream.append(_THIRD))
+            started = time.monotonic()
+            while (now := _told(socket)).get("offset") == before["offset"]:
+                continue
+    except (httpx.HTTPError, OSError, WebSocketException) as failed:
+        raise SmokeFailed(f"socket: {failed!r}") from failed
+    if now.get("offset") != tail.offset:
+        raise SmokeFailed(f"socket: told {now}, not {tail.offset}")
+    print(f"          told {(time.monotonic() - started) * 1000:.0f} ms after the append was acknowledged")
+
+
+def _told(socket: ClientConnection) -> dict[str, Any]:
+    """The next message about the stream. Raises SmokeFailed."""
+    try:
+        message = json.loads(socket.recv(timeout=_WOKEN_SECONDS))
+    except TimeoutError:
+        raise SmokeFailed(
+            f"socket: told nothing for {_WOKEN_SECONDS:.0f} s; the notifier's log says why"
+        ) from None
+    return message[0] if isinstance(message, list) else message  # type: ignore[no-any-return]
 
 
 def step(name: str, call: Callable[[], T]) -> T:
