@@ -14,6 +14,7 @@ with garbage_collection_paused():
     from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 
+    from tidemark.aws.http import Account
     from tidemark.aws.sockets import connect_sockets
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.observability.traces import traced
@@ -31,7 +32,7 @@ _notifier = Notifier(
     _stores.table,
     Queues(sqs_client, _settings.queue_prefix),
     _stores.clock_ms,
-    connect_sockets(_settings.socket_endpoint) if _settings.socket_endpoint else None,
+    connect_sockets(Account(), _settings.socket_endpoint) if _settings.socket_endpoint else None,
 )
 _subscribers = (
     Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)

@@ -16,7 +16,6 @@ NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "s3:UploadPartCopy": ("s3:GetObject", "s3:PutObject"),
     "s3:CompleteMultipartUpload": ("s3:PutObject",),
     "sqs:SendMessageBatch": ("sqs:SendMessage",),
-    "apigatewaymanagementapi:PostToConnection": ("execute-api:ManageConnections",),
 }
 
 

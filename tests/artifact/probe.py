@@ -20,6 +20,7 @@ import botocore.client  # noqa: E402
 from tidemark.aws.clock import StorageClock  # noqa: E402
 from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
 from tidemark.aws.s3 import Objects  # noqa: E402
+from tidemark.aws.sockets import SocketApi  # noqa: E402
 
 called: set[str] = set()
 #: Each call, what it is carried out on, and the partition keys that it names.
@@ -35,7 +36,7 @@ TRANSACTED = {
 def record() -> None:
     """What is asked of AWS, by any of the clients."""
     make, call = botocore.client.BaseClient._make_api_call, DynamoDB.call
-    carry = Objects._call
+    carry, post = Objects._call, SocketApi.send
 
     def making(self: Any, operation: str, arguments: Any) -> Any:
         name = f"{self.meta.service_model.service_name}:{operation}"
@@ -53,7 +54,13 @@ def record() -> None:
         asked.append((f"s3:{operation}", f"object:{key}", []))
         return carry(self, operation, key, *more)
 
+    def posting(self: Any, connection_id: str, frames: Any) -> None:
+        called.add("execute-api:ManageConnections")
+        asked.append(("execute-api:ManageConnections", f"connection:{connection_id}", []))
+        post(self, connection_id, frames)
+
     botocore.client.BaseClient._make_api_call = making
+    SocketApi.send = posting  # type: ignore[method-assign]
     Objects._call = carrying  # type: ignore[method-assign, assignment]
     DynamoDB.call = calling  # type: ignore[method-assign]
 
@@ -67,11 +74,9 @@ def items(operation: str, arguments: dict[str, Any]) -> Iterator[str]:
 
 
 def resource_of(arguments: dict[str, Any]) -> str:
-    """Of a call by botocore: the queue, connection, parameter, object or bucket that it names."""
+    """Of a call by botocore: the queue, parameter, object or bucket that it names."""
     if "QueueName" in arguments or "QueueUrl" in arguments:
         return f"queue:{arguments.get('QueueName') or arguments['QueueUrl'].rpartition('/')[2]}"
-    if "ConnectionId" in arguments:
-        return f"connection:{arguments['ConnectionId']}"
     if "Delete" in arguments:
         return f"object:{arguments['Delete']['Objects'][0]['Key']}"
     if "Bucket" in arguments:

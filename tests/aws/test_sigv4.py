@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tidemark.aws.http import AwsRequest, EnvironmentCredentials, Service
 
-SIGNERS = {"dynamodb": SigV4Auth, "s3": S3SigV4Auth}
+SIGNERS = {"dynamodb": SigV4Auth, "execute-api": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
     "https://dynamodb.eu-central-1.amazonaws.com",
     "https://s3.cn-north-1.amazonaws.com.cn/",
@@ -41,6 +41,7 @@ VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_char
 SECRETS = st.text(string.ascii_letters + string.digits + "+/", min_size=1, max_size=60)
 CREDENTIALS = st.builds(EnvironmentCredentials, SECRETS, SECRETS, st.none() | st.just("") | SECRETS)
 TIMES = st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2100, 1, 1))  # noqa: DTZ001 - as botocore has it
+CONNECTIONS = st.text(string.ascii_letters + string.digits + "-_+/=", min_size=1, max_size=20)
 KEYS = st.text(st.characters(codec="utf-8"), max_size=40)
 Headers = dict[str, str]
 
@@ -49,6 +50,8 @@ def paths(service: str) -> st.SearchStrategy[str]:
     """As they are sent: S3's signature uses the path as it is, with dots and double slashes."""
     if service == "dynamodb":
         return st.just("/")
+    if service == "execute-api":
+        return CONNECTIONS.map(lambda connection: f"/v1/@connections/{quote(connection, safe='')}")
     return st.builds(lambda bucket, key: f"/{bucket}/{quote(key, safe='/-_.~')}", st.just("bucket"), KEYS)
 
 
@@ -57,7 +60,7 @@ def services_and_requests(draw: st.DrawFn) -> tuple[str, AwsRequest]:
     service = draw(st.sampled_from(sorted(SIGNERS)))
     headers = draw(st.dictionaries(NAMES, VALUES, max_size=6))
     assume(len({name.lower() for name in headers}) == len(headers))
-    method = "POST" if service == "dynamodb" else draw(st.sampled_from(["GET", "PUT"]))
+    method = draw(st.sampled_from(["GET", "PUT"])) if service == "s3" else "POST"
     return service, AwsRequest(method, draw(paths(service)), headers, draw(st.binary(max_size=200)))
 
 

@@ -106,8 +106,8 @@ MUTATIONS = (
     mutation(
         "a socket that could not be told is taken for one that is gone",
         "aws/sockets.py",
-        "SocketGone if status == HTTPStatus.GONE else SocketUnavailable",
-        "SocketGone",
+        "if status == HTTPStatus.GONE:",
+        "if status != HTTPStatus.OK:",
         "wake/test_sockets.py",
     ),
     mutation(

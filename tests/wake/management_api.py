@@ -21,6 +21,7 @@ class ManagementApi:
         self.endpoint = f"http://127.0.0.1:{port}/stage"
         self.frames: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, int] = {}
+        self.posts = 0
 
     def messages(self, connection_id: str) -> list[dict[str, Any]]:
         """All since the last time of asking, as a client reads them."""
@@ -29,6 +30,7 @@ class ManagementApi:
 
     def answer(self, path: str, body: bytes) -> int:
         assert path.startswith(CONNECTIONS), path
+        self.posts += 1
         connection_id = path.removeprefix(CONNECTIONS)
         status = self.refused.get(connection_id, 200)
         if status == 200:

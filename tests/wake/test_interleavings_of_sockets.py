@@ -19,7 +19,7 @@ import pytest
 from tests.support import Process, World, a_key
 from tests.wake.support import make_queues
 from tests.wake.test_interleavings_of_the_code import Turns, together
-from tidemark.aws.sockets import SocketGone, Sockets
+from tidemark.aws.sockets import SocketApi, SocketGone
 from tidemark.http import socket_events
 from tidemark.http.socket_events import SocketEvents
 from tidemark.log.read import load_last
@@ -65,7 +65,7 @@ class Client:
 
 
 @dataclass
-class TurnedSockets(Sockets):
+class TurnedSockets(SocketApi):
     turns: Turns
     client: Client
     #: API Gateway knows that they are.

@@ -10,7 +10,8 @@ import pytest
 from tests.support import World, a_key
 from tests.wake.management_api import ManagementApi, management_api
 from tests.wake.support import make_queues
-from tidemark.aws.sockets import Sockets, connect_sockets
+from tidemark.aws.http import Account
+from tidemark.aws.sockets import SocketApi, connect_sockets
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
@@ -33,7 +34,7 @@ def api(services: LocalServices) -> Iterator[ManagementApi]:
 class Scene:
     """A writer, and the notifier with its calls counted."""
 
-    def __init__(self, world: World, api: ManagementApi, sockets: Sockets | None) -> None:
+    def __init__(self, world: World, api: ManagementApi, sockets: SocketApi | None) -> None:
         self.clock, self.api = world.clock, api
         self.writer, self.process = world.process(), world.process()
         self.queues = make_queues()
@@ -64,7 +65,7 @@ class Scene:
 @pytest.fixture
 def scene(world: World, api: ManagementApi) -> Iterator[Scene]:
     api.frames.clear()
-    made = Scene(world, api, connect_sockets(api.endpoint))
+    made = Scene(world, api, connect_sockets(Account(), api.endpoint))
     yield made
     for url in made.queues.all():
         made.queues.delete(url)

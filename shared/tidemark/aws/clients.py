@@ -39,14 +39,13 @@ _TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})
 _making: Final = threading.Lock()
 
 
-def make_client(service: str, endpoint: str | None = None, **settings: Any) -> Any:
-    """`settings` of botocore's Config replace those of CLIENT_SETTINGS. boto3 knows an endpoint for all
-    services but that of a WebSocket API."""
+def make_client(service: str, **settings: Any) -> Any:
+    """`settings` of botocore's Config replace those of CLIENT_SETTINGS."""
     import boto3
     from botocore.config import Config
 
     with _making:
-        client = boto3.client(service, endpoint_url=endpoint, config=Config(**CLIENT_SETTINGS | settings))
+        client = boto3.client(service, config=Config(**CLIENT_SETTINGS | settings))
     refuse_cut_replies(client)
     return client
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import urllib3
 
@@ -52,7 +52,7 @@ class Credentials(Protocol):
 
 
 class Service:
-    """`name` ("dynamodb" or "s3") in a region, at an endpoint. `credentials` returns those that are valid
+    """`name` ("dynamodb", "s3", "execute-api") in a region, at an endpoint. `credentials` returns those valid
     at the time. Safe to share between threads."""
 
     def __init__(self, name: str, region: str, endpoint: str, credentials: Callable[[], Credentials]) -> None:
@@ -86,7 +86,9 @@ class Service:
         names = sorted(canonical)
         lines = "".join(f"{name}:{canonical[name]}\n" for name in names)
         signed_names = ";".join(names)
-        canonical_request = f"{request.method}\n{request.path}\n\n{lines}\n{signed_names}\n{payload_hash}"
+        # Every service but S3 encodes the path once more.
+        path = request.path if self.name == "s3" else quote(request.path, safe="/~")
+        canonical_request = f"{request.method}\n{path}\n\n{lines}\n{signed_names}\n{payload_hash}"
         to_sign = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{sha256(canonical_request.encode()).hexdigest()}"
         key = self._signing_key(at[:8], credentials.secret_key)
         headers["Authorization"] = (
@@ -154,6 +156,10 @@ class Account:
 
     def s3(self, endpoint: str | None = None) -> Service:
         return self._service("s3", endpoint)
+
+    def sockets(self, endpoint: str) -> Service:
+        """The connections of a WebSocket API. Nothing but the stack knows its endpoint."""
+        return self._service("execute-api", endpoint)
 
     def endpoint(self, name: str) -> str:
         """The endpoint of a service, by botocore's name for it."""

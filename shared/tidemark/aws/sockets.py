@@ -2,61 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
+import time
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
+from urllib.parse import quote, urlsplit
 
-from tidemark.aws.clients import make_client
+from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
+from tidemark.aws.retry import Attempts, Failure, RetryPolicy
 
+ANSWER_SECONDS: Final = 3.0
 #: One repetition, soon: the notifier has others to tell.
-_TWICE: Final = {"mode": "standard", "total_max_attempts": 2}
+_TWICE: Final = RetryPolicy(2, 6.0, lambda _failed: 0.1)
 
 
 class SocketGone(Exception):
     """The client has closed the connection, or API Gateway has."""
 
 
-class SocketUnavailable(Exception):
-    """API Gateway did not answer, or refused; the cause is attached."""
+class SocketUnavailable(Failure):
+    """API Gateway did not answer, or refused; the message says which."""
 
 
-class Sockets:
-    """The connections of one API. The client is made when first needed, because most records wake no
-    socket."""
+class SocketApi:
+    """One WebSocket API, by the ids of its connections. Safe to share between threads. A reader may be one of
+    ten thousand at a stream, so this is not boto3's client (`aws/http.py`)."""
 
-    def __init__(self, make_client: Callable[[], Any]) -> None:
-        self._make_client = make_client
-
-    @cached_property
-    def _client(self) -> Any:
-        return self._make_client()
+    def __init__(self, http: Http, stage: str) -> None:
+        self._http = http
+        self._path = f"{stage}/@connections/"
+        self.sleep: Callable[[float], None] = time.sleep
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
         """One call for each. Raises SocketGone, SocketUnavailable; some may have been sent then."""
+        path = self._path + quote(connection_id, safe="")
         for frame in frames:
-            with _translated():
-                self._client.post_to_connection(ConnectionId=connection_id, Data=frame.encode())
+            self._post(AwsRequest("POST", path, {}, frame.encode()))
+
+    def _post(self, request: AwsRequest) -> None:
+        attempts = Attempts(self.sleep, time.monotonic, _TWICE)
+        while True:
+            try:
+                status, answer = self._http(request)
+                if status == HTTPStatus.GONE:
+                    raise SocketGone
+                if status == HTTPStatus.OK:
+                    return
+                refusal = SocketUnavailable(f"status {status}: {answer[:200].decode(errors='replace')}")
+                refusal.retryable = status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS
+                raise refusal
+            except Failure as failure:
+                if not attempts.go_on_after(failure):
+                    raise SocketUnavailable(str(failure)) from failure
 
 
-def connect_sockets(endpoint: str) -> Sockets:
+def connect_sockets(account: Account, endpoint: str) -> SocketApi:
     """`endpoint` is the URL of the API's stage."""
-    return Sockets(partial(make_client, "apigatewaymanagementapi", endpoint, read_timeout=3, retries=_TWICE))
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        if isinstance(error, ClientError):
-            # By the status: it is on the first line of a reply, and cannot be missing from one that is cut.
-            status = error.response["ResponseMetadata"].get("HTTPStatusCode")
-            failure = SocketGone if status == HTTPStatus.GONE else SocketUnavailable
-            raise failure(str(error)) from error
-        if isinstance(error, BotoCoreError):
-            raise SocketUnavailable(str(error)) from error
-        raise
+    return SocketApi(BlockingHttp(account.sockets(endpoint), ANSWER_SECONDS), urlsplit(endpoint).path)

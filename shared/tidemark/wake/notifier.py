@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidemark.aws.sockets import SocketGone, Sockets
+from tidemark.aws.sockets import SocketApi, SocketGone
 from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Waiter
@@ -114,7 +114,7 @@ class Notifier:
     send for each queue and each socket. Without `sockets` there is no WebSocket API (any more)."""
 
     def __init__(
-        self, table: Table, queues: Queues, clock_ms: Callable[[], int], sockets: Sockets | None = None
+        self, table: Table, queues: Queues, clock_ms: Callable[[], int], sockets: SocketApi | None = None
     ) -> None:
         self._table = table
         self._queues = queues
