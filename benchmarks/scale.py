@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.costs import prices
+from tests.costs.bill import Bill
+from tests.costs.page import HOURS_A_MONTH, compute_dollars, function_hour, socket_month
 
 #: Counted for a minute of one reader's long-polls, with nothing written (`docs/live.md`).
 POLL_GET_ITEMS: Final = 2.4
@@ -100,6 +102,41 @@ def demand_of(load: Load) -> Demand:
     )
 
 
+def socket_dollars_of(load: Load) -> dict[str, float]:
+    """An hour of it, by rows, if readers wait by sockets in place of long-polls, each at one stream."""
+    woken = load.waiting_readers * load.appends_per_second / load.streams * HOUR / 1e6
+    watch = Bill(write_units=1, read_units=2)
+    return {
+        "sockets: minutes, pings and watches": load.waiting_readers * socket_month(watch) / HOURS_A_MONTH,
+        "wake-ups: a query of the tail, a message": woken * WAKE_UP,
+        "a read for each wake-up": woken * READ,
+        "appends": demand_of(replace(load, waiting_readers=0)).dollars,
+    }
+
+
+#: Dollars per million, of a wake-up by a socket: the notifier's query and its call, and the message. And of
+#: the read that it leads to, through CloudFront.
+WAKE_UP: Final = (
+    prices.READ_UNIT
+    + SEND_SECONDS * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
+    + (prices.SOCKET_MESSAGE)
+)
+READ: Final = (
+    prices.EDGE_REQUEST
+    + prices.EDGE_FUNCTION
+    + prices.HTTP_API
+    + compute_dollars(prices.REQUEST_SECONDS)
+    + 2 * prices.READ_UNIT
+)
+
+
+def event_stream_wins_from() -> float:
+    """Wake-ups a second, from which on an event stream is cheaper than a socket: its function is billed for
+    the hour, whatever comes."""
+    an_hour = function_hour(1) * 1e6
+    return an_hour / (WAKE_UP + READ) / HOUR
+
+
 @dataclass(frozen=True)
 class Quota:
     """What an account or a stack has before anybody asks for more."""
@@ -142,12 +179,10 @@ def quotas_of(load: Load) -> list[Quota]:
     return sorted(found, key=lambda quota: -quota.times)
 
 
-def render_dollars(load: Load) -> str:
-    asked = demand_of(load)
-    lines = [f"| {name} | {value:,.0f} |" for name, value in asked.dollars_of.items()]
-    return "\n".join(
-        ["| | $ an hour |", "| --- | ---: |", *lines, f"| **together** | **{asked.dollars:,.0f}** |"]
-    )
+def render_dollars(dollars_of: dict[str, float]) -> str:
+    lines = [f"| {name} | {value:,.{0 if value >= 10 else 1}f} |" for name, value in dollars_of.items()]
+    together = f"| **together** | **{sum(dollars_of.values()):,.0f}** |"
+    return "\n".join(["| | $ an hour |", "| --- | ---: |", *lines, together])
 
 
 def render_quotas(load: Load) -> str:
@@ -166,7 +201,11 @@ WRITERS_ALONE: Final = Load(waiting_readers=0)
 
 
 def render_all() -> list[str]:
-    return [render_dollars(LARGE), render_quotas(LARGE)]
+    return [
+        render_dollars(demand_of(LARGE).dollars_of),
+        render_dollars(socket_dollars_of(LARGE)),
+        render_quotas(LARGE),
+    ]
 
 
 def main() -> int:

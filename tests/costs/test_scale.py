@@ -10,7 +10,18 @@ import pytest
 
 from benchmarks.fanout import _Queues, fanout
 from benchmarks.fanout import line as line_of_fanout
-from benchmarks.scale import LARGE, WRITERS_ALONE, Load, demand_of, quotas_of, render_all
+from benchmarks.scale import (
+    LARGE,
+    READ,
+    WAKE_UP,
+    WRITERS_ALONE,
+    Load,
+    demand_of,
+    event_stream_wins_from,
+    quotas_of,
+    render_all,
+    socket_dollars_of,
+)
 from benchmarks.surge import line, surge
 from tidemark.aws.sqs import QueueUnavailable
 
@@ -24,6 +35,16 @@ def test_the_page_has_the_models_numbers(table: str) -> None:
 
 def test_the_page_says_what_writes_alone_cost() -> None:
     assert f"${demand_of(WRITERS_ALONE).dollars:,.0f} an hour" in PAGE
+
+
+def test_the_page_says_from_when_on_an_event_stream_is_cheaper_than_a_socket() -> None:
+    assert f"From {event_stream_wins_from():.1f} wake-ups a second" in PAGE
+    assert f"${WAKE_UP + READ:.2f} a million for a wake-up" in PAGE
+
+
+def test_silent_sockets_cost_what_the_table_of_costs_says() -> None:
+    silent = socket_dollars_of(Load(appends_per_second=0, waiting_readers=100_000))
+    assert sum(silent.values()) < 3
 
 
 def test_silent_readers_begin_a_poll_every_twenty_five_seconds() -> None:
