@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --requests 100000`: as many requests as it is told to, half of each kind."""
+"""`python -m tests.fuzz --requests 100000`: as many requests as it is told to, a third of each kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 
-from tests.fuzz.session import fuzz_events, fuzz_published
+from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published
 from tidemark.local.engines import LocalServices
 
 #: A table of its own for so many requests, so that storage does not grow without end.
@@ -25,9 +25,9 @@ def main() -> int:
     with LocalServices() as services:
         os.environ.update(services.environment)
         while done < asked.requests:
-            half = min(ROUND, asked.requests - done) // 2
-            for fuzz in (fuzz_published, fuzz_events):
-                subject = fuzz(services, half, asked.seed + done)
+            third = min(ROUND, asked.requests - done) // 3
+            for fuzz in (fuzz_published, fuzz_events, fuzz_frames):
+                subject = fuzz(services, third, asked.seed + done)
                 done += subject.statuses.total()
                 statuses = ", ".join(
                     f"{status}: {count}" for status, count in sorted(subject.statuses.items())

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.authorization.ways import WAYS, Functions
-from tests.fuzz import events, published
+from tests.fuzz import events, frames, published
 from tests.fuzz.subject import Subject
 from tests.support import World, make_world
 from tidemark.local.engines import LocalServices
@@ -57,4 +57,10 @@ def fuzz_events(services: LocalServices, requests: int, seed: int) -> Subject:
             events.fuzz(subject, functions, requests, seed)
         finally:
             functions.close()
+    return subject
+
+
+def fuzz_frames(services: LocalServices, requests: int, seed: int) -> Subject:
+    with fresh(services) as (subject, settings):
+        subject.statuses += frames.fuzz(subject, settings, requests, seed)
     return subject

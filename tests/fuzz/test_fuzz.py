@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.session import fuzz_events, fuzz_published
+from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published
 from tidemark.local.engines import LocalServices
 
 REQUESTS = 400
@@ -22,3 +22,8 @@ def test_raw_events(services: LocalServices) -> None:
     assert subject.statuses.total() >= REQUESTS // 2
     assert {200, 201, 204, 400, 404, 405} <= subject.statuses.keys(), "the fuzzing has lost its teeth"
     assert subject.packs > 0, "nothing was packed"
+
+
+def test_frames_of_sockets(services: LocalServices) -> None:
+    subject = fuzz_frames(services, REQUESTS, SEED)
+    assert {200, 400, 404} <= subject.statuses.keys(), "the fuzzing has lost its teeth"
