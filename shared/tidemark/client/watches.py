@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.socket import MAX_FRAME_BYTES, PING, parse_messages, render_unwatches, render_watches
+from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, render_unwatches, render_watches
 
 #: An answer to a watch that takes longer will not come: the connection is given up.
 ANSWER_SECONDS: Final = 30.0
@@ -158,7 +158,7 @@ class Watches:
             reader.end_wait(Woken.READ)
 
     def _can_ask(self, name: str, token: str | None, now: float) -> bool:
-        fits = len(name) + len(token or "") + _AROUND_BYTES <= MAX_FRAME_BYTES
+        fits = len(name) + len(token or "") + _AROUND_BYTES <= MAX_SENT_BYTES
         return fits and (self._opened_at is not None or self._has_worked or now >= self.connect_at)
 
     def opened(self, now: float) -> None:

@@ -86,7 +86,7 @@ class Socket {
       if (watch.timer) continue
       watch.timer = setTimeout(() => this.lose(), ANSWER_MS)
       const frame = frames.at(-1)
-      const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 32_000
+      const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 16_000
       if (fits && frame.token === watch.token) frame.watch.push(path)
       else frames.push({ watch: [path], token: watch.token })
     }

@@ -21,6 +21,8 @@ from tidemark.protocol.tail import Tail
 PATH: Final = "/v1/socket"
 #: API Gateway takes no larger frame.
 MAX_FRAME_BYTES: Final = 32 * 1024
+#: What a client sends is half of that, so that the answer, which repeats the names, fits a frame too.
+MAX_SENT_BYTES: Final = 16 * 1024
 #: What a client sends to keep a silent socket open. API Gateway takes it itself, and starts no function.
 PING: Final = '{"action":"ping"}'
 #: The streams that one message may name: each is looked up before the answer.
@@ -44,8 +46,8 @@ class Frame:
 
 def parse_frame(text: str) -> Frame:
     """Members of other names are ignored. Raises Malformed."""
-    if len(text.encode(errors="replace")) > MAX_FRAME_BYTES:
-        raise Malformed(f"A message must have at most {MAX_FRAME_BYTES} bytes")
+    if len(text.encode(errors="replace")) > MAX_SENT_BYTES:
+        raise Malformed(f"A message must have at most {MAX_SENT_BYTES} bytes; send several")
     try:
         sent = orjson.loads(text)
     except ValueError as error:  # Half a character in a str raises one as well.
@@ -87,7 +89,7 @@ def _render_names(member: str, names: Iterable[str], others: Message) -> list[st
         size = len(orjson.dumps(name)) + 1
         if not frames or size > room or len(frames[-1]) == MAX_NAMED:
             frames.append([])
-            room = MAX_FRAME_BYTES - len(orjson.dumps({member: [], **others}))
+            room = MAX_SENT_BYTES - len(orjson.dumps({member: [], **others}))
         frames[-1].append(name)
         room -= size
     return [orjson.dumps({member: named, **others}).decode() for named in frames]
@@ -132,7 +134,7 @@ def refusal_message(error: ProtocolError) -> Message:
 
 
 def render_answer(messages: list[Message]) -> str:
-    """In one text: all that a frame names is answered by less than the 128 KiB that API Gateway sends."""
+    """In one text, which is one frame: a route of API Gateway has one response."""
     return orjson.dumps(messages[0] if len(messages) == 1 else messages).decode()
 
 
