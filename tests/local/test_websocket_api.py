@@ -17,6 +17,8 @@ import pytest
 
 from tests.local.conftest import write_function
 from tests.wake.support import PATIENCE_SECONDS, eventually, on_a_loop, until
+from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
+from tidemark.aws.sockets import ANSWER_SECONDS, SocketApi, SocketGone
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template
 from tidemark.local.websocket_api import Connections, ConnectionsServer, Quotas, WebSocketApi
 from tidemark.server import Message
@@ -256,6 +258,7 @@ async def test_another_path_is_refused(make_api: MakeApi) -> None:
 
 
 Post = Callable[[str, bytes], Coroutine[Any, Any, str]]
+LOCAL = EnvironmentCredentials("local", "local", None)
 
 
 @asynccontextmanager
@@ -322,3 +325,19 @@ async def test_a_post_that_is_too_large_or_that_the_client_does_not_read_is_refu
         client.reads = True
         assert await post(connection_id, b"read") == ""
         assert client.texts[1:] == ["read"]
+
+
+@on_a_loop
+async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: MakeApi) -> None:
+    """It would hold up the others that the notifier tells."""
+    api = make_api(unread_seconds=0.1)
+    with ConnectionsServer(api._connections) as server:
+        service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
+        sockets = SocketApi(BlockingHttp(service, ANSWER_SECONDS), "")
+        async with connected(api) as client:
+            connection_id = await client.connection_id()
+            client.reads = False
+            with pytest.raises(SocketGone):
+                await asyncio.to_thread(sockets.send, connection_id, ["unread"])
+            client.reads = True
+            await eventually(lambda: client.told[-1]["type"] == "websocket.close")

@@ -1,4 +1,5 @@
-"""API Gateway's side of a WebSocket API, as far as a function sees it: `POST /<stage>/@connections/<id>`."""
+"""API Gateway's side of a WebSocket API, as far as a function sees it: `POST` and `DELETE` of
+`/<stage>/@connections/<id>`."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ CONNECTIONS = "/stage/@connections/"
 
 
 class ManagementApi:
-    """Frames by connection. One that is in `refused` gets that status; 410 says that it is gone."""
+    """Frames by connection. A post to one that is in `refused` gets that status; 410 says that it is gone.
+    One in `down` cannot be cut off either."""
 
     def __init__(self, port: int) -> None:
         self.endpoint = f"http://127.0.0.1:{port}/stage"
         self.frames: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, int] = {}
+        self.down: dict[str, int] = {}
         self.posts = 0
 
     def messages(self, connection_id: str) -> list[dict[str, Any]]:
@@ -28,11 +31,17 @@ class ManagementApi:
         sent = map(json.loads, self.frames.pop(connection_id, ()))
         return [each for frame in sent for each in (frame if isinstance(frame, list) else [frame])]
 
-    def answer(self, path: str, body: bytes) -> int:
+    def answer(self, path: str, body: bytes | None) -> int:
+        """To a POST, or, without a body, to a DELETE."""
         assert path.startswith(CONNECTIONS), path
-        self.posts += 1
         connection_id = path.removeprefix(CONNECTIONS)
         status = self.refused.get(connection_id, 200)
+        if connection_id in self.down:
+            return self.down[connection_id]
+        if body is None:
+            self.refused[connection_id] = 410
+            return 410 if status == 410 else 204
+        self.posts += 1
         if status == 200:
             self.frames[connection_id].append(body.decode())
         return status
@@ -44,14 +53,17 @@ def management_api() -> Iterator[ManagementApi]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status = api.answer(unquote(self.path), body)
-            # Like AWS: nothing for a success, and an error names itself.
-            reply = b"" if status == 200 else b'{"message": "refused"}'
+            self.reply(api.answer(unquote(self.path), self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_DELETE(self) -> None:
+            self.reply(api.answer(unquote(self.path), None))
+
+        def reply(self, status: int) -> None:
+            """Nothing for a success."""
+            reply = b"" if status < 300 else b'{"message": "refused"}'
             self.send_response(status)
-            if status == 410:
-                self.send_header("x-amzn-ErrorType", "GoneException")
-            self.send_header("Content-Length", str(len(reply)))
+            if status != 204:
+                self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
             self.wfile.write(reply)
 

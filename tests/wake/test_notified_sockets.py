@@ -149,8 +149,9 @@ def test_a_connection_that_is_gone_is_no_failure_and_its_watches_are_removed(sce
     first, second = scene.stream(), scene.stream()
     for record in (first, second):
         scene.watch(record, "gone")
+        scene.watch(record, "full")
         scene.watch(record, "here")
-    scene.api.refused["gone"] = 410
+    scene.api.refused |= {"gone": 410, "full": 429}
     assert scene.notify(first, second) == []
     assert len(scene.api.messages("here")) == 2
     assert scene.watching(first) == scene.watching(second) == ["here"]
@@ -170,16 +171,16 @@ def test_connections_of_an_api_that_the_stack_no_longer_has_are_gone(
 def test_only_records_of_logs_that_could_not_be_told_come_again(scene: Scene) -> None:
     """And their watches stand, also those of streams that have ended: they are told then."""
     stuck, fine = scene.stream(), scene.stream()
-    scene.watch(stuck, "throttled")
+    scene.watch(stuck, "unreachable")
     scene.watch(stuck, "g")
     scene.watch(fine, "g")
     scene.writer.append(stuck.key, b"end", close=True)
-    scene.api.refused["throttled"] = 429
+    scene.api.down["unreachable"] = 503
     assert scene.notify(stuck, fine) == [stuck]
     assert len(scene.api.messages("g")) == 2
-    del scene.api.refused["throttled"]
+    scene.api.down.clear()
     assert scene.notify(stuck) == []
-    assert [each["closed"] for each in scene.api.messages("throttled")] == [True]
+    assert [each["closed"] for each in scene.api.messages("unreachable")] == [True]
     assert scene.watching(stuck) == []
 
 

@@ -12,8 +12,8 @@ from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
 from tidemark.aws.retry import Attempts, Failure, RetryPolicy
 
 ANSWER_SECONDS: Final = 3.0
-#: One repetition, soon: the notifier has others to tell.
-_TWICE: Final = RetryPolicy(2, 6.0, lambda _failed: 0.1)
+#: The notifier has others to tell: three attempts within a second, where API Gateway answers at once.
+_PROMPT: Final = RetryPolicy(3, 3.0, lambda failed: 0.2 * failed)
 
 
 class SocketGone(Exception):
@@ -21,7 +21,7 @@ class SocketGone(Exception):
 
 
 class SocketUnavailable(Failure):
-    """API Gateway did not answer, or refused; the message says which."""
+    """API Gateway did not answer, or refused; the cause is attached, or the message says why."""
 
 
 class SocketApi:
@@ -34,19 +34,26 @@ class SocketApi:
         self.sleep: Callable[[float], None] = time.sleep
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
-        """One call for each. Raises SocketGone, SocketUnavailable; some may have been sent then."""
-        path = self._path + quote(connection_id, safe="")
-        for frame in frames:
-            self._post(AwsRequest("POST", path, {}, frame.encode()))
+        """One call for each. Raises SocketGone, SocketUnavailable; some may have been sent then.
 
-    def _post(self, request: AwsRequest) -> None:
-        attempts = Attempts(self.sleep, time.monotonic, _TWICE)
+        A connection that cannot be told anything, as that of a client that does not read, is cut off: the
+        others that wait must not wait for it. A client that comes back watches again, and misses nothing."""
+        path = self._path + quote(connection_id, safe="")
+        try:
+            for frame in frames:
+                self._ask(AwsRequest("POST", path, {}, frame.encode()))
+        except SocketUnavailable as failure:
+            self._ask(AwsRequest("DELETE", path, {}))
+            raise SocketGone from failure
+
+    def _ask(self, request: AwsRequest) -> None:
+        attempts = Attempts(self.sleep, time.monotonic, _PROMPT)
         while True:
             try:
                 status, answer = self._http(request)
                 if status == HTTPStatus.GONE:
                     raise SocketGone
-                if status == HTTPStatus.OK:
+                if status in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
                     return
                 refusal = SocketUnavailable(f"status {status}: {answer[:200].decode(errors='replace')}")
                 refusal.retryable = status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS

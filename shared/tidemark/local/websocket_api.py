@@ -66,21 +66,23 @@ class Connections:
 
     def __init__(self, quotas: Quotas = QUOTAS) -> None:
         self.quotas = quotas
-        self._senders: dict[str, Callable[[str], Future[None]]] = {}
+        self._senders: dict[str, Callable[[dict[str, Any]], Future[None]]] = {}
 
     @contextmanager
     def opened(self, send: Send) -> Iterator[str]:
         """The id of a new one."""
         connection_id, loop = make_id(), asyncio.get_running_loop()
 
-        async def deliver(text: str) -> None:
-            await send({"type": "websocket.send", "text": text})
+        async def deliver(message: dict[str, Any]) -> None:
+            await send(message)
 
-        self._senders[connection_id] = lambda text: asyncio.run_coroutine_threadsafe(deliver(text), loop)
+        self._senders[connection_id] = lambda message: asyncio.run_coroutine_threadsafe(
+            deliver(message), loop
+        )
         try:
             yield connection_id
         finally:
-            del self._senders[connection_id]
+            self._senders.pop(connection_id, None)
 
     def post(self, connection_id: str, data: bytes) -> None:
         """From any thread but the loop's; returns when it is on its way. Raises PostRefused."""
@@ -89,7 +91,7 @@ class Connections:
         send = self._senders.get(connection_id)
         if send is None:
             raise PostRefused(410, "GoneException")
-        sending = send(data.decode(errors="replace"))
+        sending = send({"type": "websocket.send", "text": data.decode(errors="replace")})
         try:
             sending.result(self.quotas.unread_seconds)
         except TimeoutError:
@@ -97,6 +99,13 @@ class Connections:
             raise PostRefused(429, "LimitExceededException") from None
         except (OSError, RuntimeError):  # It has ended meanwhile.
             raise PostRefused(410, "GoneException") from None
+
+    def end(self, connection_id: str) -> None:
+        """Raises PostRefused."""
+        send = self._senders.pop(connection_id, None)
+        if send is None:
+            raise PostRefused(410, "GoneException")
+        send({"type": "websocket.close", "code": GOING_AWAY})
 
 
 class WebSocketApi:
@@ -203,8 +212,8 @@ def _client(scope: Scope, connection_id: str) -> SocketClient:
 
 
 class ConnectionsServer:
-    """`POST /@connections/{id}` at a loopback port, while it is entered. Requests are not authenticated, but
-    who does not know an id can do nothing."""
+    """`POST` and `DELETE` of `/@connections/{id}` at a loopback port, while it is entered. Requests are not
+    authenticated, but who does not know an id can do nothing."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
@@ -236,16 +245,22 @@ class _Handler(BaseHTTPRequestHandler):
     connections: ClassVar[Connections]
 
     def do_POST(self) -> None:
-        _, at, connection_id = unquote(self.path).rpartition("/@connections/")
         data = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self._answer(200, lambda connection_id: self.connections.post(connection_id, data))
+
+    def do_DELETE(self) -> None:
+        self._answer(204, self.connections.end)
+
+    def _answer(self, done: int, call: Callable[[str], None]) -> None:
+        _, at, connection_id = unquote(self.path).rpartition("/@connections/")
         try:
             if not at:
                 raise PostRefused(403, "ForbiddenException")
-            self.connections.post(connection_id, data)
+            call(connection_id)
         except PostRefused as refusal:
             self._reply(refusal.status, refusal.kind)
         else:
-            self._reply(200)
+            self._reply(done)
 
     def _reply(self, status: int, kind: str = "") -> None:
         body = json.dumps({"message": kind}).encode() if kind else b""
