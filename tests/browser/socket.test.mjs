@@ -1,5 +1,6 @@
 // `/v1/socket.js` against a WebSocket and a server that do what each test says, with the clock in the test's hands.
 import assert from "node:assert/strict"
+import { getEventListeners } from "node:events"
 import { beforeEach, mock, test } from "node:test"
 import { makeSocketFetch } from "../../shared/tidemark/console/socket.js"
 
@@ -192,6 +193,17 @@ test("an abort ends the wait at once with its reason; the socket is closed when 
   await assert.rejects(poll("/v1/stream/a", 5, { signal: AbortSignal.abort() }), { name: "AbortError" })
 })
 
+test("nobody who waits: no connection is made again, and no listener is left", async () => {
+  const given = new AbortController()
+  const reader = poll("/v1/stream/a", 5, { signal: given.signal })
+  const socket = await opened()
+  socket.close()
+  await reader
+  assert.deepEqual(getEventListeners(given.signal, "abort"), [])
+  await pass(600_000)
+  assert.equal(FakeWebSocket.all.length, 1)
+})
+
 test("another reader of a stream that one has left goes on", async () => {
   const leaving = new AbortController()
   const readers = [poll("/v1/stream/a", 5, { signal: leaving.signal }), poll("/v1/stream/a", 5)]
@@ -306,7 +318,18 @@ test("while there is no connection, the answer of a request is the answer", asyn
     await settle()
   }
   answers[live("/v1/stream/a", 5)] = found(9)
-  assert.equal((await poll("/v1/stream/a", 5)).headers.get("Stream-Next-Offset"), offset(9))
+  const given = new AbortController()
+  assert.equal((await poll("/v1/stream/a", 5, { signal: given.signal })).headers.get("Stream-Next-Offset"), offset(9))
+  given.abort()
+  assert.ok(requests.at(-1).init.signal.aborted, "its body is not read either")
+})
+
+test("a page of a long stream is the answer, whatever is in it", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(5, {})
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  assert.equal((await reader).status, 200)
 })
 
 test("a frame names at most 100 streams, has one token, and stays below 16 KiB", async () => {
@@ -335,9 +358,15 @@ test("a server without a socket is asked for it once a minute, and gets the long
   await pass(60_001)
   await poll("/v1/stream/a", 5)
   assert.equal(places(), 2)
+  socketFetch = makeSocketFetch({ fetch: server })
+  answers["/v1/socket"] = Promise.reject(new TypeError("Failed to fetch"))
+  await poll("/v1/stream/a", 5)
+  await pass(1)
+  await poll("/v1/stream/a", 5)
+  assert.equal(places(), 4, "and at once where it could not be asked")
   delete globalThis.WebSocket
   await makeSocketFetch({ fetch: server })(`${ORIGIN}${live("/v1/stream/c", 5)}`)
-  assert.equal(places(), 2, "a program without WebSocket does not ask")
+  assert.equal(places(), 4, "a program without WebSocket does not ask")
 })
 
 test("the socket may be at another host", async () => {

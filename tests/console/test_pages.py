@@ -147,6 +147,9 @@ def test_the_streams_of_a_bucket(console: Console) -> None:
 
 
 def test_messages_arrive_while_they_are_watched(console: Console) -> None:
+    """The page is told of them by its socket: no request waits for them."""
+    asked: list[str] = []
+    console.page.on("request", lambda request: asked.append(request.url))
     path = make_stream(console.server, [{"n": number} for number in range(30)])
     page = console.open_stream(path)
     expect(page.locator("#state")).to_contain_text("live")
@@ -158,6 +161,9 @@ def test_messages_arrive_while_they_are_watched(console: Console) -> None:
     expect(console.row('{"n": 39}')).to_be_visible()
     expect(page.locator("#announcer")).to_contain_text("new messages")
     expect(page.locator("#facts")).to_contain_text(f"{10 * 9 + 30 * 10} bytes in 40 messages")
+    reads = [each for each in asked if f"{path}?" in each]
+    assert reads
+    assert not [each for each in reads if "live=" in each]
     console.check_accessible()
 
 
@@ -267,7 +273,7 @@ def test_text_that_comes_word_by_word_is_one_line_as_it_is_when_read_again(conso
     console.search("tides")
     for part in ("Why are there two ti", "des a day?\nThe M", "oon ü"):
         for piece in (part.encode()[:-1], part.encode()[-1:]):
-            with page.expect_response(re.compile("live=long-poll")):
+            with page.expect_response(re.compile(rf"{path}\?offset=")):
                 send(console.server, "POST", path, piece, Content_Type="text/plain")
     expect(page.locator("#counted")).to_have_text("1 of 2 lines shown")
     page.locator("#search").fill("")

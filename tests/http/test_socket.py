@@ -446,3 +446,9 @@ def test_the_address_of_the_socket_is_public(server: Door) -> None:
     url = "wss://abc.example/live"
     answer = server.configured(authorization=SECURED, socket_url=url).get(socket.PATH)
     assert (answer.status, answer.json) == (200, {"url": url})
+
+
+def test_a_page_of_the_console_may_open_the_socket_at_another_host(server: Door) -> None:
+    for url, allowed in ((socket.PATH, "'self'"), ("wss://abc.example/live", "'self' wss://abc.example")):
+        policy = server.configured(socket_url=url).get("/v1/console")["content-security-policy"] or ""
+        assert f"; connect-src {allowed}; " in policy

@@ -1,9 +1,11 @@
-// Reads a stream from an offset and goes on reading, by the official client. A reader that is cut off reads on from
-// where it is: the client repeats what fails, and this begins again where the client gives up.
-import { Refused, recorded } from "./api.js"
+// Reads a stream from an offset and goes on reading, by the official client, which waits on the page's socket. A reader that is
+// cut off reads on from where it is: the client repeats what fails, and this begins again where the client gives up.
+import { Refused, recorded, token } from "./api.js"
+import { makeSocketFetch } from "./socket.js"
 
 const FINAL = new Set([400, 401, 403, 404, 410])
 const BACKOFF = { initialDelay: 500, maxDelay: 10_000, multiplier: 2, maxRetries: Infinity }
+const socketFetch = makeSocketFetch({ fetch: recorded })
 
 // Whether the same request would be refused again.
 export const isFinal = (error) => FINAL.has(error.status)
@@ -40,6 +42,7 @@ export class Tail {
       url: new URL(this.path, location.href).href,
       offset: this.offset,
       live: "long-poll",
+      headers: token.value ? { Authorization: `Bearer ${token.value}` } : {},
       signal: this.abort.signal,
       warnOnHttp: false,
       backoffOptions: BACKOFF,
@@ -57,7 +60,7 @@ export class Tail {
 
   async fetch(...call) {
     try {
-      const response = await recorded(...call)
+      const response = await socketFetch(...call)
       this.onState(response.status >= 500 || response.status === 429 ? "reconnecting" : "live")
       return response
     } catch (error) {

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 from fastapi import APIRouter, Security
@@ -51,18 +52,13 @@ FACTS: Final = {
 PROBE_SECONDS: Final = 3.0
 #: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
 COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
-#: Scripts and requests of this server alone are allowed, and no page may frame it. No page that it opens, or
-#: that opens it, has a handle on its window (Cross-Origin-Opener-Policy).
+#: Scripts and requests of this server alone are allowed, and its socket, which may be at another host.
+#: No page may frame it.
 _CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src {allowed}; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_PAGE_HEADERS: Final = {
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-}
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -196,13 +192,24 @@ def _file_response(request: Request, name: str) -> Response:
     body, kind, tag = _file(name, is_compressed=is_compressed)
     headers = {"Cache-Control": REVALIDATED, "ETag": tag, "Vary": "Accept-Encoding"}
     if name.endswith(_PAGES):
-        headers |= _PAGE_HEADERS
+        headers |= _page_headers(backend_of(request).settings.socket_url)
     # A distribution that compresses makes the tag a weak one.
     if tag in (request.headers.get("If-None-Match") or ""):
         return Response(status_code=304, headers=headers)
     if is_compressed:
         headers["Content-Encoding"] = "gzip"
     return Response(body, headers=headers | {"Content-Type": kind})
+
+
+def _page_headers(socket_url: str) -> dict[str, str]:
+    socket = urlsplit(socket_url)
+    allowed = f"'self' {socket.scheme}://{socket.netloc}" if socket.netloc else "'self'"
+    return {
+        "Content-Security-Policy": _CONTENT_SECURITY_POLICY.format(allowed=allowed),
+        # No page that it opens, or that opens it, has a handle on its window.
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+    }
 
 
 def _accepts_gzip(request: Request) -> bool:
