@@ -272,7 +272,10 @@ class Watches:
             held_seconds = max(1.0, seconds) * _RENEWED_AFTER
             if now - self._unwatched_at.get(name, -math.inf) < _AFTER_UNWATCH_SECONDS:
                 held_seconds = min(held_seconds, _AFTER_UNWATCH_SECONDS)
-            watch.is_asked, watch.until, watch.is_over = False, now + held_seconds, False
+            # Answers overtake each other too: what the earlier watch was granted may have ended.
+            earlier = math.inf if watch.is_asked else watch.until
+            watch.is_asked, watch.until = False, min(earlier, now + held_seconds)
+            watch.is_over = watch.until == -math.inf
         elif is_closed:
             watch.end(is_over=True)
         for reader in list(watch.readers):
