@@ -27,7 +27,7 @@ class PythonClient(Lifecycle):
     async def live(self, name: str) -> None:
         self._lives += 1
         url = f"http://127.0.0.1:{self.scene.clients_port}/v1/stream/{name}"
-        reader = asyncio.create_task(self._read(url, "long-poll" if self._lives % 2 else "sse"))
+        reader = asyncio.create_task(self._read(url, ("socket", "long-poll", "sse")[self._lives % 3]))
         try:
             await self._write(url)
             found = await reader

@@ -251,7 +251,7 @@ class AsyncStopRequests:
 
     async def _watch(self) -> None:
         try:
-            async for chunk in self._signal.follow(live="long-poll"):
+            async for chunk in self._signal.follow():
                 if chunk.closed:
                     self._requested.set()
         except StreamError as why:

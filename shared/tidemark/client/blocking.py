@@ -260,7 +260,7 @@ class StopRequests:
 
     def _watch(self) -> None:
         try:
-            if any(chunk.closed for chunk in self._signal.follow(live="long-poll")):
+            if any(chunk.closed for chunk in self._signal.follow()):
                 self._requested.set()
         except StreamError as why:
             if not self._is_over:

@@ -75,10 +75,10 @@ def print_messages(
     source = server.stream(stream)
     # Of a stream that is still to come, everything is new.
     offset = "" if wait and is_missing(source) else resolve_start(server, stream_path(stream), start, last)
-    # Long-polls are byte for byte what was written; an event stream splits text into lines.
+    # Byte for byte what was written, also where there is no socket; an event stream splits text into lines.
     for chunk in source.follow(
         offset or "-1",
-        live="long-poll" if follow else False,
+        live="socket" if follow else False,
         gone="error" if offset else "earliest",
         missing="wait" if wait else "error",
     ):

@@ -91,7 +91,7 @@ class StreamSource:
         self._start = head.headers.get("stream-retained-offset", "-1")
 
     def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
-        for chunk in self._stream.follow(self._start, live="long-poll" if self._live else False):
+        for chunk in self._stream.follow(self._start, live="socket" if self._live else False):
             self.closed = chunk.closed
             yield parted(chunk.data, of_json=of_json)
 
