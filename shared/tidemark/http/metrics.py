@@ -306,7 +306,7 @@ def render(snapshot: MetricsSnapshot) -> str:
         for labels, value in sorted(found, key=str) or ([] if counter.labels else [((), 0.0)]):
             number = str(int(value)) if value.is_integer() else repr(value)
             lines.append(f"{name}{render_labels(counter.labels, labels)} {number}")
-    lines += _head("tidemark_waiting", "Live reads that wait at this moment", "gauge")
+    lines += _head("tidemark_waiting", "Live reads that wait at this moment, and open sockets", "gauge")
     lines.append(f"tidemark_waiting {snapshot.waiting}")
     for histogram in HISTOGRAMS:
         name, observed = f"tidemark_{histogram.title}", snapshot.distributions[histogram]

@@ -14,6 +14,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import response
 from tidemark.http.socket import WatchAnswers
 from tidemark.log.records import StreamRecord
+from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.socket import (
@@ -53,7 +54,8 @@ class Sockets:
                 await send({**message, "type": f"websocket.{message['type']}"})
             return
         await send({"type": "websocket.accept"})
-        await SocketSession(self._backend, self._answers, receive, send).run()
+        with PROCESS.waiting("socket"):
+            await SocketSession(self._backend, self._answers, receive, send).run()
 
     async def _refusal(self, scope: Scope) -> list[Message] | None:
         """The messages of an HTTP response, or None for a socket that may be opened."""

@@ -153,7 +153,7 @@ class Meter:
 
     @contextmanager
     def waiting(self, kind: str) -> Iterator[None]:
-        """Count one live read (`kind` is `long-poll` or `sse`) as waiting while the block runs."""
+        """Count a live read, or an open socket, as waiting while the block runs."""
         self.add(WAITS, 1, (kind,))
         with self._lock:
             self._waiting += 1
