@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -168,12 +170,20 @@ def test_a_table_that_is_throttled_is_told_for_each_stream(scene: Scene) -> None
 # --- the handler --------------------------------------------------------------------------------
 
 
+Handle = Callable[[dict[str, Any]], dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def handler(world: World) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
+def handle(world: World) -> Iterator[Handle]:
+    """On a thread with an event loop of its own, as an environment is."""
+    loop = asyncio.new_event_loop()
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setenv("TABLE_NAME", world.table_name)
         patch.setenv("BUCKET_NAME", world.bucket_name)
-        return load_handler("socket")
+        thread.submit(asyncio.set_event_loop, loop).result()
+        handler = thread.submit(load_handler, "socket").result()
+        yield lambda event: thread.submit(handler, event, Context()).result()
+    loop.close()
 
 
 def body(response: dict[str, Any]) -> Any:
@@ -181,11 +191,11 @@ def body(response: dict[str, Any]) -> Any:
     return json.loads(response["body"])
 
 
-def test_the_sample_event_is_answered(handler: Any, world: World) -> None:
+def test_the_sample_event_is_answered(handle: Handle, world: World) -> None:
     """`sam local invoke SocketFunction -e events/socket-message.json` sends it."""
     world.process().create(StreamKey("v1", "tides/cuxhaven"), body=b"high")
     name = "/v1/stream/tides/cuxhaven"
-    response = body(handler(load_event("socket-message"), Context()))
+    response = body(handle(load_event("socket-message")))
     assert response == answer(name, 4, seconds=MAX_LEASE_SECONDS)
 
 
@@ -204,14 +214,14 @@ def test_the_sample_event_is_answered(handler: Any, world: World) -> None:
     ids=lambda change: str(change["body"])[:20].encode(errors="replace").decode(),
 )
 def test_a_message_that_cannot_be_used_is_answered_with_what_was_wrong(
-    handler: Any, change: dict[str, Any]
+    handle: Handle, change: dict[str, Any]
 ) -> None:
-    refused = body(handler(load_event("socket-message") | change, Context()))
+    refused = body(handle(load_event("socket-message") | change))
     assert refused["status"] == 400
     assert len(refused["error"]) > 20
 
 
-def test_a_message_without_a_body_is_answered(handler: Any) -> None:
+def test_a_message_without_a_body_is_answered(handle: Handle) -> None:
     event = load_event("socket-message")
     del event["body"]
-    assert body(handler(event, Context()))["status"] == 400
+    assert body(handle(event))["status"] == 400
