@@ -303,6 +303,12 @@ def wait_for_it(life: Life) -> None:
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
 
 
+def watch_it(life: Life) -> None:
+    now_ms = life.world.clock()
+    waiter = Waiter.of_connection("incarnation", "connection", "/v1/stream/a", now_ms + MINUTE_MS, now_ms)
+    put_waiter(life.process.stores.table, waiter)
+
+
 LIVES: dict[str, list[Step]] = {
     "combined": [create_plain, append_as_mail, append, append_as_mail, append_as_mail, delete_it, a_moment,
                  create_plain, append_as_mail, close, delete_it, an_hour, janitor],
@@ -369,5 +375,5 @@ LIVES: dict[str, list[Step]] = {
                   append_json_to_the_fork, two_hours, janitor, delete_the_fork, append_changes, two_hours,
                   janitor, it_is_compacted, two_hours, janitor, append_changes, two_hours, janitor,
                   it_is_compacted, delete_it, an_hour, janitor, create_json],
-    "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
+    "waiters": [wait_for_it, watch_it, later(MINUTE_MS // 2), wait_for_it, watch_it],
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -108,6 +109,9 @@ def test_a_function_that_is_too_old_answers_503_and_says_so(
     assert [each.levelno for each in caplog.records if TOO_OLD in each.message] == [logging.CRITICAL] * 3
     health = functions(http_event("GET", "/v1/health"))
     assert (health.status, TOO_OLD in health.json["error"]) == (503, True)
+    functions.handlers["socket"] = functions.load("socket")
+    told = json.loads(functions.invoke("socket", load_event("socket-message"))["body"])
+    assert (told["status"], TOO_OLD in told["error"]) == (503, True)
 
 
 @pytest.mark.parametrize("name", ["janitor", "packer", "notifier", "subscriptions"])
