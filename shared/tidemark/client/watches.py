@@ -24,8 +24,6 @@ ANSWER_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 480.0
 #: A watch is repeated when so much of its lease is over.
 _RENEWED_AFTER: Final = 0.8
-#: On AWS an `unwatch` may be carried out after the `watch` that follows it, which is then soon repeated.
-_AFTER_UNWATCH_SECONDS: Final = 60.0
 #: A connection that lasted so long was none that failed.
 _STEADY_SECONDS: Final = 60.0
 #: Readers of a socket that worked wait while it is opened anew, so many times; then they wait otherwise.
@@ -102,7 +100,6 @@ class Watches:
         #: What is to be sent: streams to watch, with the tokens, and not to watch.
         self._asks: dict[str, str | None] = {}
         self._unwatches: list[str] = []
-        self._unwatched_at: dict[str, float] = {}
         #: No connection is to be opened before.
         self.connect_at = -math.inf
         #: The connection is of no use any more: the driver closes it.
@@ -200,9 +197,7 @@ class Watches:
         for name, token in self._asks.items():
             by_token[token].append(name)
             self._watches[name].is_asked, self._watches[name].until = True, now + ANSWER_SECONDS
-        unwatches = [name for name in self._unwatches if name not in self._watches]
-        self._remember_unwatched(unwatches, now)
-        frames = render_unwatches(unwatches)
+        frames = render_unwatches(name for name in self._unwatches if name not in self._watches)
         for token, names in by_token.items():
             frames += render_watches(names, token)
         self._asks.clear()
@@ -212,11 +207,6 @@ class Watches:
         if frames:
             self._active_at = now
         return frames
-
-    def _remember_unwatched(self, names: list[str], now: float) -> None:
-        if names:
-            recent = {n: at for n, at in self._unwatched_at.items() if now - at < _AFTER_UNWATCH_SECONDS}
-            self._unwatched_at = recent | dict.fromkeys(names, now)
 
     def next_at(self) -> float:
         """When `tick` and `frames` are to be called at the latest."""
@@ -270,8 +260,6 @@ class Watches:
         is_answer = isinstance(seconds, int | float)
         if is_answer:
             held_seconds = max(1.0, seconds) * _RENEWED_AFTER
-            if now - self._unwatched_at.get(name, -math.inf) < _AFTER_UNWATCH_SECONDS:
-                held_seconds = min(held_seconds, _AFTER_UNWATCH_SECONDS)
             # Answers overtake each other too: what the earlier watch was granted may have ended.
             earlier = math.inf if watch.is_asked else watch.until
             watch.is_asked, watch.until = False, min(earlier, now + held_seconds)
