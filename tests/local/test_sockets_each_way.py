@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.local import test_main
 from tests.local.test_main import DEADLINE_SECONDS, TEXT, Start, System, starting_in
+from tidemark.client import Stream
 
 start, via = test_main.start, test_main.via
 
@@ -98,6 +100,20 @@ def test_a_ping_has_no_answer_and_a_frame_that_cannot_be_used_one_that_says_why(
         client.send("tides")
         refusal = told(client)
         assert (refusal["status"], "JSON" in refusal["error"]) == (400, True)
+
+
+def test_the_python_client_waits_by_it_and_reads_by_plain_gets(system: System) -> None:
+    path, asked = create(system, "python"), list[dict[str, str]]()
+    hooks = {"request": [lambda request: asked.append(dict(request.url.params))]}
+    with httpx.Client(event_hooks=hooks) as client:
+        following = Stream(f"http://{system.address}{path}", client=client).follow(live="socket")
+        assert next(following).text == "one"
+        for _ in range(3):
+            append(system, path)
+            assert next(following).text == "two"
+        append(system, path, Stream_Closed="true")
+        assert [chunk.text for chunk in following] == ["two"]
+    assert asked == [{"offset": "-1"}, {}, *({"offset": f"{offset:016}"} for offset in (3, 6, 9, 12))]
 
 
 @pytest.mark.parametrize("uri", ["ws://localhost/v1/stream/tides", "ws://evil.example/v1/socket"])
