@@ -23,7 +23,7 @@ from tests.chaos.judge import judge
 from tests.chaos.lifecycles import Closer, Forker, Lifecycle, Recreator
 from tests.chaos.logs import server_log_violations
 from tests.chaos.python_client import PythonClient
-from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
+from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader, SocketReader
 from tests.chaos.recording import StreamHistory, Violation
 from tests.chaos.report import Totals, progress_line
 from tests.chaos.scene import PEACE_SECONDS, Insisting, Left, Party, Scene
@@ -185,6 +185,7 @@ class Campaign:
             kinds += [(PlainWriter, f"w{number}", port)] if number < crowd.plain_writers else []
         for number, port in enumerate((direct, harmed) if crowd.watched else ()):
             kinds += [(LongPollReader, f"l{number}", port), (EventReader, f"e{number}", port)]
+            kinds += [(SocketReader, f"s{number}", port)]
         yield Intruder(scene, path, history, f"{name}i").run()
         for kind, suffix, port in kinds:
             yield kind(scene, path, history, f"{name}{suffix}", port).run()

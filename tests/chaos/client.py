@@ -51,7 +51,7 @@ class Client:
     """One request at a time over a connection that is kept as long as it lasts."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def request(
@@ -103,7 +103,7 @@ class Client:
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncGenerator[bytes, None]:
         reader, writer = await self._connect()
-        named = {"Host": f"127.0.0.1:{self._port}", "Content-Length": len(body), **headers}
+        named = {"Host": f"127.0.0.1:{self.port}", "Content-Length": len(body), **headers}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
         try:
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body)
@@ -119,7 +119,7 @@ class Client:
                 return self._connection
             self.close()
         try:
-            self._connection = await asyncio.open_connection("127.0.0.1", self._port, limit=BUFFER)
+            self._connection = await asyncio.open_connection("127.0.0.1", self.port, limit=BUFFER)
         except OSError as failure:
             raise NotSent from failure
         return self._connection

@@ -17,6 +17,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect:[^\r]*", re.IGNORECASE)
 _TARGET: Final = re.compile(rb"\r\nx-amz-target:[ \t]*[^\r.]*\.?(\w+)", re.IGNORECASE)
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:[ \t]*websocket", re.IGNORECASE)
 _PRODUCER: Final = re.compile(rb"\r\nproducer-id:", re.IGNORECASE)
 _DYNAMODB_WRITES: Final = frozenset(
     {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
@@ -49,6 +50,10 @@ class Request:
     @property
     def has_producer(self) -> bool:
         return _PRODUCER.search(self.head) is not None
+
+    @property
+    def opens_socket(self) -> bool:
+        return _UPGRADE.search(self.head) is not None
 
     @property
     def is_to_dynamodb(self) -> bool:

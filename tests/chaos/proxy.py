@@ -207,6 +207,9 @@ class _Passage:
 
     async def run(self) -> None:
         while (request := await read_request(self._reader, self._writer)) is not None:
+            if request.opens_socket:
+                await self._pass_socket(request)
+                return
             fault = self._proxy.draw(request)
             if fault is None:
                 await self._pass_on(request)
@@ -298,6 +301,35 @@ class _Passage:
                 self._writer.write(piece)
                 if len(piece) >= PIECE // 2:
                     await self._writer.drain()
+
+    async def _pass_socket(self, request: Request) -> None:
+        """All that is sent by it either way, until one side ends it, or a fault does."""
+        reader, upstream = await self._connect()
+        upstream.write(request.raw)
+        ways = [(self._reader, upstream), (reader, self._writer)]
+        copying = [asyncio.create_task(self._copy(request, *way)) for way in ways]
+        try:
+            await asyncio.wait(copying, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in copying:
+                each.cancel()
+            await asyncio.gather(*copying, return_exceptions=True)
+
+    async def _copy(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Until the end, or until the pieces meet a fault that ends the connection inside of one."""
+        proxy = self._proxy
+        while piece := await reader.read(PIECE):
+            fault = proxy.draw(request)
+            if fault is not None and fault.kind is Kind.DELAY:
+                await asyncio.sleep(proxy.chance.uniform(*DELAY_SECONDS) ** 2 / DELAY_SECONDS[1])
+            elif fault is not None:
+                proxy.note(fault.kind.value, request, "a socket")
+                writer.write(piece[: proxy.chance.randrange(len(piece))])
+                return
+            writer.write(piece)
+            await writer.drain()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises OSError. A kept connection that the service has closed is replaced."""

@@ -15,7 +15,7 @@ from tidemark.client import AsyncStream, Retry, StreamError
 
 _MESSAGES: Final = 200
 #: The client gives up later than any row of faults lasts; one that does not end fails the campaign's phase.
-_PATIENT: Final = Retry(max_retries=1000, max_delay_seconds=1.0)
+PATIENT: Final = Retry(max_retries=1000, max_delay_seconds=1.0)
 
 
 class PythonClient(Lifecycle):
@@ -42,7 +42,7 @@ class PythonClient(Lifecycle):
         self.scene.compare(name, "the Python client", expected, json.dumps(found).encode(), LOST)
 
     async def _write(self, url: str) -> None:
-        stream = await AsyncStream.create(url, content_type="application/json", retry=_PATIENT)
+        stream = await AsyncStream.create(url, content_type="application/json", retry=PATIENT)
         async with stream.producer(self.name, linger_seconds=0.01) as producer:
             for number in range(_MESSAGES):
                 await producer.append(number)
@@ -52,5 +52,5 @@ class PythonClient(Lifecycle):
         self.scene.messages += _MESSAGES
 
     async def _read(self, url: str, live: Any) -> list[Any]:
-        following = AsyncStream(url, retry=_PATIENT).follow(live=live, missing="wait")
+        following = AsyncStream(url, retry=PATIENT).follow(live=live, missing="wait")
         return [message async for chunk in following for message in chunk.messages]

@@ -6,15 +6,21 @@ import asyncio
 import json
 import time
 from abc import abstractmethod
+from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
 from tests.chaos.client import Answer, NoAnswer, status_of
-from tests.chaos.recording import Page
-from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Party, read_page, stored_bytes
+from tests.chaos.python_client import PATIENT
+from tests.chaos.recording import Page, StreamHistory, Violation
+from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Party, Scene, read_page, stored_bytes
+from tidemark.client import AsyncStream
 
 _IDLE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.2
+#: After the last fault, for the appends that had begun; and how long a reader may be behind them then.
+_LAST_APPENDS_SECONDS: Final = 10.0
+_WOKEN_SECONDS: Final = 60.0
 #: A catch-up reader stops after so many pages.
 _PAGES: Final = 8
 
@@ -124,3 +130,41 @@ class EventReader(Reader):
             self.keep(Page(self.name, self.offset, end, crc32(data), len(data)))
             return b""
         return data
+
+
+class SocketReader(Party):
+    """Follows the stream from its beginning by Tidemark's own client, which waits at a socket. What was
+    acknowledged before the end it must be told of without another append to wake it."""
+
+    offset = 0
+
+    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
+        super().__init__(scene, path, history, name, port)
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow())
+            await self._be_told_all()
+            following.cancel()
+
+    async def _follow(self) -> None:
+        stream = AsyncStream(f"http://127.0.0.1:{self.client.port}{self.path}", retry=PATIENT)
+        async for chunk in stream.follow(live="socket"):
+            data, end = stored_bytes(chunk.data), int(chunk.offset)
+            self.history.pages.append(Page(self.name, self.offset, end, crc32(data), len(data)))
+            self.offset = end
+            self._moved.set()
+
+    async def _be_told_all(self) -> None:
+        await self.scene.over.wait()
+        await asyncio.sleep(_LAST_APPENDS_SECONDS)
+        wanted = self.history.known_end
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WOKEN_SECONDS):
+                while self.offset < wanted:
+                    self._moved.clear()
+                    await self._moved.wait()
+        if self.offset < wanted:
+            text = f"{self.name} has read to {self.offset}, and is not told of {wanted}"
+            self.scene.recordings.violations.append(Violation("not woken", self.path, text))

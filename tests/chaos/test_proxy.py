@@ -9,6 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from tests.chaos import proxy as proxy_module
 from tests.chaos.client import Client, NoAnswer
@@ -138,5 +141,32 @@ def test_a_reply_is_cut_at_the_byte_that_was_drawn(size: int, monkeypatch: pytes
             writer.write(b"POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\nwrite")
             assert await reader.read() == REPLY[:size]
             writer.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("faults", [[], [Kind.DELAY], [Kind.CUT_REPLY], [Kind.SILENCE]])
+def test_a_socket_passes_byte_for_byte_until_a_fault_ends_it(
+    faults: list[Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_module, "DELAY_SECONDS", (0.01, 0.01))
+
+    async def echo(client: ServerConnection) -> None:
+        async for message in client:
+            await client.send(message)
+
+    async def play() -> None:
+        async with scene(CLIENTS) as made, serve(echo, "127.0.0.1", 0) as server:
+            made.proxy.upstream_port = server.sockets[0].getsockname()[1]
+            async with connect(f"ws://127.0.0.1:{made.proxy.port}/", proxy=None) as client:
+                await client.send("tides")
+                assert await client.recv() == "tides"
+                made.proxy.active = [Fault(0, 1, kind.value, CLIENTS) for kind in faults]
+                await client.send("more")
+                if faults in ([], [Kind.DELAY]):
+                    assert await client.recv() == "more"
+                else:
+                    with pytest.raises(ConnectionClosed):
+                        await client.recv()
 
     asyncio.run(play())

@@ -257,13 +257,14 @@ async def test_another_path_is_refused(make_api: MakeApi) -> None:
 # --- @connections --------------------------------------------------------------------------
 
 
-Post = Callable[[str, bytes], Coroutine[Any, Any, str]]
+Post = Callable[[str, bytes | None], Coroutine[Any, Any, str]]
 LOCAL = EnvironmentCredentials("local", "local", None)
 
 
 @asynccontextmanager
 async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
-    """A function's way to the connections: what boto3 says of a post, "" or the name of its exception."""
+    """A function's way to the connections: what boto3 says of a post, "" or the name of its exception. Without
+    data it ends the connection."""
     with ConnectionsServer(api._connections) as server:
         client = boto3.client(
             "apigatewaymanagementapi",
@@ -274,9 +275,12 @@ async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
             config=boto3.session.Config(retries={"total_max_attempts": 1}),
         )
 
-        def post(connection_id: str, data: bytes) -> str:
+        def post(connection_id: str, data: bytes | None) -> str:
             try:
-                client.post_to_connection(ConnectionId=connection_id, Data=data)
+                if data is None:
+                    client.delete_connection(ConnectionId=connection_id)
+                else:
+                    client.post_to_connection(ConnectionId=connection_id, Data=data)
             except client.exceptions.ClientError as error:
                 return type(error).__name__
             return ""
@@ -341,3 +345,14 @@ async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: 
                 await asyncio.to_thread(sockets.send, connection_id, ["unread"])
             client.reads = True
             await eventually(lambda: client.told[-1]["type"] == "websocket.close")
+
+
+@on_a_loop
+async def test_a_function_may_end_a_connection(make_api: MakeApi) -> None:
+    api = make_api()
+    async with posting(api) as post, connected(api) as client:
+        connection_id = await client.connection_id()
+        assert await post(connection_id, None) == ""
+        await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": 1001})
+        for data in (None, b"late"):
+            assert await post(connection_id, data) == "GoneException"

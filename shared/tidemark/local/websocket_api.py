@@ -15,7 +15,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,8 +41,8 @@ class Quotas:
     idle_seconds: float = 600.0
     connection_seconds: float = 7200.0
     integration_seconds: float = 29.0
-    #: For how long a client may leave unread what is sent to it. AWS names no number.
-    unread_seconds: float = 5.0
+    #: For how long a client may leave unread what is sent to it. AWS names no number; functions wait for 3 s.
+    unread_seconds: float = 2.0
 
 
 QUOTAS: Final = Quotas()
@@ -91,13 +91,14 @@ class Connections:
         send = self._senders.get(connection_id)
         if send is None:
             raise PostRefused(410, "GoneException")
-        sending = send({"type": "websocket.send", "text": data.decode(errors="replace")})
         try:
-            sending.result(self.quotas.unread_seconds)
-        except TimeoutError:
-            sending.cancel()
-            raise PostRefused(429, "LimitExceededException") from None
-        except (OSError, RuntimeError):  # It has ended meanwhile.
+            sending = send({"type": "websocket.send", "text": data.decode(errors="replace")})
+            try:
+                sending.result(self.quotas.unread_seconds)
+            except TimeoutError:
+                sending.cancel()
+                raise PostRefused(429, "LimitExceededException") from None
+        except (OSError, RuntimeError, CancelledError):  # It has ended meanwhile, or the server has.
             raise PostRefused(410, "GoneException") from None
 
     def end(self, connection_id: str) -> None:
@@ -105,7 +106,8 @@ class Connections:
         send = self._senders.pop(connection_id, None)
         if send is None:
             raise PostRefused(410, "GoneException")
-        send({"type": "websocket.close", "code": GOING_AWAY})
+        with suppress(RuntimeError):  # The server has ended meanwhile.
+            send({"type": "websocket.close", "code": GOING_AWAY})
 
 
 class WebSocketApi:
@@ -176,7 +178,7 @@ class WebSocketApi:
         else:
             body = body if route.responds else None
         if body:
-            with suppress(OSError):  # The client has left.
+            with suppress(OSError, RuntimeError):  # The client has left, or was sent away.
                 await send({"type": "websocket.send", "text": body})
 
     async def _invoke(self, environments: Environments, event: Event) -> str | None:
@@ -252,10 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(204, self.connections.end)
 
     def _answer(self, done: int, call: Callable[[str], None]) -> None:
-        _, at, connection_id = unquote(self.path).rpartition("/@connections/")
+        connection_id = unquote(self.path).rpartition("/@connections/")[2]
         try:
-            if not at:
-                raise PostRefused(403, "ForbiddenException")
             call(connection_id)
         except PostRefused as refusal:
             self._reply(refusal.status, refusal.kind)
