@@ -363,7 +363,7 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     watched = load_head(process.stores, StreamKey("v1", "watched/a")).record
     told = process.create(StreamKey("agents", "told"), body=b"one").head.record
     for connection in ("open", "left"):
-        waiter = Waiter.of_connection(told.incarnation, connection, "/agents/told", now_ms + 60_000, now_ms)
+        waiter = Waiter(told.incarnation, connection, now_ms + 60_000, "/agents/told", now_ms)
         put_waiter(process.stores.table, waiter)
     records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched, told)]
     items = [stream_key(StreamKey("v1", name)) for name in ("__registry__", "awaited")]

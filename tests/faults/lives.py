@@ -305,7 +305,7 @@ def wait_for_it(life: Life) -> None:
 
 def watch_it(life: Life) -> None:
     now_ms = life.world.clock()
-    waiter = Waiter.of_connection("incarnation", "connection", "/v1/stream/a", now_ms + MINUTE_MS, now_ms)
+    waiter = Waiter("incarnation", "connection", now_ms + MINUTE_MS, "/v1/stream/a", now_ms)
     put_waiter(life.process.stores.table, waiter)
 
 

@@ -113,7 +113,7 @@ MUTATIONS = (
     mutation(
         "a log that no socket watches is queried twice",
         "wake/notifier.py",
-        "if any(waiter.connection_id for waiter in waiters):",
+        "if any(waiter.is_socket for waiter in waiters):",
         "if waiters:",
         "wake/test_notified_sockets.py",
     ),

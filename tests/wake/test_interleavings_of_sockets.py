@@ -97,7 +97,7 @@ class Scene:
         """The lease began as long ago."""
         asked_ms = self.clock() - ago_ms
         until_ms = asked_ms + MAX_LEASE_SECONDS * 1000
-        waiter = Waiter.of_connection(self.incarnation, connection, self.name, until_ms, asked_ms)
+        waiter = Waiter(self.incarnation, connection, until_ms, self.name, asked_ms)
         put_waiter(self.trigger.stores.table, waiter)
 
     @property

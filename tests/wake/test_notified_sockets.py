@@ -47,7 +47,7 @@ class Scene:
     def watch(self, record: StreamRecord, connection: str, name: str = "", until_ms: int = LEASE_MS) -> str:
         name = name or f"/v1/stream/{record.key.stream_id}"
         now_ms = self.clock()
-        waiter = Waiter.of_connection(record.incarnation, connection, name, now_ms + until_ms, now_ms)
+        waiter = Waiter(record.incarnation, connection, now_ms + until_ms, name, now_ms)
         put_waiter(self.process.stores.table, waiter)
         return name
 
@@ -59,7 +59,7 @@ class Scene:
 
     def watching(self, record: StreamRecord) -> list[str]:
         waiters = load_waiters(self.process.stores.table, record.incarnation, self.clock())
-        return sorted(waiter.connection_id or "" for waiter in waiters)
+        return sorted(waiter.address for waiter in waiters)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_watch_is_three_calls_and_registers_for_an_hour(scene: Scene) -> None:
     assert scene.send({"watch": [name]}) == [answer(name, 3, seconds=MAX_LEASE_SECONDS)]
     assert scene.process.calls.taken() == WATCH
     now_ms = scene.clock()
-    registered = Waiter.of_connection(record.incarnation, "c", name, now_ms + LEASE_MS, now_ms)
+    registered = Waiter(record.incarnation, "c", now_ms + LEASE_MS, name, now_ms)
     assert scene.waiters(record) == [registered]
 
 
@@ -112,7 +112,7 @@ def test_unwatch_removes_the_watch_of_that_connection_under_that_name(scene: Sce
     scene.clock.advance(1)
     assert scene.send({"unwatch": [name, "/v1/stream/absent", "nowhere"]}) == []
     assert scene.process.calls.taken() == {"GetItem": 2, "DeleteItem": 1}
-    left = [(waiter.connection_id, waiter.name) for waiter in scene.waiters(record)]
+    left = [(waiter.address, waiter.name) for waiter in scene.waiters(record)]
     assert sorted(left) == [("c", other), ("d", name)]
 
 

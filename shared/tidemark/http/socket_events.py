@@ -40,7 +40,7 @@ class _Client:
     asked_ms: int
 
     def waiter(self, incarnation: str, name: str, until_ms: int = 0) -> Waiter:
-        return Waiter.of_connection(incarnation, self.connection_id, name, until_ms, self.asked_ms)
+        return Waiter(incarnation, self.connection_id, until_ms, name, self.asked_ms)
 
 
 class SocketEvents:

@@ -375,8 +375,8 @@ class Due:
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """Who is told until `until_ms` that a stream has grown: a process with readers at its tail, by the queue
-    with the URL `address`; or a connection of the WebSocket API, whose client calls the stream `name`. It
-    asked for that at `asked_ms`, by API Gateway's clock."""
+    with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the stream
+    `name`, maybe not by that alone. It asked for that at `asked_ms`, by API Gateway's clock."""
 
     incarnation: str
     address: str
@@ -384,20 +384,6 @@ class Waiter:
     name: str | None = None
     asked_ms: int = 0
 
-    @classmethod
-    def of_connection(
-        cls, incarnation: str, connection_id: str, name: str, until_ms: int, asked_ms: int
-    ) -> Waiter:
-        """A client may call one stream by several names. They are too long for a key."""
-        address = f"socket:{connection_id}:{crc32(name.encode()):08x}"
-        return cls(incarnation, address, until_ms, name, asked_ms)
-
     @property
-    def connection_id(self) -> str | None:
-        """None for a queue."""
-        return None if self.name is None else self.address.split(":")[1]
-
-    @property
-    def receiver(self) -> str:
-        """What all waiters of one queue, or of one connection, have in common."""
-        return self.connection_id or self.address
+    def is_socket(self) -> bool:
+        return self.name is not None

@@ -27,12 +27,9 @@ _JUST_BEHIND = " "
 def put_waiter(table: Table, waiter: Waiter) -> None:
     """Register, or register again for longer. A registration that lands late does not shorten a later one,
     and a connection's messages may be handled in another order than they were sent."""
-    is_queue = waiter.connection_id is None
-    is_later = (
-        Compared(UNTIL_MS, "<", waiter.until_ms) if is_queue else Compared(ASKED_MS, "<", waiter.asked_ms)
-    )
+    name, value = (ASKED_MS, waiter.asked_ms) if waiter.is_socket else (UNTIL_MS, waiter.until_ms)
     with suppress(ConditionFailed):
-        table.put(encode_waiter(waiter), AnyOf(IF_ABSENT, is_later))
+        table.put(encode_waiter(waiter), AnyOf(IF_ABSENT, Compared(name, "<", value)))
 
 
 def end_watch(table: Table, waiter: Waiter) -> None:

@@ -106,7 +106,7 @@ class _Wake(NamedTuple):
         return error_message(name, ended.status, ended.message)
 
     def is_last_of_a_watch(self) -> bool:
-        return self.waiter.connection_id is not None and (self.tail is None or self.tail.closed)
+        return self.waiter.is_socket and (self.tail is None or self.tail.closed)
 
 
 class Notifier:
@@ -134,7 +134,7 @@ class Notifier:
         found = self._each(lambda message: self._load(message, failures), list(newest.values()))
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
-            by_receiver[wake.waiter.receiver].append(wake)
+            by_receiver[wake.waiter.address].append(wake)
         self._each(lambda wakes: self._tell(wakes, failures), list(by_receiver.values()))
         return failures
 
@@ -142,7 +142,7 @@ class Notifier:
         try:
             waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
             tail = None
-            if any(waiter.connection_id for waiter in waiters):
+            if any(waiter.is_socket for waiter in waiters):
                 last = load_last(self._table, message.log_pk)
                 tail = last.after if isinstance(last, Batch) else None
             return [_Wake(message.log_pk, message.start, waiter, tail) for waiter in waiters]
@@ -164,13 +164,13 @@ class Notifier:
 
     def _send(self, wakes: Sequence[_Wake]) -> None:
         waiter = wakes[0].waiter
-        if waiter.connection_id is None:
+        if not waiter.is_socket:
             self._queues.send(waiter.address, [wake.for_queue() for wake in wakes])
         elif self._sockets is None:
             raise SocketGone
         else:
             frames = render_messages(wake.for_socket() for wake in wakes)
-            self._sockets.send(waiter.connection_id, frames)
+            self._sockets.send(waiter.address, frames)
 
     def _each(self, call: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
         """On threads, if there are several."""

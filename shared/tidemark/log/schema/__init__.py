@@ -16,9 +16,9 @@ written and read by `subscriptions/records.py`.
 |          | offset>`                                 |                                                |
 | receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
-| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`, or                |
-|          |                                          | `<incarnation>/socket:<connection>:<crc32 of   |
-|          |                                          | the stream's name>`                            |
+| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`; of a socket:      |
+|          |                                          | `<incarnation>.<connection>/<crc32 of what the |
+|          |                                          | client calls the stream>`                      |
 | subscrip-| `sub/<subscription id>`                  | `.`                                            |
 | tion     |                                          |                                                |
 | roster   | `roster`                                 | `/<incarnation of the subscription>`           |

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from typing import Final
+from zlib import crc32
 
 import orjson
 
@@ -377,13 +378,17 @@ def wait_pk(shard: int) -> str:
 
 
 def waiters_of(incarnation: str) -> tuple[str, str, str]:
-    """The partition of a stream's waiters, and the bounds of their sort keys."""
-    return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}/", f"{incarnation}0"
+    """The partition of a stream's waiters, and the bounds of their sort keys. Those of connections come
+    first: releases that know none do not find them."""
+    return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
 
 
 def waiter_key(waiter: Waiter) -> Key:
-    pk, prefix, _ = waiters_of(waiter.incarnation)
-    return make_key(pk, prefix + waiter.address)
+    """A name may be longer than a key."""
+    pk, connections, _ = waiters_of(waiter.incarnation)
+    if waiter.name is None:
+        return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
+    return make_key(pk, f"{connections}{waiter.address}/{crc32(waiter.name.encode()):08x}")
 
 
 def encode_waiter(waiter: Waiter) -> Item:
@@ -397,6 +402,9 @@ def encode_waiter(waiter: Waiter) -> Item:
 
 
 def decode_waiter(item: Item) -> Waiter:
-    incarnation, address = item[SK]["S"].split("/", 1)
-    name = item[CALLED]["S"] if CALLED in item else None
-    return Waiter(incarnation, address, int(item[UNTIL_MS]["N"]), name, number(item, ASKED_MS) or 0)
+    sk, until_ms = item[SK]["S"], int(item[UNTIL_MS]["N"])
+    if CALLED not in item:
+        incarnation, address = sk.split("/", 1)
+        return Waiter(incarnation, address, until_ms)
+    incarnation, connection_id = sk.rpartition("/")[0].split(".", 1)
+    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], int(item[ASKED_MS]["N"]))
