@@ -263,8 +263,8 @@ LOCAL = EnvironmentCredentials("local", "local", None)
 
 @asynccontextmanager
 async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
-    """A function's way to the connections: what boto3 says of a post, "" or the name of its exception. Without
-    data it ends the connection."""
+    """A function's way to the connections: what boto3 says, "" or the name of its exception. Without data it
+    ends the connection."""
     with ConnectionsServer(api._connections) as server:
         client = boto3.client(
             "apigatewaymanagementapi",
