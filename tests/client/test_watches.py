@@ -559,5 +559,5 @@ class AnyOrder(RuleBasedStateMachine):
         return is_current and self.is_registered(name)
 
 
-AnyOrder.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=50)
 test_in_any_order_nobody_waits_for_a_stream_that_has_moved = AnyOrder.TestCase

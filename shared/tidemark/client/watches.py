@@ -197,7 +197,7 @@ class Watches:
         for name, token in self._asks.items():
             by_token[token].append(name)
             self._watches[name].is_asked, self._watches[name].until = True, now + ANSWER_SECONDS
-        frames = render_unwatches(name for name in self._unwatches if name not in self._watches)
+        frames = render_unwatches(self._unwatches)
         for token, names in by_token.items():
             frames += render_watches(names, token)
         self._asks.clear()
