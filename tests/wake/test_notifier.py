@@ -161,7 +161,7 @@ def break_query(notified: Notified, incarnation: str) -> None:
     send = table_of(notified).dynamodb.send
 
     def breaking(operation: str, body: bytes) -> tuple[int, bytes]:
-        if operation == "Query" and f'"{incarnation}/"'.encode() in body:
+        if operation == "Query" and f'"{incarnation}."'.encode() in body:
             return 400, b'{"__type": "x#AccessDeniedException", "message": "broken by the test"}'
         return send(operation, body)
 
