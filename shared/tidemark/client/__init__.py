@@ -8,7 +8,8 @@
         print(chunk.text)
 
 The rules are in `core`, `reading` and `batches`, which do no I/O: generators that yield requests and receive
-replies. `blocking` and `asynchronous` run them on httpx."""
+replies. `blocking` and `asynchronous` run them on httpx. The rules of a socket are in `watches`, and `socket`
+runs them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -17,16 +18,18 @@ from tidemark.client.watches import Woken
 
 class _SocketThread:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        #: The garbage collector may end a follower while another one enters, in the same thread.
+        self._lock = threading.RLock()
         self._followers = 0
         self._loop: asyncio.AbstractEventLoop
 
     def enter(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if not self._followers:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run, args=(self._loop,), name="tidemark-socket", daemon=True).start()
             self._followers += 1
+            if self._followers == 1:
+                self._loop = asyncio.new_event_loop()
+                runs = partial(_run, self._loop)
+                threading.Thread(target=runs, name="tidemark-socket", daemon=True).start()
             return self._loop
 
     def leave(self) -> None:
