@@ -13,10 +13,12 @@ import os
 import pkgutil
 import sys
 import threading
+from http.server import ThreadingHTTPServer
 
 from tidemark import janitor, log, service
 from tidemark.local.emulators import end_with_parent
 from tidemark.log.due import Packing
+from tidemark.protocol.socket import PATH
 
 #: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
 TAILS_MS = 5_000
@@ -25,8 +27,9 @@ UPLOADS_MS = 75_000
 #: With `lambda`: a JSON object of the variables that lead the handlers to the services, through proxies. S3
 #: and SQS are the campaign's own.
 PROXIES = "CHAOS_PROXIES"
-#: With `lambda`: the engine's port, which its proxy must know after a kill as well.
-ENGINE_PORT = "CHAOS_ENGINE_PORT"
+#: With `lambda`: the engine's port, and that of the connections of sockets. Their proxies must know them
+#: after a kill as well.
+ENGINE_PORT, SOCKETS_PORT = "CHAOS_ENGINE_PORT", "CHAOS_SOCKETS_PORT"
 #: The age of a batch that is packed.
 PACK_AFTER_SECONDS = 75
 
@@ -51,7 +54,7 @@ def hurry() -> None:
 
 
 def _go_through(proxies: dict[str, str]) -> None:
-    from tidemark.local import dynamodb_server
+    from tidemark.local import dynamodb_server, websocket_api
     from tidemark.local.engines import LocalServices
     from tidemark.server.ports import listening_socket
 
@@ -65,6 +68,11 @@ def _go_through(proxies: dict[str, str]) -> None:
         services.environment |= proxies
 
     LocalServices.start = start_behind_proxies  # type: ignore[method-assign, assignment]
+    sockets_port = int(os.environ[SOCKETS_PORT])
+    listen = lambda address, handler: ThreadingHTTPServer((address[0], sockets_port), handler)  # noqa: E731
+    setattr(websocket_api, "ThreadingHTTPServer", listen)  # noqa: B010
+    named = {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": proxies["SOCKET_ENDPOINT"]}
+    setattr(websocket_api.ConnectionsServer, "environment", named)  # noqa: B010
 
 
 def small_packs(packing: type[Packing], seconds: float) -> Packing:

@@ -31,8 +31,9 @@ class Kind(enum.Enum):
 
 #: Processes, as `system.py` names them; the group is both at once.
 SERVER, EMULATOR, GROUP = "server", "emulator", "group"
-#: Connections, as `proxy.py` names them: to storage, and from clients to the server.
-DYNAMODB, S3, SQS, CLIENTS = "dynamodb", "s3", "sqs", "clients"
+#: Connections, as `proxy.py` names them: to storage, from clients to the server, and from functions to the
+#: management of clients' sockets.
+DYNAMODB, S3, SQS, CLIENTS, SOCKETS = "dynamodb", "s3", "sqs", "clients", "sockets"
 
 _Deck = tuple[tuple[Kind, str], ...]
 #: What may happen where. A fault stands here as often as it comes up in one deal of the deck.
@@ -56,6 +57,8 @@ _CONNECTION_DECK: Final[_Deck] = (
     *((Kind.SILENCE, where) for where in (DYNAMODB, S3)),
     *((Kind.THROTTLE, where) for where in (DYNAMODB, S3)),
     *((Kind.INTERNAL_ERROR, where) for where in (DYNAMODB, S3)),
+    *((kind, SOCKETS) for kind in (Kind.CUT_REPLY, Kind.CUT_REQUEST, Kind.DELAY, Kind.HOLD, Kind.REPEAT)),
+    *((kind, SOCKETS) for kind in (Kind.SILENCE, Kind.INTERNAL_ERROR)),
 )
 #: Of the requests that a fault of a connection may hit, it hits this share. Faults that cost a
 #: caller a timeout are rare, those that cost nothing are not.

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos.disk import Disk
-from tests.chaos.hurried import ENGINE_PORT, PACK_AFTER_SECONDS, PROXIES
+from tests.chaos.hurried import ENGINE_PORT, PACK_AFTER_SECONDS, PROXIES, SOCKETS_PORT
 from tests.chaos.proxy import Event, Proxy
-from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
+from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SOCKETS, SQS, Fault, Kind
 from tests.conformance.servers import answers, own_environment
 from tests.ports import free_port
 from tidemark.local.emulators import VARIABLES, Child, EngineFailed, Ministack
@@ -29,7 +29,7 @@ from tidemark.log.schema import PACK_INDEX
 
 PARTS: Final = (EMULATOR, SERVER)
 #: In front of which part each proxy stands.
-BEHIND: Final = {DYNAMODB: SERVER, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
+BEHIND: Final = {DYNAMODB: SERVER, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER, SOCKETS: SERVER}
 _READY_SECONDS: Final = 240.0
 _HEALTHY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
@@ -61,7 +61,7 @@ class System:
         self._server = Child("the server", folder / "server.log")
         self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
         self._children = {SERVER: self._server, EMULATOR: self._emulator.child}
-        self._engine_port = free_port()
+        self._engine_port, self._sockets_port = free_port(), free_port()
         #: Past the proxy.
         self.server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
@@ -91,6 +91,7 @@ class System:
         self._proxies[CLIENTS].upstream_port = self.server_port
         if not self.is_embedded:
             self._proxies[DYNAMODB].upstream_port = self._engine_port
+            self._proxies[SOCKETS].upstream_port = self._sockets_port
         for part in self._parts:
             await self._start(part)
 
@@ -223,8 +224,10 @@ class System:
         }
         if not self.is_embedded:
             ports = {VARIABLES[link]: self._proxies[link].port for link in (DYNAMODB, S3, SQS)}
+            ports["SOCKET_ENDPOINT"] = self._proxies[SOCKETS].port
             proxies = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
-            made |= {PROXIES: json.dumps(proxies), ENGINE_PORT: str(self._engine_port)}
+            own = {ENGINE_PORT: str(self._engine_port), SOCKETS_PORT: str(self._sockets_port)}
+            made |= {PROXIES: json.dumps(proxies), **own}
         return made
 
     def count_packs(self) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -356,3 +359,17 @@ async def test_a_function_may_end_a_connection(make_api: MakeApi) -> None:
         await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": 1001})
         for data in (None, b"late"):
             assert await post(connection_id, data) == "GoneException"
+
+
+def test_a_function_that_leaves_before_its_answer_is_no_error(
+    make_api: MakeApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its own patience is over, or it was killed. Closed with unread bytes, a connection is reset."""
+    with ConnectionsServer(make_api()._connections) as server:
+        address = urlsplit(server.environment["SOCKET_ENDPOINT"])
+        for _ in range(3):
+            with socket.create_connection((address.hostname, address.port)) as function:
+                function.sendall(b"POST /@connections/a HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}" * 100)
+                function.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: not [each for each in threading.enumerate() if "process_request_thread" in each.name])
+    assert capfd.readouterr() == ("", "")

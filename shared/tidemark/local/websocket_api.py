@@ -246,6 +246,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     connections: ClassVar[Connections]
 
+    def handle(self) -> None:
+        with suppress(OSError):  # The function has left; it asks again.
+            super().handle()
+
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("content-length") or 0))
         self._answer(200, lambda connection_id: self.connections.post(connection_id, data))
