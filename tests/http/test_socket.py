@@ -23,6 +23,7 @@ from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
+from tidemark.protocol.errors import Busy
 from tidemark.settings import AuthorizationSettings
 
 pytestmark = pytest.mark.usefixtures("no_polling")
@@ -223,6 +224,37 @@ def test_the_answer_comes_before_what_is_written_after_it(
             go_on.set()
             assert await client.told() == [tail(path, 0, seconds=3600)]
             assert await client.told() == [tail(path, 5)]
+
+    server.run(scenario())
+
+
+@pytest.mark.parametrize("failure", [Busy(), RuntimeError("a bug")])
+def test_a_look_that_fails_ends_the_watch_and_no_other(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """The client is told to watch again; it is never left waiting for what nobody looks for."""
+    poll, failing = server.backend.poll, True
+
+    async def failed(name: Any, call: Any) -> Any:
+        if name[0] == "tail" and failing:
+            raise failure
+        return await poll(name, call)
+
+    async def scenario() -> None:
+        nonlocal failing
+        await create(server, path)
+        app = sockets_of(server)
+        monkeypatch.setattr(app, "_backend", replace(app._backend, poll=failed))
+        async with handshake(app) as client:
+            await client.next()
+            await client.watch(path)
+            await append(server, path)
+            [told] = await client.told()
+            assert told["status"] == getattr(failure, "status", 500)
+            failing = False
+            assert await client.watch(path) == [tail(path, 5, seconds=3600)]
+            await append(server, path)
+            assert await client.told() == [tail(path, 10)]
 
     server.run(scenario())
 

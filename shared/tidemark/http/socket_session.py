@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
 from typing import Final
@@ -11,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.app import TokenBucket
 from tidemark.http.backend import Backend
-from tidemark.http.error_handlers import response
+from tidemark.http.error_handlers import INTERNAL, response
 from tidemark.http.socket import WatchAnswers
 from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS
@@ -32,6 +33,8 @@ from tidemark.wake.wake import Wake
 
 #: A client that sends more messages is read more slowly: as many at once, and then so many in a second.
 MESSAGES_PER_SECOND: Final = 50
+
+_log = logging.getLogger("tidemark")
 
 
 class Sockets:
@@ -198,6 +201,8 @@ class SocketSession:
             self._backend.hub.remove(watch.key, watch)
 
     def look_at(self, watch: Watch) -> None:
+        if self._watches.get(watch.name) is not watch:
+            return  # It ended on the way.
         self._woken[watch] = None
         if self._telling is None:
             self._telling = asyncio.get_running_loop().create_task(self._tell_woken())
@@ -215,26 +220,34 @@ class SocketSession:
 
     async def _look(self, watch: Watch) -> socket.Message | None:
         """What there is to tell about the stream: its tail has moved, or it has ended."""
-        name, backend, record = watch.name, self._backend, watch.record
-        assert record is not None, "it is answered"
+        name = watch.name
         if time.monotonic() >= watch.ends_at:
             self._end(name)
             return None
         try:
-            look = partial(_look_again, backend.stores, backend.wake, record)
-            tail, look_seconds = await backend.poll(("tail", record.incarnation), look)
+            message, is_over = await self._found(watch)
         except ProtocolError as error:
-            self._end(name)
-            return error_message(name, error.status, error.message)
+            message, is_over = error_message(name, error.status, error.message), True
+        except Exception:  # noqa: BLE001 - whatever it is, the client is not left waiting
+            _log.exception("unexpected error in a watch")
+            message, is_over = error_message(name, 500, INTERNAL), True
         if self._watches.get(name) is not watch:
             return None  # It has ended in the meantime.
+        if is_over:
+            self._end(name)
+        return message
+
+    async def _found(self, watch: Watch) -> tuple[socket.Message | None, bool]:
+        """What is new, and whether the watch is over. Raises ProtocolError."""
+        backend, record = self._backend, watch.record
+        assert record is not None, "it is answered"
+        look = partial(_look_again, backend.stores, backend.wake, record)
+        tail, look_seconds = await backend.poll(("tail", record.incarnation), look)
         watch.look_in(look_seconds)
         if tail.offset == watch.told and not tail.closed:
-            return None
+            return None, False
         watch.told = tail.offset
-        if tail.closed:
-            self._end(name)
-        return tail_message(name, tail)
+        return tail_message(watch.name, tail), tail.closed
 
     async def _tell(self, messages: list[socket.Message]) -> None:
         for frame in render_messages(messages):
