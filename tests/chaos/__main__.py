@@ -19,12 +19,15 @@ from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
 from tests.chaos.recording import Violation
 from tests.chaos.report import final_table, keep, verdict_lines
+from tidemark.client import watches
 
 
 def main() -> int:
     """0 where nothing is wrong, 1 where something is, 2 where the campaign cannot run here."""
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.getLogger("tidemark.client").setLevel(logging.ERROR)  # It tells what it tries again.
+    # A socket that failed is opened again soon: else its readers would wait otherwise for most of a campaign.
+    setattr(watches, "_LONGEST_PAUSE_SECONDS", 2.0)  # noqa: B010 - final for the program
     wish = _wish()
     folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     disk = open_disk(folder / "disk")
