@@ -20,7 +20,6 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tidemark.protocol.caching import NO_STORE
 from tidemark.settings import parse_number
@@ -170,6 +169,24 @@ class _UntilClose(int):
         return False
 
 
+class UnreadTimer:
+    """Cuts off a client that leaves what it was sent unread for too long."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self) -> None:
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, seconds: float, transport: asyncio.Transport) -> None:
+        if self._handle is None:
+            self._handle = loop.call_later(seconds, transport.abort)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
 class Connection(HttpToolsProtocol):
     """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
     runs when a request arrives whole and its response is read at once."""
@@ -182,7 +199,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._receiving: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._unread = UnreadTimer()
         self._has_headers = self._has_begun = self.is_upgraded = False
         #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
         self._held_bytes = 0
@@ -282,13 +299,10 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._unread is None:
-            self._unread = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+        self._unread.start(self.loop, self.limits.send_seconds, self.transport)
 
     def resume_writing(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        self._unread.stop()
         super().resume_writing()
 
     def _stop_receiving(self) -> None:
@@ -347,50 +361,3 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         # Closing now would reset the connection if bytes are unread, and the client would miss the response.
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-
-
-class SocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket. A client that does not read what it is told is cut off."""
-
-    limits: ClassVar[Limits] = Limits()
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._unread: asyncio.TimerHandle | None = None
-
-    def send_receive_event_to_app(self) -> None:
-        """uvicorn closes a socket for text that is not UTF-8 (RFC 6455 §8.1), and logs a traceback."""
-        if self.curr_msg_data_type == "text" and not self.close_sent:
-            try:
-                b"".join(self.frames).decode()
-            except UnicodeDecodeError:
-                self.conn.send_close(1007)
-                self.handle_parser_exception()
-                return
-        super().send_receive_event_to_app()
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        # uvicorn would report a handshake that was refused as one that nobody answered.
-        self.handshake_complete = self.handshake_complete or self.close_sent
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._unread is None:
-            self._unread = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.resume_writing()
-        super().connection_lost(exc)
-        Connection.freed.ended(self.loop)
-
-
-def sockets_of(limits: Limits) -> type[SocketConnection]:
-    """The class of WebSockets that uvicorn is to make."""
-    return type("SocketConnection", (SocketConnection,), {"limits": limits})

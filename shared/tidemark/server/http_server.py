@@ -22,10 +22,10 @@ from tidemark.server.connections import (
     connections_within,
     protocol_of,
     raise_descriptor_limit,
-    sockets_of,
 )
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
+from tidemark.server.socket_connection import sockets_of
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
