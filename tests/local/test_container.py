@@ -230,7 +230,7 @@ def test_the_image_holds_what_the_server_needs_and_not_the_emulators() -> None:
     locked = pins(ROOT / "requirements" / "container.txt")
     deployed = pins(ROOT / "requirements" / "layer.txt")
     assert deployed.items() <= locked.items(), "the same versions as in the layer"
-    assert locked.keys() - deployed.keys() == {"httptools", "uvloop"}
+    assert locked.keys() - deployed.keys() == {"httptools", "uvloop", "websockets"}
     assert "--require-hashes" in DOCKERFILE
     assert "USER tidemark" in DOCKERFILE
     runtime = FUNCTION_GLOBALS["Runtime"].removeprefix("python")
