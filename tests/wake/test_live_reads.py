@@ -83,7 +83,7 @@ async def test_a_reader_to_whom_no_message_comes_polls_the_log(
 def test_a_reader_polls_when_it_must_renew_its_stream_or_notice_its_end(
     world: World, make_scene: MakeScene, expiry: Expiry, seconds: float
 ) -> None:
-    """Expiry wakes nobody, so no wait is longer. The hub hears of every append here, so nothing else bounds it.
+    """Expiry wakes nobody, so no wait is longer. Nothing else bounds it here: the hub hears of every append.
     §5.1: "A stream with active live readers will not expire". A stream lives a twentieth of its window longer
     than that."""
     world.clock.now_ms = 1_800_000_000_000
