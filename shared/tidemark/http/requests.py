@@ -139,6 +139,11 @@ def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     return str(event["rawPath"]), ".lambda-url." in domain
 
 
+def handshake_request(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The scope of the GET by which a client opens a WebSocket (RFC 6455 §4.1)."""
+    return {**scope, "type": "http", "method": "GET"}
+
+
 def url_path(request: Request) -> str:
     """The request's path as it stands in a URL, however much of it was decoded on the way."""
     path, encoded = request_path(request.scope)

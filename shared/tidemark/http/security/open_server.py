@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.paths import is_open
+from tidemark.http.requests import handshake_request
 from tidemark.protocol.errors import ForeignOrigin, ProtocolError, UnknownHost
 from tidemark.settings import Settings
 
@@ -43,8 +44,7 @@ class OpenServer:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        # The handshake of a socket is a GET.
-        request = Request({"method": "GET", **scope, "type": "http"})
+        request = Request(scope if scope["type"] == "http" else handshake_request(scope))
         try:
             if not is_open(request.scope):
                 self._check(request)
