@@ -8,7 +8,6 @@ where the system asks for one (TOKEN in the environment).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -25,7 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tidemark.client import Chunk, NotFound, Retry, StatusError, Stream, StreamError, StreamGone, Unreachable
 from tidemark.client.socket import socket_url
-from tidemark.protocol.socket import PATH
+from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
 T = TypeVar("T")
 
@@ -101,8 +100,8 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
             raise SmokeFailed(f"socket: GET {PATH} is {answer.status_code}, and names none: {answer.text}")
         print(f"socket    {url}")
         with connect(url, open_timeout=_WOKEN_SECONDS) as socket:
-            asked = {"watch": [urllib.parse.urlsplit(stream.url).path]} | ({"token": token} if token else {})
-            socket.send(json.dumps(asked))
+            [frame] = render_watches([urllib.parse.urlsplit(stream.url).path], token or None)
+            socket.send(frame)
             before = _told(socket)
             if "seconds" not in before:
                 raise SmokeFailed(f"socket: the watch is refused: {before}")
@@ -120,12 +119,11 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
 def _told(socket: ClientConnection) -> dict[str, Any]:
     """The next message about the stream. Raises SmokeFailed."""
     try:
-        message = json.loads(socket.recv(timeout=_WOKEN_SECONDS))
+        return parse_messages(socket.recv(timeout=_WOKEN_SECONDS))[0]
     except TimeoutError:
         raise SmokeFailed(
             f"socket: told nothing for {_WOKEN_SECONDS:.0f} s; the notifier's log says why"
         ) from None
-    return message[0] if isinstance(message, list) else message  # type: ignore[no-any-return]
 
 
 def step(name: str, call: Callable[[], T]) -> T:

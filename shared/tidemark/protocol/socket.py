@@ -6,10 +6,10 @@ Data stays where it is, in plain reads. Nothing here is of the specification: it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil
-from typing import Any, Final
+from math import ceil, inf
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -33,6 +33,7 @@ MAX_WATCHED: Final = 1000
 MAX_LEASE_SECONDS: Final = 3600
 
 Message = dict[str, Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,25 @@ def render_unwatches(names: Iterable[str]) -> list[str]:
 
 
 def _render_names(member: str, names: Iterable[str], others: Message) -> list[str]:
-    frames: list[list[str]] = []
-    room = 0
-    for name in names:
-        size = len(orjson.dumps(name)) + 1
-        if not frames or size > room or len(frames[-1]) == MAX_NAMED:
-            frames.append([])
-            room = MAX_SENT_BYTES - len(orjson.dumps({member: [], **others}))
-        frames[-1].append(name)
-        room -= size
+    room_bytes = MAX_SENT_BYTES - len(orjson.dumps({member: [], **others}))
+    frames = _fit(names, lambda name: len(orjson.dumps(name)), room_bytes, MAX_NAMED)
     return [orjson.dumps({member: named, **others}).decode() for named in frames]
+
+
+def _fit(
+    parts: Iterable[_T], size_of: Callable[[_T], int], room_bytes: int, most: float = inf
+) -> list[list[_T]]:
+    """The parts of as few frames as hold them in order, with a comma behind each."""
+    frames: list[list[_T]] = []
+    left = 0
+    for part in parts:
+        size = size_of(part) + 1
+        if not frames or size > left or len(frames[-1]) == most:
+            frames.append([])
+            left = room_bytes
+        frames[-1].append(part)
+        left -= size
+    return frames
 
 
 def parse_messages(text: str | bytes) -> list[Message]:
@@ -135,18 +145,14 @@ def refusal_message(error: ProtocolError) -> Message:
 
 def render_answer(messages: list[Message]) -> str:
     """In one text, which is one frame: a route of API Gateway has one response."""
-    return orjson.dumps(messages[0] if len(messages) == 1 else messages).decode()
+    return _one_or_array(list(map(orjson.dumps, messages)))
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:
-    """As few frames as hold them: one message is an object, several are an array."""
-    frames: list[list[bytes]] = []
-    room = 0
-    for message in messages:
-        text = orjson.dumps(message)
-        if not frames or len(text) + 1 > room:
-            frames.append([])
-            room = MAX_FRAME_BYTES - len("[]")
-        frames[-1].append(text)
-        room -= len(text) + 1
-    return [(each[0] if len(each) == 1 else b"[" + b",".join(each) + b"]").decode() for each in frames]
+    """As few frames as hold them."""
+    return list(map(_one_or_array, _fit(map(orjson.dumps, messages), len, MAX_FRAME_BYTES - len("[]"))))
+
+
+def _one_or_array(messages: list[bytes]) -> str:
+    """One message is an object, several are an array."""
+    return (messages[0] if len(messages) == 1 else b"[" + b",".join(messages) + b"]").decode()
