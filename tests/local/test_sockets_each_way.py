@@ -14,6 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tests.http.test_socket import tail
 from tests.local import test_main
 from tests.local.test_main import DEADLINE_SECONDS, TEXT, Start, System, starting_in
 from tidemark.client import Stream
@@ -47,10 +48,6 @@ def told(client: ClientConnection) -> Any:
 def watch(client: ClientConnection, *names: str) -> Any:
     client.send(json.dumps({"watch": names}))
     return told(client)
-
-
-def tail(name: str, offset: int, **more: Any) -> dict[str, Any]:
-    return {"stream": name, "offset": f"{offset:016}", **more}
 
 
 def create(system: System, name: str) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from tidemark.client.chunks import (
@@ -58,7 +58,7 @@ _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 _WAITED_SECONDS: Final = 1.0
 #: Whoever waits for a stream that is not there yet asks at least so often.
 _MOST_WAITED_SECONDS: Final = 1.0
-_LIVE: Final = ("auto", "socket", "sse", "long-poll", False)
+_LIVE: Final = get_args(Live)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tidemark.http.error_handlers import INTERNAL, told_message
 from tidemark.http.requests import parse_stream_parameter
@@ -37,39 +38,42 @@ class WatchAnswers:
     so a page of another origin can do no more than its own token allows."""
 
     def __init__(self, settings: AuthorizationSettings, clock_ms: Callable[[], int]) -> None:
-        self._settings = settings
         self._clock_ms = clock_ms
         self._public = Access(grants_of_public(settings.public_read_buckets))
-        self._access = self._load_access()
-
-    def _load_access(self) -> Callable[[str | None], Awaitable[Access]]:
-        if not self._settings.is_on:
-            return self._everything
-        from tidemark.http.security.authorization import access_of, make_check
-
-        check, public = make_check(self._settings, asyncio.to_thread), self._public
-
-        async def access(token: str | None) -> Access:
-            return public if token is None else await access_of(token, check, public)
-
-        return access
-
-    async def _everything(self, _token: str | None) -> Access:
-        return EVERYTHING
+        #: Where no tokens are checked, there is none.
+        self._granted = _load_granted(settings, self._public) if settings.is_on else None
 
     async def watch(self, name: str, token: str | None, begin: Begin) -> Message:
         """The answer for one stream. `name` is its path in a URL."""
         try:
-            access = await self._access(token)
+            access = await self._access_of(token)
             key = parse_stream_parameter(name)
             _require_read(access, key, has_token=token is not None)
             watched = await begin(key, access.until_ms)
-        except ProtocolError as error:
-            return error_message(name, error.status, told_message(error, has_token=token is not None))
-        except Exception:  # noqa: BLE001 - whatever it is, the other streams are answered
-            _log.exception("unexpected error in a watch")
-            return error_message(name, 500, INTERNAL)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the other streams are answered
+            return failure_message(name, failure, has_token=token is not None)
         return tail_message(name, watched.tail, watched.lease_seconds(self._clock_ms(), access.until_ms))
+
+    async def _access_of(self, token: str | None) -> Access:
+        """Raises Unauthorized, KeysUnavailable."""
+        if self._granted is None:
+            return EVERYTHING
+        return self._public if token is None else await self._granted(token)
+
+
+def _load_granted(settings: AuthorizationSettings, public: Access) -> Callable[[str], Awaitable[Access]]:
+    """Loaded here because the libraries add a tenth of a second to a cold start."""
+    from tidemark.http.security.authorization import access_of, make_check
+
+    return partial(access_of, check=make_check(settings, asyncio.to_thread), public=public)
+
+
+def failure_message(name: str, failure: Exception, *, has_token: bool = False) -> Message:
+    """What the client is told in place of the tail."""
+    if isinstance(failure, ProtocolError):
+        return error_message(name, failure.status, told_message(failure, has_token=has_token))
+    _log.error("unexpected error in a watch", exc_info=failure)
+    return error_message(name, 500, INTERNAL)
 
 
 def _require_read(access: Access, key: StreamKey, *, has_token: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 import time
 from functools import partial
 from typing import Final
@@ -12,14 +12,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.app import TokenBucket
 from tidemark.http.backend import Backend
-from tidemark.http.error_handlers import INTERNAL, response
-from tidemark.http.socket import WatchAnswers
+from tidemark.http.error_handlers import response
+from tidemark.http.requests import handshake_request
+from tidemark.http.socket import WatchAnswers, failure_message
 from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
-from tidemark.protocol.errors import Malformed, ProtocolError
+from tidemark.protocol.errors import Malformed
 from tidemark.protocol.socket import (
-    error_message,
     parse_frame,
     refusal_message,
     render_messages,
@@ -33,8 +33,6 @@ from tidemark.wake.wake import Wake
 
 #: A client that sends more messages is read more slowly: as many at once, and then so many in a second.
 MESSAGES_PER_SECOND: Final = 50
-
-_log = logging.getLogger("tidemark")
 
 
 class Sockets:
@@ -70,10 +68,9 @@ class Sockets:
         async def keep(message: Message) -> None:
             sent.append(message)
 
-        asked = {**scope, "type": "http", "method": "GET"}
         is_socket = scope["path"] == socket.PATH
         absent = response(404, f"There is no socket here; it is at {socket.PATH}")
-        await (self._app if is_socket else absent)(asked, nothing, keep)
+        await (self._app if is_socket else absent)(handshake_request(scope), nothing, keep)
         return None if sent[0]["status"] == 200 else sent
 
 
@@ -196,7 +193,7 @@ class SocketSession:
     def _end(self, name: str) -> None:
         watch = self._watches.pop(name, None)
         if watch is not None:
-            watch.look_in(float("inf"))
+            watch.look_in(math.inf)
             self._woken.pop(watch, None)
             self._backend.hub.remove(watch.key, watch)
 
@@ -226,11 +223,8 @@ class SocketSession:
             return None
         try:
             message, is_over = await self._found(watch)
-        except ProtocolError as error:
-            message, is_over = error_message(name, error.status, error.message), True
-        except Exception:  # noqa: BLE001 - whatever it is, the client is not left waiting
-            _log.exception("unexpected error in a watch")
-            message, is_over = error_message(name, 500, INTERNAL), True
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
+            message, is_over = failure_message(name, failure), True
         if self._watches.get(name) is not watch:
             return None  # It has ended in the meantime.
         if is_over:
