@@ -7,7 +7,6 @@ import inspect
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.local.polling import threads_named, wait_until
 from tests.ports import free_port
 from tidemark.client import (
     AsyncStream,
@@ -284,10 +284,7 @@ def test_the_threads_of_a_producer_that_nobody_has_any_more_end(
     monkeypatch.setattr(blocking, "_IDLE_SECONDS", 0.05)
     stream = Stream.create(f"{tidemark_url}/v1/stream/dropped", content_type="text/plain")
 
-    def workers() -> int:
-        return sum(thread.name == "tidemark-producer" for thread in threading.enumerate())
-
-    before = workers()
+    others = threads_named("tidemark-producer")
     kept = stream.producer("kept")
     for number in range(20):
         dropped = stream.producer(f"dropped-{number}")
@@ -295,10 +292,7 @@ def test_the_threads_of_a_producer_that_nobody_has_any_more_end(
         dropped.flush()
     kept.append("x")
     kept.flush()
-    deadline = time.monotonic() + 60
-    while workers() > before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert workers() == before
+    wait_until(lambda: threads_named("tidemark-producer") <= others, "the end of the threads")
     kept.append("y")
     assert kept.close() is not None, "it begins again when there is work"
 

@@ -21,7 +21,7 @@ from tidemark.http.app import create_app
 from tidemark.http.security.authorization import LEEWAY_SECONDS
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
-from tidemark.observability.metrics import PROCESS
+from tidemark.observability.metrics import Meter
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Busy
 from tidemark.settings import AuthorizationSettings
@@ -381,16 +381,20 @@ def test_a_watch_is_three_small_reads_and_a_wake_up_one_query_for_all_sockets(
     server.run(scenario())
 
 
-def test_a_client_that_leaves_is_listened_for_no_more(server: Door, path: str) -> None:
+def test_a_client_that_leaves_is_listened_for_no_more(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = Meter()
+    monkeypatch.setattr(socket_session, "PROCESS", meter)
+
     async def scenario() -> None:
         await create(server, path)
-        before = PROCESS.snapshot().waiting
         async with open_socket(server) as client:
             await client.watch(path)
             assert server.backend.hub.listening == 1
-            assert PROCESS.snapshot().waiting == before + 1
+            assert meter.snapshot().waiting == 1
         assert server.backend.hub.listening == 0
-        assert PROCESS.snapshot().waiting == before
+        assert meter.snapshot().waiting == 0
 
     server.run(scenario())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,12 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
     while not happened():
         assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s"
         time.sleep(0.02)
+
+
+def threads_named(name: str) -> set[threading.Thread]:
+    """The threads of this process with that in their name. Those of earlier tests may still be among them,
+    and end at any time: a test that counts its own takes them away."""
+    return {thread for thread in threading.enumerate() if name in thread.name}
 
 
 def is_running(pid: int) -> bool:

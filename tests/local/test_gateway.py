@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -17,7 +16,7 @@ import httpx
 import pytest
 
 from tests.local.conftest import write_function
-from tests.local.polling import wait_until
+from tests.local.polling import threads_named, wait_until
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import (
     Edge,
@@ -31,6 +30,7 @@ from tidemark.local.template import load_template
 from tidemark.server import Receive, Scope, Send
 
 MEGABYTE = 1024 * 1024
+ENVIRONMENT = "environment of Probe"
 
 
 def ask(gateway: Gateway, method: str = "GET", path: str = "/x", **options: Any) -> httpx.Response:
@@ -290,17 +290,14 @@ def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: MakeGateway)
 
 def test_closing_does_not_wait_for_running_requests(make_gateway: MakeGateway) -> None:
     """A waiting request must not delay the end of the process; its environment ends with its request."""
+    others = threads_named(ENVIRONMENT)
     gateway = make_gateway(WAITING, integration_seconds=0.1)
     assert ask(gateway, path="/wait").status_code == 503
     gateway.close()
-    assert len(environments()) == 1
+    assert len(threads_named(ENVIRONMENT) - others) == 1
     loaded = [module for name, module in sys.modules.items() if name.startswith("_tidemark_function_")]
     loaded[-1].released.set()
-    wait_until(lambda: not environments(), "the end of the environment")
-
-
-def environments() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "environment of Probe"]
+    wait_until(lambda: threads_named(ENVIRONMENT) <= others, "the end of the environment")
 
 
 # --- the response -------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import asyncio
 import json
 import socket
 import struct
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ import boto3
 import pytest
 
 from tests.local.conftest import write_function
+from tests.local.polling import threads_named
 from tests.wake.support import PATIENCE_SECONDS, eventually, on_a_loop, until
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.aws.sockets import ANSWER_SECONDS, SocketApi, SocketGone
@@ -104,8 +104,6 @@ def make_api(project: Path) -> Iterator[MakeApi]:
     yield make
     for each in made:
         each.close()
-    # Other tests count them.
-    until(lambda: not [each for each in threading.enumerate() if each.name == "environment of Probe"])
 
 
 @asynccontextmanager
@@ -361,20 +359,16 @@ async def test_a_function_may_end_a_connection(make_api: MakeApi) -> None:
             assert await post(connection_id, data) == "GoneException"
 
 
-def request_threads() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if "process_request_thread" in each.name}
-
-
 def test_a_function_that_leaves_before_its_answer_is_no_error(
     make_api: MakeApi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its own patience is over, or it was killed. Closed with unread bytes, a connection is reset."""
-    others = request_threads()  # Of other servers in this process.
+    others = threads_named("process_request_thread")
     with ConnectionsServer(make_api()._connections) as server:
         address = urlsplit(server.environment["SOCKET_ENDPOINT"])
         for _ in range(3):
             with socket.create_connection((address.hostname, address.port)) as function:
                 function.sendall(b"POST /@connections/a HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}" * 100)
                 function.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: request_threads() <= others)
+        until(lambda: threads_named("process_request_thread") <= others)
     assert capfd.readouterr() == ("", "")
