@@ -20,6 +20,7 @@ from tidemark.protocol.socket import (
     error_message,
     parse_frame,
     parse_messages,
+    render_answer,
     render_messages,
     render_unwatches,
     render_watches,
@@ -117,6 +118,27 @@ def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str
         each for frame in frames for each in (json.loads(frame) if frame[0] == "[" else [json.loads(frame)])
     ]
     assert told == messages
+
+
+@pytest.mark.parametrize(
+    "reason", ["gone", "x" * 150, "🌊" * 80], ids=["short", "long", "of long characters"]
+)
+def test_the_answer_to_a_frame_is_one_frame_that_api_gateway_takes(reason: str) -> None:
+    """However many streams it names, and however long their names and the reasons are."""
+    names = [f"/v1/stream/{number:03}{'x' * 145}" for number in range(MAX_NAMED)]
+    [sent] = render_watches(names, None)
+    assert MAX_SENT_BYTES - len(sent) < 200
+    watched, *refused = names
+    messages = [
+        tail_message(watched, Tail(42), 60),
+        *(error_message(name, 400, reason) for name in refused),
+    ]
+    answer = render_answer(messages)
+    assert len(answer.encode()) <= MAX_FRAME_BYTES
+    told = json.loads(answer)
+    assert told[0] == messages[0]
+    assert [each["stream"] for each in told] == names
+    assert {(each["status"], bool(each["error"])) for each in told[1:]} == {(400, True)}
 
 
 @given(st.lists(st.text(max_size=3000), max_size=250), st.none() | st.text(max_size=5000))
