@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from math import ceil, inf
 from typing import Any, Final, TypeVar
 
@@ -145,16 +144,15 @@ def refusal_message(error: ProtocolError) -> Message:
 
 
 def render_answer(messages: list[Message]) -> str:
-    """In one text, which is one frame: a route of API Gateway has one response. Where the reasons of refusals
-    do not fit, the names of their statuses do."""
+    """In one text, which is one frame: a route of API Gateway has one response."""
     answer = _one_or_array(list(map(orjson.dumps, messages)))
     if len(answer.encode()) > MAX_FRAME_BYTES:
-        answer = _one_or_array([orjson.dumps(_without_reason(message)) for message in messages])
+        short = [message | _NO_ROOM if "error" in message else message for message in messages]
+        answer = _one_or_array(list(map(orjson.dumps, short)))
     return answer
 
 
-def _without_reason(message: Message) -> Message:
-    return message | {"error": HTTPStatus(message["status"]).phrase} if "error" in message else message
+_NO_ROOM: Final = {"error": "The reasons do not fit this answer; name fewer streams in a message"}
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:
