@@ -170,11 +170,15 @@ def test_the_tables_stream_wakes_a_long_poll(client: httpx.Client) -> None:
 def test_with_the_notifier_denied_only_the_readers_own_look_finds_the_append(
     emulator: Emulator, client: httpx.Client
 ) -> None:
-    """The negative control of the test above: the same wait, and nobody rings."""
+    """The negative control of the test above: the same wait, and nobody rings. On a busy machine the reader's
+    first look may come after the append."""
     with denied(emulator, "NotifierFunction", "sqs:SendMessage"):
-        response, seconds = waited(client, "looked")
-    assert (response.status_code, response.content) == (200, b"woken")
-    assert seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5
+        for number in range(10):
+            response, seconds = waited(client, f"looked-{number}")
+            assert (response.status_code, response.content) == (200, b"woken")
+            if seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5:
+                return
+    pytest.fail("something else than the reader's own look found the appends")
 
 
 def test_the_tables_stream_wakes_a_socket(client: httpx.Client, token: Callable[[str], str]) -> None:

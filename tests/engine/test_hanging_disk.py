@@ -123,6 +123,7 @@ def test_another_process_that_writes_holds_up_writes_alone(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for it, for a while; what reads does not, and the connection is not used meanwhile."""
+    monkeypatch.setattr(database, "_LAST_PAUSE_SECONDS", 60)
 
     async def scenario() -> None:
         with scene.locked():

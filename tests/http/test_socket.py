@@ -17,7 +17,7 @@ from tests.authorization.tokens import SECRET, token
 from tests.http.asgi import HOST, PATIENCE_SECONDS, Door, make_scope
 from tests.support import Clock
 from tidemark.http import socket_session
-from tidemark.http.app import create_app
+from tidemark.http.app import TokenBucket, create_app
 from tidemark.http.security.authorization import LEEWAY_SECONDS
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
@@ -349,7 +349,8 @@ def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("asyncio.sleep", sleep)
+    monkeypatch.setattr(socket_session, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(socket_session, "TokenBucket", lambda rate: TokenBucket(rate, lambda: 0.0))
     many = 4 * socket_session.MESSAGES_PER_SECOND
 
     async def scenario() -> None:

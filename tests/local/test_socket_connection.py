@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.local import test_connections
-from tests.local.test_connections import LONG, Application, begin, play
+from tests.local.test_connections import LONG, Application, begin, play, skip
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK
@@ -59,11 +59,11 @@ async def opened(port: int) -> AsyncIterator[ClientConnection]:
 def test_a_silent_socket_outlives_every_limit_of_a_request() -> None:
     async def scenario(port: int, _: Application) -> None:
         async with opened(port) as client:
-            await asyncio.sleep(0.2)
+            skip(2 * LONG)
             await client.send("still here")
             assert await client.recv() == "still here"
 
-    play(scenario, header_seconds=0.01, body_seconds=0.01, keep_alive_seconds=0.01)
+    play(scenario)
 
 
 def test_a_client_that_does_not_read_what_it_is_told_is_cut_off() -> None:

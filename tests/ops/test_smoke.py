@@ -13,6 +13,7 @@ import httpx
 import jwt
 import pytest
 from click.testing import CliRunner, Result
+from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
@@ -62,7 +63,10 @@ def test_smoke_creates_appends_reads_waits_and_deletes(
 
 
 def watched_by_a_socket_of(
-    monkeypatch: pytest.MonkeyPatch, status: int, answers: Sequence[dict[str, Any]]
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    answers: Sequence[dict[str, Any]],
+    patience_seconds: float = 60,
 ) -> None:
     """An append to `0000000000000005` while a socket is watched that tells no more than this."""
 
@@ -72,7 +76,8 @@ def watched_by_a_socket_of(
             client.send(json.dumps(answer))
         client.recv()
 
-    monkeypatch.setattr(smoke, "_WOKEN_SECONDS", 0.2)
+    monkeypatch.setattr(smoke, "_WOKEN_SECONDS", patience_seconds)
+    monkeypatch.setattr(smoke, "connect", lambda url, **_: connect(url, open_timeout=60))
     stream: Any = SimpleNamespace(
         url="http://t/v1/stream/a", append=lambda _: SimpleNamespace(offset=f"{5:016}")
     )
@@ -107,8 +112,10 @@ def test_smoke_says_that_it_has_skipped_the_socket_where_there_is_none(
 def test_smoke_fails_where_a_socket_tells_another_thing_or_nothing(
     monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], said: str
 ) -> None:
+    """Only for what does not come the wait is short."""
+    patience_seconds = 0.2 if said == "told nothing for" else 60
     with pytest.raises(smoke.SmokeFailed, match=said):
-        watched_by_a_socket_of(monkeypatch, 200, answers)
+        watched_by_a_socket_of(monkeypatch, 200, answers, patience_seconds)
 
 
 def test_smoke_without_a_token_fails_and_says_what_to_set(

