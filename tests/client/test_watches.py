@@ -260,6 +260,17 @@ def test_who_leaves_before_anything_was_asked_sends_nothing() -> None:
     assert client.frames() == []
 
 
+def test_who_leaves_while_a_watch_is_to_be_repeated_ends_it() -> None:
+    client = connected()
+    first = client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "42", seconds=3600))
+    second = client.waiting(A, "42")
+    for reader in (first, second):
+        client.watches.leave(reader)
+    assert client.frames() == [Frame(unwatch=(A,))]
+
+
 def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_readers_wait_otherwise() -> (
     None
 ):

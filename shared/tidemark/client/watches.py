@@ -82,12 +82,14 @@ class _StreamWatch:
 
     readers: list[SocketReader] = field(default_factory=list)
     is_asked: bool = False
+    #: The server may have it.
+    is_sent: bool = False
     until: float = -math.inf
     #: The server ended or refused it.
     is_over: bool = False
 
     def end(self, *, is_over: bool) -> None:
-        self.is_asked, self.until, self.is_over = False, -math.inf, is_over
+        self.is_asked, self.is_sent, self.until, self.is_over = False, False, -math.inf, is_over
 
     @property
     def waiting(self) -> SocketReader | None:
@@ -129,9 +131,8 @@ class Watches:
         if watch.readers:
             return
         del self._watches[reader.name]
-        if reader.name in self._asks:
-            del self._asks[reader.name]
-        elif watch.until > -math.inf:
+        self._asks.pop(reader.name, None)
+        if watch.is_sent:
             self._unwatches.append(reader.name)
 
     def wait(
@@ -196,7 +197,8 @@ class Watches:
         by_token: dict[str | None, list[str]] = defaultdict(list)
         for name, token in self._asks.items():
             by_token[token].append(name)
-            self._watches[name].is_asked, self._watches[name].until = True, now + ANSWER_SECONDS
+            watch = self._watches[name]
+            watch.is_asked, watch.is_sent, watch.until = True, True, now + ANSWER_SECONDS
         frames = render_unwatches(self._unwatches)
         for token, names in by_token.items():
             frames += render_watches(names, token)
