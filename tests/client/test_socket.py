@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,7 +22,17 @@ import pytest
 from tests.authorization.tokens import SECRET, token
 from tests.local.polling import threads_named
 from tests.ports import free_port
-from tidemark.client import AsyncStream, Chunk, NotAllowed, NotFound, Retry, Stream, socket, watches
+from tidemark.client import (
+    AsyncStream,
+    Chunk,
+    NotAllowed,
+    NotFound,
+    Retry,
+    Stream,
+    socket,
+    socket_thread,
+    watches,
+)
 from tidemark.http.socket_session import Sockets
 from tidemark.server.serve import server_in_memory
 from tidemark.settings import AuthorizationSettings, Settings
@@ -338,6 +351,61 @@ def test_a_reader_that_stops_in_the_middle_leaves_no_thread(tidemark_url: str, a
     assert len(socket_threads() - others) == 1
     following.close()  # type: ignore[attr-defined]
     until(lambda: socket_threads() <= others)
+
+
+@both
+def test_an_event_loop_that_ended_is_not_kept(
+    tidemark_url: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops, serve = list[weakref.ref[Any]](), socket.ClientSocket._serve
+
+    async def noting(self: Any, connection: Any) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await serve(self, connection)
+
+    monkeypatch.setattr(socket.ClientSocket, "_serve", noting)
+    writer = Stream.create(f"{tidemark_url}/v1/stream/ended", content_type="text/plain")
+    reader = Following(kind, writer.url)
+    until(lambda: loops)
+    writer.close()
+    reader.end()
+    until(lambda: gc.collect() >= 0 and loops[0]() is None)
+
+
+def test_whoever_waits_is_told_although_the_program_cancels_what_it_does_not_know(
+    tidemark_url: str, asked: list[str]
+) -> None:
+    async def live() -> None:
+        stream = await AsyncStream.create(f"{tidemark_url}/v1/stream/cancels", content_type="text/plain")
+        following = stream.follow()
+        await anext(following)
+        waiting = asyncio.create_task(anext(following))
+        for times in (1, 2):
+            await asyncio.to_thread(until, lambda count: asked.count("socket") == count, times)
+            for task in asyncio.all_tasks() - {waiting, asyncio.current_task()}:
+                task.cancel()
+        await stream.append("x")
+        async with asyncio.timeout(60):
+            assert (await waiting).text == "x"
+        await following.aclose()
+
+    asyncio.run(live())
+
+
+def test_after_a_thread_that_could_not_start_the_next_follower_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    thread = socket_thread._SocketThread()
+    with monkeypatch.context() as patched:
+        patched.setattr(socket_thread, "threading", SimpleNamespace(Thread=refuse))
+        with pytest.raises(RuntimeError, match="new thread"):
+            thread.enter()
+    running = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "it runs"), thread.enter())
+    assert running.result(60) == "it runs"
+    thread.leave()
 
 
 FOLLOWS = """

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
-from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -39,9 +38,8 @@ from tidemark.client.wire import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_clients: Final[
-    WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]
-] = WeakKeyDictionary()
+#: Of the event loops that run: a generator holds its loop.
+_clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
 
 
 async def _shared_client() -> httpx.AsyncClient:
@@ -52,8 +50,11 @@ async def _shared_client() -> httpx.AsyncClient:
         client = httpx.AsyncClient(**CLIENT_OPTIONS)
 
         async def until_the_loop_ends() -> AsyncGenerator[None]:
-            async with client:
-                yield
+            try:
+                async with client:
+                    yield
+            finally:
+                del _clients[loop]
 
         _clients[loop] = client, until_the_loop_ends()
         await anext(_clients[loop][1])

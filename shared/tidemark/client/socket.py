@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -34,7 +33,8 @@ _CLOSE_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 #: What the origins said: the URLs of their sockets; None where there is none.
 _urls: Final[dict[str, str | None]] = {}
-_sockets: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, ClientSocket]]] = WeakKeyDictionary()
+#: Those that are in use. They hold their event loops.
+_sockets: Final[dict[tuple[asyncio.AbstractEventLoop, str], ClientSocket]] = {}
 
 
 class SocketFollower:
@@ -54,8 +54,7 @@ class SocketFollower:
             return Woken.ELSEWHERE
         if self._joined is None:
             origin = f"{self._url.scheme}://{self._url.netloc.decode()}"
-            sockets = _sockets.setdefault(asyncio.get_running_loop(), {})
-            there = sockets.setdefault(origin, ClientSocket(origin))
+            there = _sockets.setdefault((asyncio.get_running_loop(), origin), ClientSocket(origin))
             # As it is in the request: with its escapes, and without the query.
             self._joined = there, there.watches.join(self._url.raw_path.partition(b"?")[0].decode())
         there, reader = self._joined
@@ -93,16 +92,23 @@ class ClientSocket:
 
     async def _run(self, ask: Ask) -> None:
         watches = self.watches
-        while watches.is_used:
-            pause = watches.connect_at - monotonic()
-            if not watches.needs_connection or pause > 0:
-                await self._change(max(pause, 0.0) if watches.needs_connection else None)
-                continue
-            try:
-                await self._connect(ask)
-            except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
-                log.info("no socket at %s now: %r", self._origin, why)
-                watches.lost(monotonic())
+        try:
+            while watches.is_used:
+                pause = watches.connect_at - monotonic()
+                if not watches.needs_connection or pause > 0:
+                    await self._change(max(pause, 0.0) if watches.needs_connection else None)
+                else:
+                    await self._try(ask)
+        finally:
+            _sockets.pop((asyncio.get_running_loop(), self._origin), None)
+            watches.closed()  # Whoever waits, because the program cancels what it does not know, comes back.
+
+    async def _try(self, ask: Ask) -> None:
+        try:
+            await self._connect(ask)
+        except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
+            log.info("no socket at %s now: %r", self._origin, why)
+            self.watches.lost(monotonic())
 
     async def _connect(self, ask: Ask) -> None:
         from websockets.asyncio.client import connect
@@ -114,7 +120,7 @@ class ClientSocket:
             self.watches.absent()
             return
         options: dict[str, Any] = {"ssl": httpx.create_ssl_context()} if url.startswith("wss:") else {}
-        connection = connect(
+        opened = await connect(
             url,
             compression=None,
             ping_interval=None,
@@ -123,9 +129,12 @@ class ClientSocket:
             max_size=2 * MAX_FRAME_BYTES,
             **options,
         )
-        async with connection as opened:
+        try:
             _keep_alive(opened)
             await self._serve(opened)
+            await opened.close()
+        finally:  # The event loop may end before the other side has answered.
+            opened.transport.abort()
 
     async def _serve(self, connection: ClientConnection) -> None:
         watches = self.watches

@@ -27,16 +27,25 @@ class _SocketThread:
         with self._lock:
             self._followers += 1
             if self._followers == 1:
-                self._loop = asyncio.new_event_loop()
-                runs = partial(_run, self._loop)
-                threading.Thread(target=runs, name="tidemark-socket", daemon=True).start()
+                self._start()
             return self._loop
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            threading.Thread(target=partial(_run, loop), name="tidemark-socket", daemon=True).start()
+        except RuntimeError:  # The system has no more threads: the next follower tries again.
+            self._followers = 0
+            loop.close()
+            raise
+        self._loop = loop
 
     def leave(self) -> None:
         with self._lock:
             self._followers -= 1
             if not self._followers:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+                del self._loop
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
