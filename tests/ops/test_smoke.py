@@ -29,7 +29,7 @@ def base_url() -> Iterator[str]:
         temporary_directory() as directory,
         running(
             tidemark_server(
-                "asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="false", LONG_POLL_SECONDS="4"
+                "asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="false", LONG_POLL_SECONDS="6"
             )
         ) as server,
     ):
@@ -45,6 +45,7 @@ def test_smoke_creates_appends_reads_waits_and_deletes(
     base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOKEN", token(secret=SECRET + "\nan older one").output.strip())
+    monkeypatch.setattr(smoke, "_SETTLE_SECONDS", 0.1)
     assert smoke.main([base_url + "/"]) == 0
     said = capsys.readouterr().out
     for step in (

@@ -54,15 +54,15 @@ class CountedQueues(Queues):
 
 
 class SilentQueues(CountedQueues):
-    """No receive ends before `released`, as if the receiver's thread were stuck."""
+    """No receive ends before it is released, as if the receiver's thread were stuck."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
-        self.released = threading.Event()
+        self.released = threading.Semaphore(0)
 
     def receive(self, url: str, wait_seconds: int) -> list[str]:
         self.begun += 1
-        self.released.wait(10 * PATIENCE_SECONDS)
+        self.released.acquire(timeout=10 * PATIENCE_SECONDS)
         return []
 
 
@@ -103,7 +103,7 @@ class Scene:
     def close(self) -> None:
         """The reading process ends."""
         if isinstance(self.queues, SilentQueues):
-            self.queues.released.set()
+            self.queues.released.release(1_000_000)
         self.wake.close()
 
     @property

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,11 +64,15 @@ async def test_a_reader_to_whom_no_message_comes_polls_the_log(
     """The receiver's thread is stuck. That costs a reader time, and no data."""
     monkeypatch.setattr(wake, "SETTLING_SECONDS", settling_seconds)
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", overdue_seconds)
-    scene = make_scene(make_queues=SilentQueues, settings=Settings(long_poll_seconds=3, sse_seconds=600))
+    clock = SimpleNamespace(now=0.0)
+    if kind == "long-poll":  # It ends after the append, however long that takes.
+        monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    scene = make_scene(make_queues=SilentQueues, settings=Settings(long_poll_seconds=0.1, sse_seconds=600))
     async with request(scene.app, scene.target + kind) as exchange:
         await eventually(lambda: scene.wake.hub._waiting)
         for message in (b"one", b"two") if kind == "sse" else (b"one",):
             await scene.append(message)
+            clock.now = 0.1
             await exchange.until(has(message))
 
 
