@@ -12,12 +12,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from tests.authorization.tokens import SECRET, token
 from tests.local.polling import threads_named
@@ -33,6 +35,8 @@ from tidemark.client import (
     socket_thread,
     watches,
 )
+from tidemark.client.socket import SocketFollower
+from tidemark.client.watches import Woken
 from tidemark.http.socket_session import Sockets
 from tidemark.server.serve import server_in_memory
 from tidemark.settings import AuthorizationSettings, Settings
@@ -269,13 +273,14 @@ def test_a_watch_is_repeated_with_a_new_token_and_what_a_refused_token_ends_a_re
 def test_while_no_socket_can_be_opened_a_reader_waits_otherwise_and_tries_again(
     tidemark_url: str, asked: list[str], kind: Any, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(socket._urls, tidemark_url, f"ws://127.0.0.1:{free_port()}/v1/socket")
+    told = [f"ws://127.0.0.1:{free_port()}/v1/socket"]
+    monkeypatch.setattr(socket, "socket_url", lambda _: told[-1])
     writer = Stream.create(f"{tidemark_url}/v1/stream/otherwise", content_type="text/plain")
     reader = Following(kind, writer.url, live)
     otherwise = {"socket": "otherwise live=long-poll", "auto": "otherwise live=sse"}[live]
     until(lambda: otherwise in asked)
     assert "socket" not in asked
-    monkeypatch.setitem(socket._urls, tidemark_url, f"ws{tidemark_url.removeprefix('http')}/v1/socket")
+    told.append(f"ws{tidemark_url.removeprefix('http')}/v1/socket")
     written = ""
     while not written or (live == "socket" and "socket" not in asked):
         written += "x"
@@ -406,6 +411,61 @@ def test_after_a_thread_that_could_not_start_the_next_follower_tries_again(
     running = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "it runs"), thread.enter())
     assert running.result(60) == "it runs"
     thread.leave()
+
+
+def test_a_client_that_fails_keeps_no_other_follower_from_the_socket(
+    tidemark_url: str, asked: list[str]
+) -> None:
+    async def fail(_: str) -> httpx.Response:
+        raise RuntimeError("the client has been closed")
+
+    async def live() -> None:
+        stream = await AsyncStream.create(f"{tidemark_url}/v1/stream/clients", content_type="text/plain")
+        offset = (await stream.head()).offset
+        async with httpx.AsyncClient() as client:
+            first, second = (SocketFollower(stream.url, ask, insists=True) for ask in (fail, client.get))
+            assert await first.wait(offset, None) is Woken.ELSEWHERE
+
+            async def until_told() -> None:
+                if await second.wait(offset, None) is not Woken.READ:
+                    await asyncio.sleep(0.01)
+                    await until_told()
+
+            waiting = asyncio.create_task(until_told())
+            await asyncio.to_thread(until, lambda: "socket" in asked)
+            await stream.append("x")
+            async with asyncio.timeout(60):
+                await waiting
+        for follower in (first, second):
+            follower.leave()
+
+    asyncio.run(live())
+
+
+def test_a_server_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "ANSWER_SECONDS", 0.1)
+
+    async def read_nothing(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    async def follow_more_than_the_system_holds(origin: str) -> list[Woken]:
+        monkeypatch.setitem(socket._urls, origin, origin.replace("http", "ws"))
+        follower = partial(SocketFollower, ask=httpx.AsyncClient().get, insists=True)
+        waits = [
+            follower(f"{origin}/{number}").wait("0", "x" * 15_000 + str(number)) for number in range(1000)
+        ]
+        return await asyncio.gather(*waits)
+
+    async def live() -> None:
+        async with (
+            serve(read_nothing, "127.0.0.1", 0, close_timeout=0, max_queue=1) as server,
+            asyncio.timeout(60),
+        ):
+            port = server.sockets[0].getsockname()[1]
+            woken = await follow_more_than_the_system_holds(f"http://127.0.0.1:{port}")
+        assert set(woken) == {Woken.ELSEWHERE}
+
+    asyncio.run(live())
 
 
 FOLLOWS = """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 
-from tidemark.client.watches import SocketReader, Watches, Woken
+from tidemark.client.watches import ANSWER_SECONDS, SocketReader, Watches, Woken
 from tidemark.client.wire import log
 from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
 
@@ -70,6 +70,7 @@ class ClientSocket:
     def __init__(self, origin: str) -> None:
         self.watches = Watches()
         self._origin = origin
+        self._ask: Ask
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -80,17 +81,18 @@ class ClientSocket:
             if not woken.done():  # Whoever waits was cancelled.
                 woken.set_result(why)
 
+        self._ask = ask  # Of one who follows now: an earlier one's client may be closed.
         self.watches.wait(reader, offset, token, monotonic(), wake)
         self._changed.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(ask))
+            self._task = asyncio.create_task(self._run())
         return await woken
 
     def leave(self, reader: SocketReader) -> None:
         self.watches.leave(reader)
         self._changed.set()
 
-    async def _run(self, ask: Ask) -> None:
+    async def _run(self) -> None:
         watches = self.watches
         try:
             while watches.is_used:
@@ -98,23 +100,24 @@ class ClientSocket:
                 if not watches.needs_connection or pause > 0:
                     await self._change(max(pause, 0.0) if watches.needs_connection else None)
                 else:
-                    await self._try(ask)
+                    await self._try()
         finally:
             _sockets.pop((asyncio.get_running_loop(), self._origin), None)
             watches.closed()  # Whoever waits, because the program cancels what it does not know, comes back.
 
-    async def _try(self, ask: Ask) -> None:
+    async def _try(self) -> None:
         try:
-            await self._connect(ask)
+            await self._connect()
         except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
             log.info("no socket at %s now: %r", self._origin, why)
             self.watches.lost(monotonic())
+            _urls.pop(self._origin, None)  # It may be elsewhere by now.
 
-    async def _connect(self, ask: Ask) -> None:
+    async def _connect(self) -> None:
         from websockets.asyncio.client import connect
 
         if self._origin not in _urls:
-            _urls[self._origin] = socket_url(await ask(self._origin + PATH))
+            _urls[self._origin] = socket_url(await self._ask(self._origin + PATH))
         url = _urls[self._origin]
         if url is None:
             self.watches.absent()
@@ -144,7 +147,8 @@ class ClientSocket:
             while watches.is_used and not watches.is_broken and not receiving.done():
                 watches.tick(monotonic())
                 for frame in watches.frames(monotonic()):
-                    await connection.send(frame)
+                    async with asyncio.timeout(ANSWER_SECONDS):  # A server may read nothing.
+                        await connection.send(frame)
                 await self._change(watches.next_at() - monotonic())
         finally:
             receiving.cancel()
