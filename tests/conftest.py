@@ -81,7 +81,6 @@ SLOW_FILES = frozenset(
         "local/test_emulators.py",
         "local/test_raw_requests.py",
         "local/test_sockets_each_way.py",
-        "local/test_workers.py",
         "log/test_long_packs.py",
         "log/test_packs_interleaved.py",
         "log/test_retention.py",
