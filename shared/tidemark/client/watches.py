@@ -107,7 +107,8 @@ class Watches:
         #: The connection is of no use any more: the driver closes it.
         self.is_broken = False
         self._opened_at: float | None = None
-        self._active_at = -math.inf
+        #: When the client has said something last.
+        self._said_at = -math.inf
         self._has_worked = False
         self._failures = 0
 
@@ -160,7 +161,7 @@ class Watches:
         return fits and (self._opened_at is not None or self._has_worked or now >= self.connect_at)
 
     def opened(self, now: float) -> None:
-        self._opened_at = self._active_at = now
+        self._opened_at = self._said_at = now
         self.is_broken = False
 
     def lost(self, now: float) -> None:
@@ -204,10 +205,10 @@ class Watches:
             frames += render_watches(names, token)
         self._asks.clear()
         self._unwatches.clear()
-        if not frames and now - self._active_at >= SILENT_SECONDS:
+        if not frames and now - self._said_at >= SILENT_SECONDS:
             frames = [PING]
         if frames:
-            self._active_at = now
+            self._said_at = now
         return frames
 
     def next_at(self) -> float:
@@ -217,7 +218,7 @@ class Watches:
             for watch in self._watches.values()
             if watch.is_asked or (watch.until > -math.inf and watch.waiting)
         ]
-        return min([self._active_at + SILENT_SECONDS, *ends])
+        return min([self._said_at + SILENT_SECONDS, *ends])
 
     def tick(self, now: float) -> None:
         for watch in self._watches.values():
@@ -231,7 +232,6 @@ class Watches:
                 reader.end_wait(Woken.AGAIN)
 
     def received(self, text: str | bytes, now: float) -> None:
-        self._active_at = now
         try:
             messages = parse_messages(text)
         except Malformed:
