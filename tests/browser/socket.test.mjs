@@ -126,6 +126,8 @@ test("the end of a stream is read, and its watch is over", async () => {
   answers[plain("/v1/stream/a", 5)] = found(5, { "Stream-Up-To-Date": "true", "Stream-Closed": "true" })
   await socket.tell({ stream: "/v1/stream/a", offset: offset(5), closed: true })
   assert.equal((await reader).headers.get("Stream-Closed"), "true")
+  await pass(1000)
+  assert.equal(socket.readyState, 3, "nothing is watched any more")
 })
 
 test("wake-ups that overtake each other, come late or double hide nothing", async () => {
@@ -187,6 +189,7 @@ test("an abort ends the wait at once with its reason; the socket is closed when 
   assert.deepEqual(socket.sent.at(-1), { unwatch: ["/v1/stream/a"] })
   other.abort("enough")
   await assert.rejects(readers[1], (reason) => reason === "enough")
+  await pass(1000)
   assert.equal(socket.readyState, 3)
   await pass(600_000)
   assert.equal(FakeWebSocket.all.length, 1, "and it stays so")
@@ -251,12 +254,60 @@ test("a frame that is refused leaves its streams to requests, and the others as 
   assert.ok(await isPending(known))
 })
 
-test("a message that says nothing of a stream begins all again by another connection", async () => {
-  const reader = poll("/v1/stream/a", 5)
+for (const text of ['{"message":"Internal server error","connectionId":"x"}', "{", "null", "7", "[null]"])
+  test(`a message that says nothing of a stream begins all again by another connection: ${text}`, async () => {
+    const reader = poll("/v1/stream/a", 5)
+    const socket = await opened()
+    socket.onmessage({ data: text })
+    assert.equal(socket.readyState, 3)
+    assert.equal((await reader).status, 204)
+  })
+
+test("a stream whose watch is not answered is asked for by the request itself", async () => {
+  const readers = ["a", "b"].map((name) => poll(`/v1/stream/${name}`, 5))
   const socket = await opened()
-  await socket.tell({ message: "Internal server error", connectionId: "x" })
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  answers[live("/v1/stream/b", 5)] = found(6)
+  await pass(15_000)
   assert.equal(socket.readyState, 3)
-  assert.equal((await reader).status, 204)
+  assert.equal((await readers[0]).status, 204)
+  assert.equal((await readers[1]).headers.get("Stream-Next-Offset"), offset(6))
+})
+
+test("a server that answers and ends the connection at once is asked less and less often", async () => {
+  mock.method(Math, "random", () => 1)
+  answers[live("/v1/stream/a", 5)] = found(5)
+  for (const ms of [2000, 4000, 8000, 8000, 8000]) {
+    poll("/v1/stream/a", 5)
+    const socket = await opened()
+    const count = FakeWebSocket.all.length
+    await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+    socket.close()
+    poll("/v1/stream/a", 5)
+    await pass(ms - 1)
+    assert.equal(FakeWebSocket.all.length, count)
+    await pass(1)
+    assert.equal(FakeWebSocket.all.length, count + 1)
+  }
+  mock.restoreAll()
+})
+
+test("a page that may open no socket long-polls", async () => {
+  globalThis.WebSocket = class {
+    static OPEN = 1
+
+    constructor() {
+      throw new DOMException("The operation is insecure", "SecurityError")
+    }
+  }
+  answers[live("/v1/stream/a", 5)] = found(6)
+  let answer
+  for (let asks = 0; asks < 5; asks++) {
+    const reader = poll("/v1/stream/a", 5)
+    if (await isPending(reader)) await pass(8000)
+    answer = await reader
+  }
+  assert.equal(answer.headers.get("Stream-Next-Offset"), offset(6))
 })
 
 test("silent for eight minutes, it sends a ping, which starts no function on AWS", async () => {
@@ -286,7 +337,6 @@ test("a connection that ends is followed by another, which watches what is waite
 for (const [what, fail] of [
   ["is refused", () => FakeWebSocket.last.close()],
   ["does not open", () => pass(15_000)],
-  ["opens and answers nothing", async () => (await opened()) && pass(15_000)],
 ])
   test(`a socket that ${what} three times leaves the waiting to requests until it answers`, async () => {
     for (let failure = 0; failure < 3; failure++) {
@@ -369,11 +419,35 @@ test("a server without a socket is asked for it once a minute, and gets the long
   assert.equal(places(), 4, "a program without WebSocket does not ask")
 })
 
-test("the socket may be at another host", async () => {
-  answers["/v1/socket"] = Promise.resolve(Response.json({ url: "wss://sockets.example/prod" }))
-  poll("/v1/stream/a", 5)
-  await settle()
-  assert.equal(FakeWebSocket.last.url, "wss://sockets.example/prod")
+test("a server that does not say where its socket is gets the long-polls", async () => {
+  const late = new AbortController()
+  mock.method(AbortSignal, "timeout", () => late.signal)
+  const silent = (input, init) =>
+    new URL(input).pathname === "/v1/socket"
+      ? new Promise((_, reject) => init.signal.addEventListener("abort", () => reject(init.signal.reason)))
+      : server(input, init)
+  socketFetch = makeSocketFetch({ fetch: silent })
+  answers[live("/v1/stream/a", 5)] = found(6)
+  const reader = poll("/v1/stream/a", 5)
+  assert.ok(await isPending(reader))
+  late.abort(new DOMException("too late", "TimeoutError"))
+  assert.equal((await reader).status, 200)
+  await poll("/v1/stream/a", 5)
+  mock.restoreAll()
+})
+
+test("the socket may be at another host, where a token is as safe", async () => {
+  const askedAt = async (origin, url) => {
+    FakeWebSocket.all = []
+    answers["/v1/socket"] = Response.json({ url })
+    makeSocketFetch({ fetch: server })(`${origin}${live("/v1/stream/a", 5)}`)
+    await settle()
+    return FakeWebSocket.last?.url
+  }
+  assert.equal(await askedAt(ORIGIN, "wss://sockets.example/prod"), "wss://sockets.example/prod")
+  assert.equal(await askedAt("http://tides.example", "/v1/socket"), "ws://tides.example/v1/socket")
+  for (const url of ["ws://sockets.example/prod", "http://sockets.example/prod", "ftp://sockets.example/", "http://"])
+    assert.equal(await askedAt(ORIGIN, url), undefined)
 })
 
 test("every other request is made as it is", async () => {

@@ -5,6 +5,7 @@ const TRIES = 3 // After so many failures in a row requests wait, until a later 
 const ANSWER_MS = 15_000
 const KEEP_ALIVE_MS = 480_000
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
+const IDLE_MS = 1000 // Readers come back at once.
 
 const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
@@ -27,12 +28,13 @@ class Socket {
   }
 
   watch(path, token) {
-    if (!this.watches.has(path)) {
-      this.watches.set(path, this.tell({ token }))
-      if (!this.ws && !this.retry) this.connect()
-      this.flush ??= setTimeout(() => this.send(), 5)
-    }
-    return this.watches.get(path)
+    const known = this.watches.get(path)
+    if (known) return known
+    const watch = this.tell({ token })
+    this.watches.set(path, watch)
+    if (!this.ws && !this.retry) this.connect()
+    this.flush ??= setTimeout(() => this.send(), 5)
+    return watch
   }
 
   tell(watch, news) {
@@ -46,19 +48,27 @@ class Socket {
     clearTimeout(watch.timer)
     if (this.watches.get(path) === watch) this.watches.delete(path)
     this.tell(watch, { isOver: true, ...news })
+    if (!this.watches.size) setTimeout(() => this.watches.size || this.close(), IDLE_MS)
   }
 
   connect() {
-    const ws = (this.ws = new WebSocket(this.url))
-    const isThis = () => this.ws === ws
+    let ws
+    try {
+      ws = this.ws = new WebSocket(this.url)
+    } catch {
+      return this.lose() // The page may not open it.
+    }
     this.timer = setTimeout(() => this.lose(), ANSWER_MS)
     ws.onopen = () => {
       clearTimeout(this.timer)
-      this.timer = setInterval(() => ws.send('{"action":"ping"}'), KEEP_ALIVE_MS)
+      this.timer = setInterval(() => {
+        this.failures = 0
+        ws.send('{"action":"ping"}')
+      }, KEEP_ALIVE_MS)
       this.send()
     }
-    ws.onmessage = ({ data }) => [JSON.parse(data)].flat().forEach((each) => isThis() && this.receive(each))
-    ws.onclose = () => isThis() && this.lose()
+    ws.onmessage = ({ data }) => this.ws === ws && this.hear(data)
+    ws.onclose = () => this.ws === ws && this.lose()
   }
 
   close() {
@@ -84,7 +94,10 @@ class Socket {
     const frames = []
     for (const [path, watch] of this.watches) {
       if (watch.timer) continue
-      watch.timer = setTimeout(() => this.lose(), ANSWER_MS)
+      watch.timer = setTimeout(() => {
+        this.refuse(503)
+        this.lose()
+      }, ANSWER_MS)
       const frame = frames.at(-1)
       const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 16_000
       if (fits && frame.token === watch.token) frame.watch.push(path)
@@ -93,9 +106,18 @@ class Socket {
     for (const frame of frames) this.ws.send(JSON.stringify(frame))
   }
 
+  hear(data) {
+    try {
+      for (const each of [JSON.parse(data)].flat()) if (this.ws) this.receive(each)
+    } catch {
+      this.lose()
+    }
+  }
+
   receive({ stream, offset, seconds, closed, status }) {
     if (!stream && !status) return this.lose()
-    this.failures = 0
+    // A server that answers and ends the connection at once is asked less and less often, too.
+    this.failures = Math.min(this.failures, TRIES - 1)
     if (!stream) return this.refuse(status)
     const watch = this.watches.get(stream)
     if (!watch) return this.ws.send(JSON.stringify({ unwatch: [stream] }))
@@ -111,11 +133,6 @@ class Socket {
   // It says of a whole frame, and not of which: of one without an answer.
   refuse(status) {
     for (const [path, watch] of this.watches) if (watch.timer && watch.tail === undefined) this.end(path, watch, { status })
-  }
-
-  leave(path, watch) {
-    this.end(path, watch)
-    if (!this.watches.size) this.close()
   }
 }
 
@@ -144,17 +161,19 @@ async function poll(socket, { path, token, offset, signal }, ask) {
       if (next !== offset || !isUpToDate || headers.has("Stream-Closed")) return answer
     }
   } finally {
-    if (signal.aborted) socket.leave(path, watch)
+    if (signal.aborted) socket.end(path, watch)
   }
 }
 
 async function findSocket(fetch, origin) {
   const place = `${origin}/v1/socket`
-  const answer = globalThis.WebSocket && (await fetch(place))
+  const answer = globalThis.WebSocket && (await fetch(place, { signal: AbortSignal.timeout(ANSWER_MS) }))
   if (!answer?.ok) return null
   const url = new URL((await answer.json()).url, place)
   url.protocol = url.protocol.replace("http", "ws")
-  return new Socket(url)
+  // A token goes to no less safe a place.
+  const isSafe = url.protocol === "wss:" || (url.protocol === "ws:" && place.startsWith("http:"))
+  return isSafe ? new Socket(url) : null
 }
 
 export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = {}) {
@@ -165,7 +184,8 @@ export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = 
     if (!known || known.until < Date.now()) {
       origins.set(origin, (known = { until: Infinity }))
       const none = (ms) => (known.until = Date.now() + ms) && null
-      known.socket = findSocket(fetch, origin).then((socket) => socket ?? none(NONE_MS), () => none(0))
+      const fail = (error) => none(error?.name === "TimeoutError" ? NONE_MS : 0)
+      known.socket = findSocket(fetch, origin).then((socket) => socket ?? none(NONE_MS), fail)
     }
     return known.socket
   }
