@@ -217,6 +217,21 @@ test("another reader of a stream that one has left goes on", async () => {
   assert.equal((await readers[1]).status, 204)
 })
 
+test("a reader that waited by another one's token reads with its newest", async () => {
+  const pollWith = (token) => poll("/v1/stream/a", 5, { headers: { Authorization: `Bearer ${token}` } })
+  const first = pollWith("first")
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  const second = pollWith("second")
+  assert.ok(await isPending(second))
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9) })
+  assert.deepEqual([(await first).status, (await second).status], [200, 204])
+  assert.equal((await pollWith("third")).status, 200)
+  assert.deepEqual(requests.slice(1).map((each) => each.init.headers.Authorization), ["Bearer first", "Bearer third"])
+  assert.deepEqual(socket.watched, ["/v1/stream/a"])
+})
+
 test("before a lease ends the reader asks again, and its newest token goes with the watch", async () => {
   const reader = poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer first" } })
   const socket = await opened()

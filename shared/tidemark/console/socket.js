@@ -28,12 +28,12 @@ class Socket {
   }
 
   watch(path, token) {
-    const known = this.watches.get(path)
-    if (known) return known
-    const watch = this.tell({ token })
-    this.watches.set(path, watch)
-    if (!this.ws && !this.retry) this.connect()
-    this.flush ??= setTimeout(() => this.send(), 5)
+    let watch = this.watches.get(path)
+    if (!watch) {
+      this.watches.set(path, (watch = this.tell({ token })))
+      if (!this.ws && !this.retry) this.connect()
+      this.flush ??= setTimeout(() => this.send(), 5)
+    }
     return watch
   }
 
@@ -140,6 +140,7 @@ class Socket {
 async function poll(socket, { path, token, offset, signal }, ask) {
   const watch = socket.watch(path, token)
   const isNew = () => watch.tail !== undefined && watch.tail !== offset
+  const askAgain = () => new Response(null, { status: 204, headers: { [NEXT]: offset, [UP_TO_DATE]: "true" } })
   try {
     for (;;) {
       while (!isNew() && !watch.isOver) {
@@ -148,9 +149,11 @@ async function poll(socket, { path, token, offset, signal }, ask) {
         const answer = await unlessAborted(signal, Promise.race([watch.told, ...asked]))
         if (answer) return answer
         stop.abort()
+        // The watch has another reader's token. This one may have ended meanwhile, and the client knows a newer one.
+        if (watch.token !== token) return askAgain()
       }
       if (watch.status) return await ask(true, signal)
-      if (!isNew()) return new Response(null, { status: 204, headers: { [NEXT]: offset, [UP_TO_DATE]: "true" } })
+      if (!isNew()) return askAgain()
       const { told } = watch
       const answer = await ask(false, signal)
       const { headers } = answer
