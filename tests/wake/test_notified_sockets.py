@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,6 +184,22 @@ def test_only_records_of_logs_that_could_not_be_told_come_again(scene: Scene) ->
     assert scene.notify(stuck) == []
     assert [each["closed"] for each in scene.api.messages("unreachable")] == [True]
     assert scene.watching(stuck) == []
+
+
+def test_sockets_that_hang_do_not_hold_up_processes_with_all_their_readers(scene: Scene) -> None:
+    """There are more of them than threads."""
+    record, table, is_told = scene.stream(), scene.process.stores.table, threading.Event()
+    for number in range(40):
+        scene.watch(record, f"hanging-{number}")
+    put_waiter(table, Waiter(record.incarnation, "queue", scene.clock() + LEASE_MS))
+
+    def hang(*_: object) -> None:
+        assert is_told.wait(60)
+
+    queues: Any = SimpleNamespace(send=lambda *_: is_told.set())
+    sockets: Any = SimpleNamespace(send=hang)
+    notifier = Notifier(table, queues, scene.clock, sockets)
+    assert notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]) == {}
 
 
 def test_a_tail_that_cannot_be_read_is_told_later(scene: Scene) -> None:

@@ -135,7 +135,9 @@ class Notifier:
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
-        self._each(lambda wakes: self._tell(wakes, failures), list(by_receiver.values()))
+        # A queue is a process with all its readers: they do not wait for sockets that hang.
+        receivers = sorted(by_receiver.values(), key=lambda wakes: wakes[0].waiter.is_socket)
+        self._each(lambda wakes: self._tell(wakes, failures), receivers)
         return failures
 
     def _load(self, message: WakeMessage, failures: Failures) -> list[_Wake]:
