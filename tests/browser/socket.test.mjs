@@ -207,6 +207,22 @@ test("nobody who waits: no connection is made again, and no listener is left", a
   assert.equal(FakeWebSocket.all.length, 1)
 })
 
+test("a stream that nobody has waited on for a minute is not watched any more", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = found(9)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(9), seconds: 3600 })
+  await reader
+  await pass(60_000)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(10) })
+  assert.equal(socket.sent.length, 1)
+  await pass(1)
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(11) })
+  assert.deepEqual(socket.sent.at(-1), { unwatch: ["/v1/stream/a"] })
+  await pass(1000)
+  assert.equal(socket.readyState, 3)
+})
+
 test("another reader of a stream that one has left goes on", async () => {
   const leaving = new AbortController()
   const readers = [poll("/v1/stream/a", 5, { signal: leaving.signal }), poll("/v1/stream/a", 5)]

@@ -5,7 +5,8 @@ const TRIES = 3 // After so many failures in a row requests wait, until a later 
 const ANSWER_MS = 15_000
 const KEEP_ALIVE_MS = 480_000
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
-const IDLE_MS = 1000 // Readers come back at once.
+const IDLE_MS = 1000 // Readers come back at once,
+const LEFT_MS = 60_000 // and who does not come back for so long has left.
 
 const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
@@ -30,7 +31,7 @@ class Socket {
   watch(path, token) {
     let watch = this.watches.get(path)
     if (!watch) {
-      this.watches.set(path, (watch = this.tell({ token })))
+      this.watches.set(path, (watch = this.tell({ token, readers: 0, leftAt: 0 })))
       if (!this.ws && !this.retry) this.connect()
       this.flush ??= setTimeout(() => this.send(), 5)
     }
@@ -120,7 +121,8 @@ class Socket {
     this.failures = Math.min(this.failures, TRIES - 1)
     if (!stream) return this.refuse(status)
     const watch = this.watches.get(stream)
-    if (!watch) return this.ws.send(JSON.stringify({ unwatch: [stream] }))
+    if (watch && !watch.readers && Date.now() - watch.leftAt > LEFT_MS) this.end(stream, watch)
+    if (!this.watches.has(stream)) return this.ws.send(JSON.stringify({ unwatch: [stream] }))
     if (closed || status) return this.end(stream, watch, { tail: "closed", status })
     if (seconds) {
       clearTimeout(watch.timer)
@@ -141,6 +143,7 @@ async function poll(socket, { path, token, offset, signal }, ask) {
   const watch = socket.watch(path, token)
   const isNew = () => watch.tail !== undefined && watch.tail !== offset
   const askAgain = () => new Response(null, { status: 204, headers: { [NEXT]: offset, [UP_TO_DATE]: "true" } })
+  watch.readers += 1
   try {
     for (;;) {
       while (!isNew() && !watch.isOver) {
@@ -164,6 +167,8 @@ async function poll(socket, { path, token, offset, signal }, ask) {
       if (next !== offset || !isUpToDate || headers.has("Stream-Closed")) return answer
     }
   } finally {
+    watch.readers -= 1
+    watch.leftAt = Date.now()
     if (signal.aborted) socket.end(path, watch)
   }
 }
