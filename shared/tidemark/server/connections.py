@@ -186,6 +186,10 @@ class UnreadTimer:
             self._handle.cancel()
             self._handle = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._handle is not None
+
 
 class Connection(HttpToolsProtocol):
     """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
@@ -199,7 +203,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._receiving: asyncio.TimerHandle | None = None
-        self._unread = UnreadTimer()
+        self.unread = UnreadTimer()
         self._has_headers = self._has_begun = self.is_upgraded = False
         #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
         self._held_bytes = 0
@@ -259,6 +263,11 @@ class Connection(HttpToolsProtocol):
             return
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
+    def _should_upgrade(self) -> bool:
+        """HTTP/1.0 cannot ask for it (RFC 9110 §7.8), and nobody while an earlier response is being sent."""
+        is_possible = self.parser.get_http_version() != "1.0" and not self._is_in_use()
+        return is_possible and super()._should_upgrade()
+
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is a `SocketConnection`."""
         self._stop_receiving()
@@ -299,10 +308,10 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread.start(self.loop, self.limits.send_seconds, self.transport)
+        self.unread.start(self.loop, self.limits.send_seconds, self.transport)
 
     def resume_writing(self) -> None:
-        self._unread.stop()
+        self.unread.stop()
         super().resume_writing()
 
     def _stop_receiving(self) -> None:

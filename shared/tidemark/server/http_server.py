@@ -25,7 +25,7 @@ from tidemark.server.connections import (
 )
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
-from tidemark.server.socket_connection import sockets_of
+from tidemark.server.socket_connection import SocketConnection, sockets_of
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
@@ -160,7 +160,7 @@ async def serve(
 def _end(server: Server, requests: Requests) -> None:
     """Cuts off the requests that still run. A client that does not read gets no end of its response."""
     for connection in list(server.server_state.connections):
-        if isinstance(connection, Connection) and connection.flow.write_paused:
+        if isinstance(connection, Connection | SocketConnection) and connection.unread.is_running:
             connection.transport.abort()
     requests.end()
 

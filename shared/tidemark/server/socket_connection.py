@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import socket
+from typing import Any, ClassVar, Final
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tidemark.server.connections import Connection, Limits, UnreadTimer
+
+#: A read takes twice that at most, and all of its frames are parsed before another connection has its turn.
+RECEIVE_BUFFER_BYTES: Final = 32 * 1024
+#: Of a message. An empty one costs its sender six bytes, and there is no end to them.
+MAX_FRAGMENTS: Final = 100
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -16,7 +23,39 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._unread = UnreadTimer()
+        self.unread = UnreadTimer()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self._refuse_handshake()
+
+    def _refuse_handshake(self) -> None:
+        """uvicorn does not answer one that websockets cannot read: it is too large, or has a body."""
+        answer, fault = b"".join(self.conn.data_to_send()), self.conn.handshake_exc
+        if not answer:
+            reason = f"Failed to open a WebSocket connection: {fault and fault.__cause__}.\n"
+            answer = self.conn.reject(400, reason).serialize()
+        self.handshake_complete = self.close_sent = True
+        self.transport.write(answer)
+        self.transport.close()
+
+    def handle_ping(self) -> None:
+        """A client that reads nothing gets no pongs either."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_cont(self, event: Any) -> None:
+        super().handle_cont(event)
+        if len(self.frames) > MAX_FRAGMENTS:
+            self._close(1009)
 
     def send_receive_event_to_app(self) -> None:
         """uvicorn closes a socket for text that is not UTF-8 (RFC 6455 §8.1), and logs a traceback."""
@@ -24,22 +63,29 @@ class SocketConnection(WebSocketsSansIOProtocol):
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:
-                self.conn.send_close(1007)
-                self.handle_parser_exception()
+                self._close(1007)
                 return
         super().send_receive_event_to_app()
 
+    def _close(self, code: int) -> None:
+        if not self.close_sent:
+            self.conn.send_close(code)
+            self.handle_parser_exception()
+
     async def send(self, message: Any) -> None:
+        await self.writable.wait()
+        if self.close_sent:
+            raise ClientDisconnected  # uvicorn takes that for a mistake of the application.
         await super().send(message)
         # uvicorn would report a handshake that was refused as one that nobody answered.
         self.handshake_complete = self.handshake_complete or self.close_sent
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread.start(self.loop, self.limits.send_seconds, self.transport)
+        self.unread.start(self.loop, self.limits.send_seconds, self.transport)
 
     def resume_writing(self) -> None:
-        self._unread.stop()
+        self.unread.stop()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
