@@ -23,6 +23,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
+from tests.local.polling import wait_until
 from tests.ports import free_port
 from tidemark.ops.cli import main
 
@@ -232,13 +233,22 @@ def test_the_busiest_streams_are_shown_once_in_a_pipe_and_drawn_again_on_a_termi
 
 def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Path) -> None:
     name, wake = f"sub{uuid.uuid4().hex[:8]}", tmp_path / "wake"
+
+    def claims() -> bool:
+        """Once the delivery function has noticed the append."""
+        claim = ["--url", server.base_url, "sub", "claim", name, "--worker", "me"]
+        done = CliRunner().invoke(main, claim)
+        wake.write_bytes(done.stdout_bytes)
+        assert done.exit_code == 0 or "NO_PENDING_WORK: " in done.output
+        return done.exit_code == 0
+
     run(server, "create", f"{name}/wakes", "--content-type", "application/json")
     asked = ("sub", "create", name, "--pattern", f"{name}/tasks/*", "--wake-stream", f"{name}/wakes")
     run(server, *asked)
     assert b"NO_PENDING_WORK: " in run(server, "sub", "claim", name, status=1)
     for task in range(2):
         run(server, "append", f"{name}/tasks/{task}", "--create", "text/plain", stdin=b"welcome")
-        wake.write_bytes(run(server, "sub", "claim", name, "--worker", "me"))
+        wait_until(claims, "something new to claim")
         assert b"  claimed  0  me  " in run(server, "sub", "ls", name)
         assert b"ALREADY_CLAIMED: " in run(server, "sub", "claim", name, status=1)
         assert run(server, "sub", "ack", name, str(wake), "--extend") == b"extended\n"
