@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tidemark.aws.http import _CONNECT_SECONDS
+from tidemark.aws.sockets import ANSWER_SECONDS
 from tidemark.aws.sqs import Queues
 from tidemark.local.template import load_template, match_route
 from tidemark.local.triggers import matches
@@ -22,7 +24,7 @@ from tidemark.settings import Settings
 from tidemark.subscriptions.fairness import SLOW_SLOTS
 from tidemark.subscriptions.notices import changed_from_record
 from tidemark.subscriptions.records import subscription_key
-from tidemark.wake.notifier import message_from_record
+from tidemark.wake.notifier import SOCKETS_MS, message_from_record
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))
@@ -176,6 +178,9 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
     [rounds] = functions["PackerFunction"]["Events"].values()
     assert rounds["Properties"]["Schedule"] == "rate(5 minutes)"
     assert functions["PackerFunction"]["Timeout"] < 5 * 60, "one round at a time"
+    # The last post may take as long, and so may cutting off its connection.
+    one_call = _CONNECT_SECONDS + ANSWER_SECONDS
+    assert SOCKETS_MS / 1000 + 2 * one_call + 5 <= functions["NotifierFunction"]["Timeout"]
     live = ORIGINS["live"]
     waited_for = [
         ORIGINS["api"]["CustomOriginConfig"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
 from tidemark.service.delete import delete
-from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, Notifier, WakeMessage, sweep_queues
+from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, WakeMessage, sweep_queues
 
 LEASE_MS = MAX_LEASE_SECONDS * 1000
 
@@ -200,6 +201,28 @@ def test_sockets_that_hang_do_not_hold_up_processes_with_all_their_readers(scene
     sockets: Any = SimpleNamespace(send=hang)
     notifier = Notifier(table, queues, scene.clock, sockets)
     assert notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]) == {}
+
+
+def test_sockets_that_take_too_long_leave_time_to_others_and_are_told_when_the_records_come_again(
+    scene: Scene,
+) -> None:
+    """Subscriptions wait for the same records. Whoever was left out is not left out every time."""
+    record, told, lock = scene.stream(), Counter[str](), threading.Lock()
+    connections = {f"slow-{number}" for number in range(100)}
+    for connection in connections:
+        scene.watch(record, connection)
+
+    def send(connection: str, _frames: object) -> None:
+        with lock:
+            told[connection] += 1
+            scene.clock.advance(SOCKETS_MS // 40)
+
+    sockets: Any = SimpleNamespace(send=send)
+    notifier = Notifier(scene.process.stores.table, scene.queues, scene.clock, sockets)
+    while told.keys() < connections:
+        before = told.total()
+        assert list(notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]))
+        assert 40 <= told.total() - before < 80
 
 
 def test_a_tail_that_cannot_be_read_is_told_later(scene: Scene) -> None:

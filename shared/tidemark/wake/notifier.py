@@ -8,6 +8,7 @@ records do not matter, and every batch of records may be processed again.
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidemark.aws.sockets import SocketApi, SocketGone
+from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Waiter
@@ -70,6 +71,8 @@ _R = TypeVar("_R")
 
 #: A stream may have a thousand waiters with a queue each, and a thread that sends mostly waits.
 _THREADS: Final = 32
+#: Sockets that were not told by then are told when the records come again: others wait for the same ones.
+SOCKETS_MS: Final = 15_000
 
 Failures = dict[str, Exception]
 """The errors, by log: the records of these logs must be delivered again."""
@@ -125,6 +128,7 @@ class Notifier:
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
         """Tell all who wait for these logs. Sends only the message with the highest offset of each log: it
         wakes the waiters of the earlier ones too."""
+        until_ms = self._clock_ms() + SOCKETS_MS
         newest: dict[str, WakeMessage] = {}
         for message in messages:
             known = newest.get(message.log_pk)
@@ -135,9 +139,12 @@ class Notifier:
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
-        # A queue is a process with all its readers: they do not wait for sockets that hang.
-        receivers = sorted(by_receiver.values(), key=lambda wakes: wakes[0].waiter.is_socket)
-        self._each(lambda wakes: self._tell(wakes, failures), receivers)
+        # A queue is a process with all its readers: they do not wait for sockets that hang. Sockets that no
+        # time was left for do not come last again.
+        receivers = sorted(
+            by_receiver.values(), key=lambda wakes: (wakes[0].waiter.is_socket, random.random())
+        )
+        self._each(lambda wakes: self._tell(wakes, failures, until_ms), receivers)
         return failures
 
     def _load(self, message: WakeMessage, failures: Failures) -> list[_Wake]:
@@ -152,11 +159,11 @@ class Notifier:
             failures[message.log_pk] = failure
             return []
 
-    def _tell(self, wakes: Sequence[_Wake], failures: Failures) -> None:
+    def _tell(self, wakes: Sequence[_Wake], failures: Failures, until_ms: int) -> None:
         """Those of one receiver. If it is gone, it belongs to nobody any more: that is not a failure."""
         try:
             try:
-                self._send(wakes)
+                self._send(wakes, until_ms)
                 over = [wake.waiter for wake in wakes if wake.is_last_of_a_watch()]
             except (QueueGone, SocketGone):
                 over = [wake.waiter for wake in wakes]
@@ -164,12 +171,14 @@ class Notifier:
         except Exception as failure:  # noqa: BLE001 - it is reported for these logs alone
             failures |= {wake.log_pk: failure for wake in wakes}
 
-    def _send(self, wakes: Sequence[_Wake]) -> None:
+    def _send(self, wakes: Sequence[_Wake], until_ms: int) -> None:
         waiter = wakes[0].waiter
         if not waiter.is_socket:
             self._queues.send(waiter.address, [wake.for_queue() for wake in wakes])
         elif self._sockets is None:
             raise SocketGone
+        elif self._clock_ms() > until_ms:
+            raise SocketUnavailable("Others took all the time; the records come again")
         else:
             frames = render_messages(wake.for_socket() for wake in wakes)
             self._sockets.send(waiter.address, frames)
