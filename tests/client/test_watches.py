@@ -190,6 +190,15 @@ def test_two_readers_of_a_stream_have_one_watch_which_the_second_has_repeated() 
     assert not client.watches.is_used
 
 
+def test_a_reader_that_comes_between_a_wake_up_and_the_answer_that_it_overtook_reads() -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    assert client.hear(tail(A, "57")) == [(A, READ)]
+    client.waiting(A, "42")
+    assert client.woken_now() + client.hear(tail(A, "42", seconds=3600)) == [(A, READ)]
+
+
 def test_a_watch_is_repeated_with_a_new_token_before_its_lease_ends() -> None:
     client = connected()
     reader = client.waiting(A, "42", "first")
@@ -382,11 +391,13 @@ class AnyOrder(RuleBasedStateMachine):
         return {"stream": name, "offset": self.offset(name), **end}
 
     @precondition(lambda self: len(self.followers) < 4)
-    @rule(name=NAMES)
-    def follow(self, name: str) -> None:
+    @rule(name=NAMES, missed=st.integers(0, 2))
+    def follow(self, name: str, missed: int) -> None:
+        """It has read before, and others may have watched since."""
         follower = Follower(self.watches.join(name))
+        follower.offset = f"{max(0, self.tails[name] - missed):02}"
         self.followers.append(follower)
-        self.read_and_wait(follower)
+        self.wait(follower)
 
     @precondition(lambda self: self.followers)
     @rule(data=st.data())

@@ -85,11 +85,14 @@ class _StreamWatch:
     #: The server may have it.
     is_sent: bool = False
     until: float = -math.inf
+    #: The latest tail that came, for readers that come later: a wake-up overtakes the answer to a watch.
+    told: str = ""
     #: The server ended or refused it.
     is_over: bool = False
 
     def end(self, *, is_over: bool) -> None:
         self.is_asked, self.is_sent, self.until, self.is_over = False, False, -math.inf, is_over
+        self.told = ""
 
     @property
     def waiting(self) -> SocketReader | None:
@@ -121,9 +124,9 @@ class Watches:
         return bool(self._asks)
 
     def join(self, name: str) -> SocketReader:
-        reader = SocketReader(name)
-        self._watches.setdefault(name, _StreamWatch()).readers.append(reader)
-        return reader
+        watch = self._watches.setdefault(name, _StreamWatch())
+        watch.readers.append(SocketReader(name, tail=watch.told))
+        return watch.readers[-1]
 
     def leave(self, reader: SocketReader) -> None:
         reader.wake = None
@@ -268,6 +271,7 @@ class Watches:
             watch.is_over = watch.until == -math.inf
         elif is_closed:
             watch.end(is_over=True)
+        watch.told = max(watch.told, tail)
         for reader in list(watch.readers):
             if is_closed:
                 reader.tell_end()
