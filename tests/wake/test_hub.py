@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from tests.wake.support import PATIENCE_SECONDS, on_a_loop, until
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.wake import hub as hub_module
 from tidemark.wake.hub import Hub, Listener
 
 HERE, ELSEWHERE = StreamKey("v1", "here"), StreamKey("v1", "elsewhere")
@@ -109,3 +111,17 @@ async def test_longest_wait_is_that_of_the_last_request_to_stop_waiting() -> Non
         hub.wake(HERE)
         assert hub.longest_wait_seconds(0.01) is None
         assert await asyncio.gather(*waits) == [True, True]
+
+
+def test_a_wait_that_is_over_and_not_removed_is_not_looked_at_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A socket that outlives its leases leaves one behind."""
+    hub, waited = Hub(), list[float]()
+    monkeypatch.setattr(hub._changed, "wait", waited.append)
+    monkeypatch.setattr(hub_module, "time", SimpleNamespace(monotonic=lambda: 100.0 + sum(waited)))
+    hub.start_waiting(object(), 99.0)
+    assert hub.longest_wait_seconds(60.0) is None
+    assert waited == [60.0]
+    hub.start_waiting(object(), 200.0)
+    assert hub.longest_wait_seconds(60.0) == 40.0

@@ -11,12 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Protocol
 
 from tidemark.protocol.stream_key import StreamKey
-
-#: A wait that is over is removed by its own event loop. The receiver's thread checks again after this time.
-_LATE_SECONDS: Final = 0.02
 
 
 class Wakeable(Protocol):
@@ -133,7 +130,8 @@ class Hub:
                 left = max(self._waiting.values(), default=now) - now
                 if left > 0:
                     return left
-                self._changed.wait(deadline - now if not self._waiting else _LATE_SECONDS)
+                self._waiting.clear()  # They are over, and their own event loops are late.
+                self._changed.wait(deadline - now)
         return None
 
     def start_waiting(self, listener: object, until: float) -> None:
