@@ -18,11 +18,12 @@ from tests.http.asgi import HOST, PATIENCE_SECONDS, Door, make_scope
 from tests.support import Clock
 from tidemark.http import socket_session
 from tidemark.http.app import TokenBucket, create_app
-from tidemark.http.security.authorization import LEEWAY_SECONDS
+from tidemark.http.security.authorization import LEEWAY_SECONDS, Tokens
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
 from tidemark.observability.metrics import Meter
 from tidemark.protocol import socket
+from tidemark.protocol.authorization import Access
 from tidemark.protocol.errors import Busy
 from tidemark.settings import AuthorizationSettings
 
@@ -283,6 +284,26 @@ def test_a_lease_ends_and_a_repeated_watch_makes_another(
     server.run(scenario())
 
 
+def test_a_lease_that_has_ended_counts_as_no_watch(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(socket_session, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(socket, "MAX_WATCHED", 2)
+
+    async def scenario() -> None:
+        nonlocal now
+        for name in "abc":
+            await create(server, path + name)
+        async with open_socket(server) as client:
+            await client.watch(path + "a", path + "b")
+            now += 3600
+            assert await client.watch(path + "c") == [tail(path + "c", 0, seconds=3600)]
+            assert server.backend.hub.listening == 1
+
+    server.run(scenario())
+
+
 def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, clock: Clock) -> None:
     """A stream with a window lives as long as somebody watches it, once in each lease."""
 
@@ -344,13 +365,14 @@ def test_a_socket_watches_so_many_streams_and_no_more(
 def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
     server: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
+    now = 0.0
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+        nonlocal now
+        now += seconds + 1e-6  # As any sleep, a little longer.
 
     monkeypatch.setattr(socket_session, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-    monkeypatch.setattr(socket_session, "TokenBucket", lambda rate: TokenBucket(rate, lambda: 0.0))
+    monkeypatch.setattr(socket_session, "TokenBucket", lambda rate: TokenBucket(rate, lambda: now))
     many = 4 * socket_session.MESSAGES_PER_SECOND
 
     async def scenario() -> None:
@@ -361,7 +383,7 @@ def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
             assert told == [f"name {number}" for number in range(many)]
 
     server.run(scenario())
-    assert sum(slept) > 0
+    assert now == pytest.approx(3, abs=0.01), "as many at once as in a second"
 
 
 def test_a_watch_is_three_small_reads_and_a_wake_up_one_query_for_all_sockets(
@@ -428,6 +450,28 @@ def test_a_watch_takes_the_right_to_read_and_tells_nobody_else_whether_a_stream_
             assert wrong["status"] == 401
 
     server.run(scenario())
+
+
+def test_a_token_is_checked_once_for_all_streams_of_a_frame(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signature takes as long as many watches, and one that does not hold is not remembered."""
+    checked: list[str] = []
+    check = Tokens.check
+
+    def counted(self: Tokens, given: str) -> Access:
+        checked.append(given)
+        return check(self, given)
+
+    monkeypatch.setattr(Tokens, "check", counted)
+
+    async def scenario() -> None:
+        async with open_socket(server, authorization=SECURED) as client:
+            told = await client.watch(*(f"{path}/{number}" for number in range(socket.MAX_NAMED)), token="x")
+            assert [each["status"] for each in told] == [401] * socket.MAX_NAMED
+
+    server.run(scenario())
+    assert checked == ["x"]
 
 
 def test_everybody_may_watch_a_public_bucket(server: Door, path: str) -> None:

@@ -49,6 +49,15 @@ async def test_without_a_trigger_a_socket_is_told_after_one_receive(make_scene: 
 
 
 @on_a_loop
+async def test_while_a_socket_watches_nothing_no_receive_is_made(make_scene: MakeScene) -> None:
+    scene = make_scene(many_at_once, settings=SETTINGS)
+    async with watching(scene) as client:
+        await client.say(unwatch=[scene.path])
+        assert await client.is_silent()
+        assert not scene.wake.hub._waiting
+
+
+@on_a_loop
 async def test_where_no_receive_ends_a_socket_looks_by_itself(make_scene: MakeScene) -> None:
     scene = make_scene(many_at_once, settings=SETTINGS, make_queues=SilentQueues, receive_seconds=-3)
     async with watching(scene) as client:

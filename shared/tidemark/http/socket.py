@@ -21,13 +21,13 @@ from tidemark.protocol.authorization import (
     grants_of_public,
 )
 from tidemark.protocol.errors import ProtocolError, StreamNotFound, Unauthorized
-from tidemark.protocol.socket import Message, error_message, tail_message
+from tidemark.protocol.socket import Frame, Message, error_message, tail_message
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
 from tidemark.settings import AuthorizationSettings
 
-Begin = Callable[[StreamKey, int | None], Awaitable[Watched]]
-"""Registers the watch, which ends with the token, then reads the tail. Raises ProtocolError."""
+Begin = Callable[[str, StreamKey, int | None], Awaitable[Watched]]
+"""Registers the watch of that name, which ends with the token, then reads the tail. Raises ProtocolError."""
 
 _log = logging.getLogger("tidemark")
 _READ = frozenset({Right.READ})
@@ -43,16 +43,24 @@ class WatchAnswers:
         #: Where no tokens are checked, there is none.
         self._granted = _load_granted(settings, self._public) if settings.is_on else None
 
-    async def watch(self, name: str, token: str | None, begin: Begin) -> Message:
-        """The answer for one stream. `name` is its path in a URL."""
+    async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
+        """The answers for the streams that it names. The token is checked once for all of them."""
+        has_token = frame.token is not None
         try:
-            access = await self._access_of(token)
-            key = parse_stream_parameter(name)
-            _require_read(access, key, has_token=token is not None)
-            watched = await begin(key, access.until_ms)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the other streams are answered
-            return failure_message(name, failure, has_token=token is not None)
-        return tail_message(name, watched.tail, watched.lease_seconds(self._clock_ms(), access.until_ms))
+            access = await self._access_of(frame.token)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, each stream is answered
+            return [failure_message(name, failure, has_token=has_token) for name in frame.watch]
+
+        async def answer(name: str) -> Message:
+            try:
+                key = parse_stream_parameter(name)
+                _require_read(access, key, has_token=has_token)
+                watched = await begin(name, key, access.until_ms)
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the other streams are answered
+                return failure_message(name, failure, has_token=has_token)
+            return tail_message(name, watched.tail, watched.lease_seconds(self._clock_ms(), access.until_ms))
+
+        return await asyncio.gather(*map(answer, frame.watch))
 
     async def _access_of(self, token: str | None) -> Access:
         """Raises Unauthorized, KeysUnavailable."""

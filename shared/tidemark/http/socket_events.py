@@ -61,10 +61,7 @@ class SocketEvents:
         except ProtocolError as error:
             return [refusal_message(error)]
         await asyncio.gather(*(self._run(partial(self._end, client, name)) for name in frame.unwatch))
-        watches = [
-            self._answers.watch(name, frame.token, partial(self._begin, client, name)) for name in frame.watch
-        ]
-        return await asyncio.gather(*watches)
+        return await self._answers.watch(frame, partial(self._begin, client))
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)

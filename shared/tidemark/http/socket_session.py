@@ -139,18 +139,20 @@ class SocketSession:
         """Until the client, or the server, closes it."""
         try:
             while (message := await self._receive())["type"] == "websocket.receive":
-                await asyncio.sleep(self._pace.take())
+                if wait_seconds := self._pace.take():
+                    await asyncio.sleep(wait_seconds)
+                    self._pace.take()  # The one that it waited for.
                 await self._answer(message.get("text"))
         except OSError:
             pass  # The client left while it was being told something.
         finally:
             for name in list(self._watches):
                 self._end(name)
-            self._backend.hub.stop_waiting(self)
             if self._telling is not None:
                 self._telling.cancel()
 
     async def _answer(self, text: str | None) -> None:
+        self._end_lapsed()
         try:
             if text is None:
                 raise Malformed("Messages are JSON in text frames, not bytes")
@@ -163,8 +165,7 @@ class SocketSession:
         for name in (*frame.unwatch, *frame.watch):  # A repeated watch that is refused is over too.
             self._end(name)
         began = time.monotonic()
-        watches = [self._answers.watch(name, frame.token, partial(self._begin, name)) for name in frame.watch]
-        answers = await asyncio.gather(*watches)
+        answers = await self._answers.watch(frame, self._begin)
         await self._tell(answers)
         for answer in answers:
             if (watch := self._watches.get(answer["stream"])) is not None:
@@ -196,6 +197,14 @@ class SocketSession:
             watch.look_in(math.inf)
             self._woken.pop(watch, None)
             self._backend.hub.remove(watch.key, watch)
+        if not self._watches:
+            self._backend.hub.stop_waiting(self)
+
+    def _end_lapsed(self) -> None:
+        """A lease that has ended counts as no watch."""
+        now = time.monotonic()
+        for name in [watch.name for watch in self._watches.values() if now >= watch.ends_at]:
+            self._end(name)
 
     def look_at(self, watch: Watch) -> None:
         if self._watches.get(watch.name) is not watch:
