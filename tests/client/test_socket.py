@@ -487,6 +487,40 @@ def test_ctrl_c_ends_who_waits_by_the_socket(tidemark_url: str, asked: list[str]
     assert process.returncode == -signal.SIGINT
 
 
+FORKS = """
+import os, signal, sys
+from tidemark import Stream
+signal.alarm(120)
+following = Stream(sys.argv[1]).follow(live="socket")
+next(following), next(following)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    print(next(following).text, flush=True)
+else:
+    signal.alarm(60)  # Of its own, as a follower.
+    try:
+        next(following)
+    except RuntimeError as why:
+        print(why, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_follower_does_not_wait_in_a_forked_process_where_nobody_wakes_it(
+    tidemark_url: str, asked: list[str]
+) -> None:
+    writer = Stream.create(f"{tidemark_url}/v1/stream/forked", content_type="text/plain")
+    command = [sys.executable, "-c", FORKS, writer.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        until(lambda: "socket" in asked)
+        writer.append("one")
+        assert "this follower was made before os.fork" in process.stdout.readline()
+        writer.append("two")
+        assert process.stdout.readline() == "two\n"
+
+
 @pytest.mark.parametrize(
     ("origin", "status", "body", "url"),
     [

@@ -14,6 +14,7 @@ import httpx
 from tidemark.client.exchange import Wait
 from tidemark.client.socket import ASK_SECONDS, SocketFollower
 from tidemark.client.watches import Woken
+from tidemark.client.wire import check_process
 
 
 class _SocketThread:
@@ -72,10 +73,12 @@ class BlockingFollower:
             return await asyncio.to_thread(client.get, url, follow_redirects=True, timeout=ASK_SECONDS)
 
         self._follower = SocketFollower(wait.url, ask, insists=wait.insists)
-        self._thread = _threads.setdefault(os.getpid(), _SocketThread())
+        self._process = os.getpid()
+        self._thread = _threads.setdefault(self._process, _SocketThread())
         self._loop = self._thread.enter()
 
     def wait(self, offset: str, token: Callable[[], str | None]) -> bool:
+        check_process(self._process, "follower")
         while True:
             woken = self._run(self._follower.wait(offset, token()))
             if woken is not Woken.AGAIN:

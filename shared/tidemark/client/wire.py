@@ -82,10 +82,11 @@ class StreamAddress(Generic[ClientT, ValueT]):
         return self._protocol.content_type
 
 
-def check_process(process: int) -> None:
-    """Raises RuntimeError in a process that was forked from the producer's: its threads are not there."""
+def check_process(process: int, what: str = "producer") -> None:
+    """Raises RuntimeError in a process that was forked from the one it was made in: its threads are not
+    there."""
     if process != os.getpid():
-        raise RuntimeError("this producer was made before os.fork; make one in the process that uses it")
+        raise RuntimeError(f"this {what} was made before os.fork; make one in the process that uses it")
 
 
 def warn_of_unwritten(batches: Batches) -> None:
