@@ -32,7 +32,7 @@ _no_traceback = test_connections._no_traceback
 
 @pytest.fixture(autouse=True)
 def _with_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application echoes what a socket says; `flood` is answered without an end."""
+    """The application echoes what a socket says; `flood` is answered without an end, `stuck` never."""
     respond = Application.__call__
 
     async def serve(self: Application, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,11 +44,14 @@ def _with_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
         self.arrived.set()
         try:
             while (message := await receive())["type"] == "websocket.receive":
+                if message["text"] == "stuck":
+                    self.arrived.clear()
+                    await self.released.wait()
                 await send({"type": "websocket.send", "text": message["text"]})
                 while message["text"] == "flood":
                     await send({"type": "websocket.send", "text": "x" * 30_000})
                     await asyncio.sleep(0)
-        except OSError:
+        finally:
             self.gone.set()
 
     monkeypatch.setattr(Application, "__call__", serve)
@@ -272,5 +275,23 @@ def test_the_server_ends_without_waiting_for_a_socket_whose_client_does_not_read
         writer.close()
 
     play(scenario)
+    assert_no_backstop(caplog)
+
+
+def test_the_server_ends_without_waiting_for_what_a_socket_waits_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(port: int, application: Application) -> asyncio.Task[None]:
+        client = await connect(f"ws://{LOOPBACK}:{port}/", proxy=None)
+        await client.send("stuck")
+        while application.arrived.is_set():  # noqa: ASYNC110 - it is cleared, not set
+            await asyncio.sleep(0.01)
+        return asyncio.create_task(client.wait_closed())
+
+    play(scenario)
+    assert_no_backstop(caplog)
+
+
+def assert_no_backstop(caplog: pytest.LogCaptureFixture) -> None:
     said = [record for record in caplog.records if record.name.startswith(("uvicorn", "tidemark"))]
     assert said == [], "nothing had to be cut off by the backstop"

@@ -47,7 +47,8 @@ class NotHealthy(RuntimeError):
 
 
 class Requests:
-    """The requests in flight, so that they can be cut off politely: 503, or the end of the stream."""
+    """The requests in flight, so that they can be cut off politely: 503, or the end of the stream. A socket
+    has been told of the end by then, and waits at most for storage."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -58,12 +59,16 @@ class Requests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
-        if scope["type"] != "http" or task is None:
+        if scope["type"] == "lifespan" or task is None:
             await self._application(scope, receive, send)
             return
         self._tasks.add(task)
         try:
-            await self._serve(scope, receive, send)
+            serve = self._serve if scope["type"] == "http" else self._application
+            await serve(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
         finally:
             self._tasks.discard(task)
 
