@@ -498,7 +498,7 @@ if child:
     os.waitpid(child, 0)
     print(next(following).text, flush=True)
 else:
-    signal.alarm(60)  # Of its own, as a follower.
+    signal.alarm(60)  # No alarm is inherited.
     try:
         next(following)
     except RuntimeError as why:
