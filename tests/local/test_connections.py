@@ -345,7 +345,7 @@ def test_half_a_request_gets_408_and_the_connection_ends(sent: bytes, error: str
 
 
 def test_slow_headers_do_not_get_more_time() -> None:
-    async def scenario(port: int, _: Application) -> bytes:
+    async def scenario(port: int, _application: Application) -> bytes:
         answering = asyncio.create_task(trickle(port, GET[:-4], b"x"))
         for _ in range(2):
             await until_read()
