@@ -33,7 +33,9 @@ async def test_a_silent_stream_sends_heartbeats(
     connection. CloudFront and most proxies give up a silent one after thirty seconds or more."""
     assert live.HEARTBEAT_SECONDS == 15
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.05)
-    scene = make_scene(receive_seconds=20)
+    # The end of a receive would be a reason to read.
+    scene = make_scene(make_queues=SilentQueues, receive_seconds=600)
+    assert isinstance(scene.queues, SilentQueues)
     async with scene.reading("sse") as exchange:
         scene.reader.calls.taken()
         beats = exchange.received.count(b": heartbeat\n\n")
@@ -41,7 +43,7 @@ async def test_a_silent_stream_sends_heartbeats(
         assert scene.reader.calls.taken() == {}
         assert [event.type for event in exchange.answer.events] == ["control"]
         await scene.append(b"news")
-        await scene.tell(0)
+        scene.queues.released.release()
         await exchange.until(has(b"news"))
 
 
