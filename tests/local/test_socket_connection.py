@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -84,6 +85,8 @@ async def opened(port: int) -> AsyncIterator[ClientConnection]:
         (b"a: b\r\n" * 200, 431),
         (b"content-length: 4\r\n", 400),
         (b"transfer-encoding: chunked\r\n", 400),
+        (b"sec-websocket-key: another\r\n", 400),
+        (b"sec-websocket-version: 12\r\n", 400),
     ],
 )
 def test_a_handshake_that_cannot_be_read_gets_an_answer(more: bytes, status: int) -> None:
@@ -91,8 +94,10 @@ def test_a_handshake_that_cannot_be_read_gets_an_answer(more: bytes, status: int
 
     async def scenario(port: int, _: Application) -> None:
         answer = await ask(port, HANDSHAKE.removesuffix(b"\r\n") + more + b"\r\n")
-        assert answer.startswith(b"HTTP/1.1 %d" % status)
-        assert b"Failed to open a WebSocket connection: " in answer
+        head, body = answer.split(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d" % status)
+        assert b"content-type: application/json" in head.lower()
+        assert json.loads(body)["error"].startswith("Failed to open a WebSocket connection: ")
 
     play(scenario)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response
+from websockets.server import ServerProtocol
 
 from tidemark.server.connections import Connection, Limits, UnreadTimer
 
@@ -16,6 +20,17 @@ RECEIVE_BUFFER_BYTES: Final = 32 * 1024
 MAX_FRAGMENTS: Final = 100
 
 
+class _Handshakes(ServerProtocol):
+    """One that is refused gets the body of every request that is."""
+
+    def reject(self, status: HTTPStatus | int, text: str) -> Response:
+        error = text.strip() or HTTPStatus(status).phrase
+        response = super().reject(status, json.dumps({"error": error}))
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/json"
+        return response
+
+
 class SocketConnection(WebSocketsSansIOProtocol):
     """A WebSocket. A client that does not read what it is told is cut off."""
 
@@ -23,6 +38,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.conn = _Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)
         self.unread = UnreadTimer()
 
     def connection_made(self, transport: Any) -> None:
@@ -39,7 +55,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """uvicorn does not answer one that websockets cannot read: it is too large, or has a body."""
         answer, fault = b"".join(self.conn.data_to_send()), self.conn.handshake_exc
         if not answer:
-            reason = f"Failed to open a WebSocket connection: {fault and fault.__cause__}.\n"
+            reason = f"Failed to open a WebSocket connection: {fault and fault.__cause__}."
             answer = self.conn.reject(400, reason).serialize()
         self.handshake_complete = self.close_sent = True
         self.transport.write(answer)
