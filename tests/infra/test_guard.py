@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+import boto3
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from benchmarks import cpu, guard, house
 from benchmarks.guard import LIMITS, Guarded
+from benchmarks.instant_table import InstantTable
 from tests.infra.test_template import TEMPLATE
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +54,14 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
     assert published["the layer as a zip, MB"] == LIMITS["layer"]
     assert (calls, reads) == (1.0, 0)
     assert all(value > 0.01 for value in spent)
+
+
+def test_what_other_threads_ask_of_an_emulator_meanwhile_is_not_counted() -> None:
+    table = InstantTable()
+    queues = boto3.client("sqs", endpoint_url=f"http://127.0.0.1:{free_port()}")
+    with table.installed(), pytest.raises(EndpointConnectionError):
+        queues.list_queues()
+    assert not table.calls
 
 
 def test_the_house_is_counted() -> None:
