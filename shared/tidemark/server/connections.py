@@ -169,33 +169,34 @@ class _UntilClose(int):
         return False
 
 
-class UnreadTimer:
-    """Cuts off a client that leaves what it was sent unread for too long."""
+class CutsOffUnread(asyncio.Protocol):
+    """A connection whose client is cut off when it leaves what it was sent unread for too long."""
 
-    __slots__ = ("_handle",)
-
-    def __init__(self) -> None:
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop, seconds: float, transport: asyncio.Transport) -> None:
-        if self._handle is None:
-            self._handle = loop.call_later(seconds, transport.abort)
-
-    def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+    limits: ClassVar[Limits] = Limits()
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _unread: asyncio.TimerHandle | None = None
 
     @property
-    def is_running(self) -> bool:
-        return self._handle is not None
+    def is_unread(self) -> bool:
+        return self._unread is not None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
 
 
-class Connection(HttpToolsProtocol):
+class Connection(CutsOffUnread, HttpToolsProtocol):
     """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
     runs when a request arrives whole and its response is read at once."""
 
-    limits: ClassVar[Limits] = Limits()
     max_connections: ClassVar[int] = 10_000
     lingering: ClassVar[set[Connection]] = set()
     freed: ClassVar[FreedMemory] = FreedMemory()
@@ -203,7 +204,6 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._receiving: asyncio.TimerHandle | None = None
-        self.unread = UnreadTimer()
         self._has_headers = self._has_begun = self.is_upgraded = False
         #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
         self._held_bytes = 0
@@ -305,14 +305,6 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._has_begun = self._has_headers = False
         super().on_message_complete()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.unread.start(self.loop, self.limits.send_seconds, self.transport)
-
-    def resume_writing(self) -> None:
-        self.unread.stop()
-        super().resume_writing()
 
     def _stop_receiving(self) -> None:
         if self._receiving is not None:

@@ -17,7 +17,7 @@ import uvicorn
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Application, Message, Receive, Scope, Send
 from tidemark.server.connections import (
-    Connection,
+    CutsOffUnread,
     Limits,
     connections_within,
     protocol_of,
@@ -25,7 +25,7 @@ from tidemark.server.connections import (
 )
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
-from tidemark.server.socket_connection import SocketConnection, sockets_of
+from tidemark.server.socket_connection import sockets_of
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
@@ -165,7 +165,7 @@ async def serve(
 def _end(server: Server, requests: Requests) -> None:
     """Cuts off the requests that still run. A client that does not read gets no end of its response."""
     for connection in list(server.server_state.connections):
-        if isinstance(connection, Connection | SocketConnection) and connection.unread.is_running:
+        if isinstance(connection, CutsOffUnread) and connection.is_unread:
             connection.transport.abort()
     requests.end()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from http import HTTPStatus
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response
 from websockets.server import ServerProtocol
 
-from tidemark.server.connections import Connection, Limits, UnreadTimer
+from tidemark.server.connections import Connection, CutsOffUnread, Limits
 
 #: A read takes twice that at most, and all of its frames are parsed before another connection has its turn.
 RECEIVE_BUFFER_BYTES: Final = 32 * 1024
@@ -21,7 +21,7 @@ MAX_FRAGMENTS: Final = 100
 
 
 class _Handshakes(ServerProtocol):
-    """One that is refused gets the body of every request that is."""
+    """A refused handshake gets a JSON body with its `error`, as every refused request does."""
 
     def reject(self, status: HTTPStatus | int, text: str) -> Response:
         error = text.strip() or HTTPStatus(status).phrase
@@ -31,15 +31,12 @@ class _Handshakes(ServerProtocol):
         return response
 
 
-class SocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket. A client that does not read what it is told is cut off."""
-
-    limits: ClassVar[Limits] = Limits()
+class SocketConnection(CutsOffUnread, WebSocketsSansIOProtocol):
+    """A WebSocket."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.conn = _Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)
-        self.unread = UnreadTimer()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -95,14 +92,6 @@ class SocketConnection(WebSocketsSansIOProtocol):
         await super().send(message)
         # uvicorn would report a handshake that was refused as one that nobody answered.
         self.handshake_complete = self.handshake_complete or self.close_sent
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.unread.start(self.loop, self.limits.send_seconds, self.transport)
-
-    def resume_writing(self) -> None:
-        self.unread.stop()
-        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
