@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count as count_up
+from itertools import product
 from typing import Any
 
 import orjson
@@ -265,8 +266,8 @@ def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
     knowing, left, tail = rows.scene.process(), rows.found(0), rows.scene.ends[-1]
     places = [(end - len(body) - 1, end) for end, body in left]
     beside = {end + by for end in rows.scene.ends for by in (-1, 0, 1)}
-    for offset in sorted(beside & set(range(tail + 1))):
-        stores = knowing if offset % 2 else rows.scene.process()
+    for offset, is_fresh in product(sorted(beside & set(range(tail + 1))), (True, False)):
+        stores = rows.scene.process() if is_fresh else knowing
         if any(start < offset < end for start, end in places):
             with pytest.raises(Malformed, match="is not the end of a message"):
                 read(stores, KEY, offset, small=True)
