@@ -38,7 +38,7 @@ from tidemark.client.wire import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Of the event loops that run: a generator holds its loop.
+#: Each is removed when its event loop ends, which the generator holds.
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
 
 

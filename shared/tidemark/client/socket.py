@@ -33,7 +33,7 @@ _CLOSE_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 #: What the origins said: the URLs of their sockets; None where there is none.
 _urls: Final[dict[str, str | None]] = {}
-#: Those that are in use. They hold their event loops.
+#: Each is removed when nobody follows by it: it holds its event loop.
 _sockets: Final[dict[tuple[asyncio.AbstractEventLoop, str], ClientSocket]] = {}
 
 

@@ -139,9 +139,8 @@ class SocketSession:
         """Until the client, or the server, closes it."""
         try:
             while (message := await self._receive())["type"] == "websocket.receive":
-                if wait_seconds := self._pace.take():
+                while wait_seconds := self._pace.take():  # noqa: ASYNC110 - it waits for time alone
                     await asyncio.sleep(wait_seconds)
-                    self._pace.take()  # The one that it waited for.
                 await self._answer(message.get("text"))
         except OSError:
             pass  # The client left while it was being told something.

@@ -31,6 +31,7 @@ MAX_NAMED: Final = 100
 MAX_WATCHED: Final = 1000
 #: A watch lasts this long at most; a client repeats it before.
 MAX_LEASE_SECONDS: Final = 3600
+_NO_ROOM: Final = {"error": "The reasons do not fit this answer; name fewer streams in a message"}
 
 Message = dict[str, Any]
 _T = TypeVar("_T")
@@ -150,9 +151,6 @@ def render_answer(messages: list[Message]) -> str:
         short = [message | _NO_ROOM if "error" in message else message for message in messages]
         answer = _one_or_array(list(map(orjson.dumps, short)))
     return answer
-
-
-_NO_ROOM: Final = {"error": "The reasons do not fit this answer; name fewer streams in a message"}
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:
