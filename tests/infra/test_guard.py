@@ -58,7 +58,7 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
 
 def test_what_other_threads_ask_of_an_emulator_meanwhile_is_not_counted() -> None:
     table = InstantTable()
-    queues = boto3.client("sqs", endpoint_url=f"http://127.0.0.1:{free_port()}")
+    queues = boto3.Session().client("sqs", endpoint_url=f"http://127.0.0.1:{free_port()}")
     with table.installed(), pytest.raises(EndpointConnectionError):
         queues.list_queues()
     assert not table.calls
