@@ -36,11 +36,9 @@ class InstantTable:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        table, really = self, HTTPConnectionPool.urlopen
+        table = self
 
-        def urlopen(pool: HTTPConnectionPool, *positional: Any, **named: Any) -> Any:
-            if not pool.host.startswith("dynamodb."):  # An emulator's, of another thread.
-                return really(pool, *positional, **named)
+        def urlopen(_: HTTPConnectionPool, *positional: Any, **named: Any) -> urllib3.HTTPResponse:
             given = dict(zip(("method", "url", "body", "headers"), positional, strict=False)) | named
             return table.answer(given["headers"], given["body"], preload=named.get("preload_content", True))
 
