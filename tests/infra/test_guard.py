@@ -54,7 +54,10 @@ def test_one_figure_over_its_limit_fails_the_guard(
 def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
     """Of the real append and the real read; how long they take is judged by the guard alone. In a process of
     its own, as `make guard`: what threads and clients of other tests do is not counted."""
-    rows = [Guarded(*row) for row in json.loads(printed(PRINT_ROWS))]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    program = [sys.executable, "-c", PRINT_ROWS]
+    done = subprocess.run(program, cwd=cpu.ROOT, env=own | cpu.ENVIRONMENT, capture_output=True, check=True)
+    rows = [Guarded(*row) for row in json.loads(done.stdout)]
     calls, reads, *spent = [row.measured for row in rows]
     published = published_limits()
     assert {row.name: row.limit for row in rows}.items() <= published.items()
@@ -62,14 +65,6 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
     assert published["the layer as a zip, MB"] == LIMITS["layer"]
     assert (calls, reads) == (1.0, 0)
     assert all(value > 0.01 for value in spent)
-
-
-def printed(program: str) -> bytes:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment = own | cpu.ENVIRONMENT
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=cpu.ROOT, env=environment, stdout=subprocess.PIPE, check=True
-    ).stdout
 
 
 def test_the_house_is_counted() -> None:
