@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks import cpu, guard, house
 from benchmarks.guard import LIMITS, Guarded
+from tests.alone import alone
 from tests.infra.test_template import TEMPLATE
-
-PRINT_ROWS = """
-import json
-from dataclasses import astuple
-from benchmarks.guard import guard_append, guard_read
-print(json.dumps([astuple(row) for row in (*guard_append(), *guard_read())]))
-"""
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard sets the environment of its process; here it lasts for one test."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     for name, value in cpu.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 
@@ -52,12 +45,9 @@ def test_one_figure_over_its_limit_fails_the_guard(
 
 
 def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
-    """Of the real append and the real read; how long they take is judged by the guard alone. In a process of
-    its own, as `make guard`: what threads and clients of other tests do is not counted."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    program = [sys.executable, "-c", PRINT_ROWS]
-    done = subprocess.run(program, cwd=cpu.ROOT, env=own | cpu.ENVIRONMENT, capture_output=True, check=True)
-    rows = [Guarded(*row) for row in json.loads(done.stdout)]
+    """Of the real append and the real read; how long they take is judged by the guard alone. What threads and
+    clients of other tests do is not counted."""
+    rows = [*alone(guard.guard_append), *alone(guard.guard_read)]
     calls, reads, *spent = [row.measured for row in rows]
     published = published_limits()
     assert {row.name: row.limit for row in rows}.items() <= published.items()

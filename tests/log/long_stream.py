@@ -93,7 +93,7 @@ class Files(MutableMapping[str, bytes]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
 
     def _path(self, key: str) -> Path:
         return self._folder / key.replace("/", "~")
@@ -122,33 +122,41 @@ class Files(MutableMapping[str, bytes]):
 
 @dataclass
 class LongStream:
-    """`messages` appends of 100 bytes, all of them old, and one more. `calls` counts what is asked of
-    storage."""
+    """`messages` appends of 100 bytes, all of them old, and one more: written where the folder has none yet.
+    `calls` counts what is asked of storage."""
 
     messages: int
     folder: Path
     calls: Counter[str] = field(default_factory=Counter)
     now_ms: int = 1_800_000_000_000
+    marks: int = 0
     #: What packing took of memory, if it was measured.
     grown_bytes: int = 0
 
     def __post_init__(self) -> None:
+        is_new = not (self.folder / "table.db").exists()
         self.table = SimulatedTable(lambda: self.now_ms, self.folder / "table.db")
         # What a power cut takes is not asked here.
         self.table.table.database.operate(_without_syncs, writes=False)
         self.bucket, self.objects = SimulatedBucket(), Files(self.folder / "objects")
         self.bucket.objects = self.objects  # type: ignore[assignment]
-        self.marks = 0
-        stores = self.process()
-        create(stores, KEY, create_request(JSON))
-        self.record = load_head(stores, KEY).record
+        self.end = self.messages * MESSAGE_BYTES
+        if is_new:
+            create(self.process(), KEY, create_request(JSON))
+        self.record = load_head(self.process(), KEY).record
         self.pk = log_pk(KEY, self.record.incarnation)
+        if is_new:
+            self._write()
+
+    def _write(self) -> None:
         insert = "INSERT INTO items (pk, sk, item, ttl) VALUES (?, ?, ?, ?)"
         rows = _batches(self.pk, self.messages)
         self.table.table.database.operate(lambda db: db.executemany(insert, rows).rowcount, writes=True)
         append(self.process(), KEY, [append_request(b"[1]", content_type=JSON)])
-        self.end = self.messages * MESSAGE_BYTES
-        schedule(stores.table, Due(DueKind.PACK, KEY, self.record.incarnation, self.now_ms, "all", self.end))
+        schedule(
+            self.process().table,
+            Due(DueKind.PACK, KEY, self.record.incarnation, self.now_ms, "all", self.end),
+        )
         self.now_ms += HOUR_MS
         self.calls.clear()
 

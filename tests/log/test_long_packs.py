@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.alone import alone
 from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -35,11 +36,16 @@ HAS_PEAK: Final = Path("/proc/self/clear_refs").exists()
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> LongStream:
     """Two full packs and a rest. Of what is removed the table keeps nothing, and objects are files."""
-    stream = LongStream(MESSAGES, tmp_path_factory.mktemp("packed"))
+    folder = tmp_path_factory.mktemp("packed")
+    return LongStream(MESSAGES, folder, **alone(_pack, folder))
+
+
+def _pack(folder: Path) -> dict[str, Any]:
+    stream = LongStream(MESSAGES, folder)
     peak = Peak() if HAS_PEAK else None
     assert sweep(stream.process()).packed == -(-MESSAGES // PACK_MESSAGES)
-    stream.grown_bytes = peak.grown_bytes if peak else 0
-    return stream
+    grown_bytes = peak.grown_bytes if peak else 0
+    return {"calls": stream.calls, "now_ms": stream.now_ms, "marks": stream.marks, "grown_bytes": grown_bytes}
 
 
 @pytest.mark.skipif(not HAS_PEAK, reason="Linux alone tells the peak of memory")
