@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +26,8 @@ from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
 from tests.support import TEXT, World, a_key
-from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping
+from tests.waiting import PATIENCE_SECONDS, until
+from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
@@ -71,18 +72,15 @@ class Function:
 
     def wait_until_ready(self) -> None:
         """The adapter's readiness check: no header of its own, any status below 500."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, f"run.sh has ended: {self.log()}"
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-            with closing(connection):
-                try:
-                    connection.request("GET", VARIABLES["AWS_LWA_READINESS_CHECK_PATH"])
-                    if connection.getresponse().status < 500:
-                        return
-                except OSError:
-                    time.sleep(0.01)
-        pytest.fail("the readiness check never passed")
+        until(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"run.sh has ended: {self.log()}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        with closing(connection), suppress(OSError):
+            connection.request("GET", VARIABLES["AWS_LWA_READINESS_CHECK_PATH"])
+            return connection.getresponse().status < 500
+        return False
 
     def log(self) -> str:
         self.output.seek(0)

@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.local.polling import threads_named, wait_until
 from tests.ports import free_port
+from tests.processes import threads_named
+from tests.waiting import until
 from tidemark.client import (
     AsyncStream,
     ETagMismatch,
@@ -292,7 +293,7 @@ def test_the_threads_of_a_producer_that_nobody_has_any_more_end(
         dropped.flush()
     kept.append("x")
     kept.flush()
-    wait_until(lambda: threads_named("tidemark-producer") <= others, "the end of the threads")
+    until(lambda: threads_named("tidemark-producer") <= others)
     kept.append("y")
     assert kept.close() is not None, "it begins again when there is work"
 

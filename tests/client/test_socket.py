@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +21,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.authorization.tokens import SECRET, token
-from tests.local.polling import threads_named
 from tests.ports import free_port
+from tests.processes import threads_named
+from tests.waiting import until
 from tidemark.client import (
     AsyncStream,
     Chunk,
@@ -43,13 +43,6 @@ from tidemark.settings import AuthorizationSettings, Settings
 
 FAST = Retry(max_retries=1000, initial_delay_seconds=0.01, max_delay_seconds=0.1)
 both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
-
-
-def until(condition: Callable[..., Any], *given: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition(*given):
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -181,6 +181,7 @@ def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
         assert len(hanging) == 1000
     finally:
         over.set()
+        deliveries._pool.shutdown()
 
 
 def test_a_new_delivery_comes_before_a_crowd_and_before_retries() -> None:

@@ -16,8 +16,9 @@ from botocore.exceptions import EndpointConnectionError
 from tests.faults.aws import Breakable, raises
 from tests.lambdas.functions import Functions, http_event, load_event
 from tests.support import TEXT, Process, World, a_key
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import running
-from tests.wake.support import PATIENCE_SECONDS, make_prefix, until
+from tests.wake.support import make_prefix
 from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import cpu, guard, house
 from benchmarks.guard import LIMITS, Guarded
-from tests.alone import alone
 from tests.infra.test_template import TEMPLATE
+from tests.processes import alone
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,9 @@ from tests.infra.test_locks import pins
 from tests.infra.test_template import FUNCTION_GLOBALS
 from tests.ports import free_port
 from tests.support import TEXT, Process, World, a_key, make_world
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import Crowd
-from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping, until
+from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices

@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from tests.available import require_engine
-from tests.local.polling import children_of, is_running
+from tests.processes import children_of, is_running
 from tidemark.local.emulators import EngineFailed, environment_for
 from tidemark.local.engines import LocalServices
 

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from tests.local.conftest import write_function
-from tests.local.polling import threads_named, wait_until
+from tests.processes import threads_named
+from tests.waiting import until
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import (
     Edge,
@@ -297,7 +298,7 @@ def test_closing_does_not_wait_for_running_requests(make_gateway: MakeGateway) -
     assert len(threads_named(ENVIRONMENT) - others) == 1
     loaded = [module for name, module in sys.modules.items() if name.startswith("_tidemark_function_")]
     loaded[-1].released.set()
-    wait_until(lambda: threads_named(ENVIRONMENT) <= others, "the end of the environment")
+    until(lambda: threads_named(ENVIRONMENT) <= others)
 
 
 # --- the response -------------------------------------------------------------------------

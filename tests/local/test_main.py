@@ -21,7 +21,8 @@ import pytest
 from tests.authorization.tokens import SECRET, token
 from tests.available import require_engine
 from tests.local.conftest import write_function
-from tests.local.polling import children_of, is_running, wait_until
+from tests.processes import children_of, is_running
+from tests.waiting import until
 from tidemark.engine.database import Database
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
@@ -274,7 +275,7 @@ def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, t
     answers: list[int] = []
     waiting = threading.Thread(target=lambda: answers.append(system.request("GET", "/wait")[0]))
     waiting.start()
-    wait_until((tmp_path / "waiting").exists, "the request's arrival")
+    until((tmp_path / "waiting").exists)
     os.killpg(system.process.pid, signal.SIGINT)
     code, out, err = outcome(system.process)
     waiting.join()
@@ -284,7 +285,7 @@ def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, t
 
 def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -> None:
     process = start()
-    wait_until((tmp_path / ".data/lock").exists, "the data directory")
+    until((tmp_path / ".data/lock").exists)
     process.send_signal(signal.SIGINT)
     code, out, err = outcome(process)
     assert code == 0
@@ -319,7 +320,7 @@ def handler(event, context):
     write_function(project, "sweeper", code)
     system = System(start(project=project, VIA="lambda", JANITOR_SECONDS="0.05"))
     rounds = tmp_path / "rounds"
-    wait_until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 2, "two rounds")
+    until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 2)
     assert system.request("GET", "/")[0] == 200
     returncode, _, err = system.end()
     assert returncode == 0

@@ -18,8 +18,9 @@ import boto3
 import pytest
 
 from tests.local.conftest import write_function
-from tests.local.polling import threads_named
-from tests.wake.support import PATIENCE_SECONDS, eventually, on_a_loop, until
+from tests.processes import threads_named
+from tests.waiting import PATIENCE_SECONDS, eventually, until
+from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.aws.sockets import ANSWER_SECONDS, SocketApi, SocketGone
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template

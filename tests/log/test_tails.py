@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.alone import alone
+from tests.processes import alone
 from tests.support import TEXT, World, a_key
 from tidemark.log.pack_format import PackWriter, decode_index
 from tidemark.log.records import Batch, Pack, Segment, Snapshot, StreamRecord

@@ -19,8 +19,8 @@ import pytest
 from tests.authorization.tokens import SECRET, token
 from tests.lambdas.functions import http_event, load_event
 from tests.support import World
+from tests.waiting import until
 from tests.wake.live_process import running
-from tests.wake.support import until
 from tidemark.settings import InvalidSetting, Settings
 
 ROOT = Path(__file__).parents[2]

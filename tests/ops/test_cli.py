@@ -23,8 +23,8 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
-from tests.local.polling import wait_until
 from tests.ports import free_port
+from tests.waiting import until
 from tidemark.ops.cli import main
 
 COMMAND = [sys.executable, "-m", "tidemark.ops.cli"]
@@ -248,7 +248,7 @@ def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Pat
     assert b"NO_PENDING_WORK: " in run(server, "sub", "claim", name, status=1)
     for task in range(2):
         run(server, "append", f"{name}/tasks/{task}", "--create", "text/plain", stdin=b"welcome")
-        wait_until(claims, "something new to claim")
+        until(claims)
         assert b"  claimed  0  me  " in run(server, "sub", "ls", name)
         assert b"ALREADY_CLAIMED: " in run(server, "sub", "claim", name, status=1)
         assert run(server, "sub", "ack", name, str(wake), "--extend") == b"extended\n"

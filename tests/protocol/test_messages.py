@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.alone import alone
+from tests.processes import alone
 from tidemark.protocol.errors import Malformed, TooManyMessages
 from tidemark.protocol.json_text import MAX_DEPTH
 from tidemark.protocol.messages import (

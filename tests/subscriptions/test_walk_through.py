@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +14,12 @@ import pytest
 
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
 from tests.ports import free_port
+from tests.waiting import PATIENCE_SECONDS, until
 
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text()
 CREATE, HOOK = re.findall(r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 # The page makes an environment for it (`test_printed_examples.py`); here it runs in this one.
 (WORK,) = re.findall(r"^examples/bin/(python docs/examples/pull_worker\.py .*)$", PAGE, re.MULTILINE)
-PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -80,10 +79,6 @@ def test_a_webhook_verifies_processes_and_is_done(server: Server, tmp_path: Path
             run(HOOK, server, f"http://127.0.0.1:{port}")
             assert json.loads(worker.stdout.readline()) == {"stream": "orders/1", "message": {"total": 12}}
             asked = f"curl {server.base_url}/v1/stream/__ds/subscriptions/hook"
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while (offset := json.loads(run(asked, server))["streams"][0]["acked_offset"]) == "0" * 16:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert offset == "0000000000000014"
+            until(lambda: '"acked_offset":"0000000000000014"' in run(asked, server))
         finally:
             worker.kill()

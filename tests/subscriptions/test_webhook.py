@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
+import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any
 
 import jwt
@@ -19,6 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tests.subscriptions.scene import Scene
+from tests.waiting import PATIENCE_SECONDS
 from tidemark.protocol.caching import DOCUMENT
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.subscriptions import webhook
@@ -34,7 +37,7 @@ PUBLIC = parse_webhook_url("https://worker.example.com/hook", allow_local=False)
 @contextmanager
 def receiver(serve: Serve) -> Iterator[tuple[WebhookUrl, list[bytes]]]:
     """A server that does with each connection what `serve` says, after it has read the request."""
-    got: list[bytes] = []
+    got, taken = list[bytes](), list[socket.socket]()
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -43,25 +46,31 @@ def receiver(serve: Serve) -> Iterator[tuple[WebhookUrl, list[bytes]]]:
                 connection, _ = listener.accept()
             except OSError:
                 return
+            taken.append(connection)
             with connection, suppress(OSError):
                 got.append(b"")
                 if serve is not never_reads:
                     got[-1] = read_request(connection)
                 serve(connection)
 
-    threading.Thread(target=accept, daemon=True).start()
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
     try:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/hook?a=b"
         yield parse_webhook_url(url, allow_local=True), got
     finally:
+        for each in (*taken, listener):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
         listener.close()
+        thread.join(PATIENCE_SECONDS)
 
 
 def read_request(connection: socket.socket) -> bytes:
     with connection.makefile("rb") as lines:
-        head = b"".join(iter(lines.readline, b"\r\n"))
-        [length] = re.findall(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
-        return head + b"\r\n" + lines.read(int(length))
+        head = b"".join(takewhile(b"\r\n".__ne__, lines))
+        length = re.search(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
+        return head + b"\r\n" + lines.read(int(length[1]) if length else 0)
 
 
 def answers(text: bytes) -> Serve:
@@ -69,10 +78,9 @@ def answers(text: bytes) -> Serve:
 
 
 def never_reads(connection: socket.socket) -> None:
-    connection.settimeout(60)
-    with suppress(OSError):
-        while connection.recv(1, socket.MSG_PEEK):
-            time.sleep(0.05)
+    hung_up = select.poll()
+    hung_up.register(connection, select.POLLHUP)
+    hung_up.poll(1000 * PATIENCE_SECONDS)
 
 
 def drips(connection: socket.socket) -> None:

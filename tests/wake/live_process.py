@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.ports import free_port
 from tests.support import World
-from tests.wake.support import PATIENCE_SECONDS, ROOT, make_prefix, make_queues, until
+from tests.waiting import PATIENCE_SECONDS, until
+from tests.wake.support import ROOT, make_prefix, make_queues
 from tidemark.aws.sqs import Queues
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from tests.http.asgi import Answer, Exchange
 from tests.support import TEXT, World, a_key
-from tests.wake.support import PATIENCE_SECONDS, eventually, make_prefix, request, shared_sqs
+from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.wake.support import make_prefix, request, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend

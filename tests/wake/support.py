@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,13 +14,12 @@ from typing import Any, Final, ParamSpec
 
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
+from tests.waiting import PATIENCE_SECONDS
 from tidemark.aws.sqs import Queues, receiving_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
 
 ROOT: Final = Path(__file__).parents[2]
-#: Long enough that only a hang reaches it.
-PATIENCE_SECONDS: Final = 60.0
 
 P = ParamSpec("P")
 
@@ -95,19 +93,3 @@ async def request(app: Any, target: str, method: str = "GET", body: bytes = b"")
         exchange.gone.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await task
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    """Waits until the condition holds, with a limit that only a hang reaches, and lets other tasks run
-    meanwhile."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - it waits for other threads and for storage
-            await asyncio.sleep(0.01)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """As `eventually`, on a thread."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -24,8 +24,9 @@ from tests.conformance.servers import tidemark_server
 from tests.ports import free_port
 from tests.programs import find, needs
 from tests.support import TEXT, Process, World, a_key
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import running
-from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tests.wake.support import pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.client import Stream
 from tidemark.service.delete import delete
@@ -215,8 +216,7 @@ def test_an_event_passes_the_proxy_while_its_stream_goes_on(tmp_path: Path, plac
             response = client.getresponse()
             for number in range(3):
                 written.append(b"message %d;" % number)
-                while response.readline() != b"data:message %d;\n" % number:
-                    pass
+                assert b"data:message %d;\n" % number in iter(response.readline, b"")
 
 
 def test_no_reader_gets_bytes_of_an_earlier_incarnation(proxy: Proxy, writer: Process) -> None:

@@ -16,8 +16,9 @@ import pytest
 from mangum import Mangum
 
 from tests.protocol.event_source import parse_events
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.scene import Scene
-from tests.wake.support import PATIENCE_SECONDS, ROOT, pumping, until
+from tests.wake.support import ROOT, pumping
 from tidemark.http import live
 from tidemark.http.backend import one_at_a_time
 from tidemark.settings import Settings

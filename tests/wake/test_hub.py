@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.wake.support import PATIENCE_SECONDS, on_a_loop, until
+from tests.waiting import PATIENCE_SECONDS, until
+from tests.wake.support import on_a_loop
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import hub as hub_module
 from tidemark.wake.hub import Hub, Listener

@@ -17,7 +17,8 @@ import orjson
 import pytest
 
 from tests.support import World, a_key
-from tests.wake.support import PATIENCE_SECONDS, make_prefix, shared_sqs
+from tests.waiting import PATIENCE_SECONDS
+from tests.wake.support import make_prefix, shared_sqs
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues
 from tidemark.http import live

@@ -16,8 +16,9 @@ import pytest
 
 from tests.authorization.tokens import SECRET, token
 from tests.support import TEXT, Process, World, a_key
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import Crowd, Function, running
-from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tests.wake.support import pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.log.waiters import all_waiters, load_waiters
 from tidemark.protocol.stream_key import StreamKey

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support import World, a_key
-from tests.wake.support import ROOT, pumping, until
+from tests.waiting import until
+from tests.wake.support import ROOT, pumping
 from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.template import Function, load_template
 from tidemark.local.triggers import Pump, UnknownPattern, from_first_failure, matches

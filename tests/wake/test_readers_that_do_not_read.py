@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import Server, running, tidemark_server
-from tests.wake.support import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 READERS = 200
 #: 1,000 readers may take a server of 100 MB to 250 MB.

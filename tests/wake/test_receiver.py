@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import Clock
-from tests.wake.support import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey

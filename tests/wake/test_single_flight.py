@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.wake.support import PATIENCE_SECONDS, on_a_loop
+from tests.waiting import PATIENCE_SECONDS
+from tests.wake.support import on_a_loop
 from tidemark.http.backend import SingleFlight
 
 

@@ -1,20 +1,21 @@
-"""Waiting for a condition, with a deadline that only a failure reaches."""
+"""A process for what is measured of a whole one; what runs in this one; which others run."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
-DEADLINE_SECONDS = 60.0
+_R = TypeVar("_R")
 
 
-def wait_until(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s"
-        time.sleep(0.02)
+def alone(function: Callable[..., _R], *arguments: object) -> _R:
+    """What a function of a module returns in a fresh process, where no threads of other tests run."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
 
 
 def threads_named(name: str) -> set[threading.Thread]:
