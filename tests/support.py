@@ -63,6 +63,15 @@ class Clock:
         self.now_ms += ms
 
 
+class MonotonicClock:
+    """As `time.monotonic`, in seconds, and as `Clock`."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Calls:
     """Counts storage calls: one for each operation, and one for each time it is tried again."""
 

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,9 +27,9 @@ from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
 from tests.support import TEXT, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
+from tests.wake.live_process import Function, read_until
 from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
-from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
 
 pytestmark = pytest.mark.artifact
@@ -42,16 +42,12 @@ exec {python} -S -s -B "$@"
 
 
 @dataclass
-class Function:
+class Adapted(Function):
     """The function's process, as the adapter sees it."""
 
-    port: int
-    process: subprocess.Popen[bytes]
-    queues: Queues
-    output: IO[bytes]
+    output: IO[bytes] = field(kw_only=True)
 
-    @contextmanager
-    def invoke(self, target: str) -> Iterator[http.client.HTTPResponse]:
+    def invoke(self, target: str) -> AbstractContextManager[http.client.HTTPResponse]:
         """One invocation: a connection that is kept by nobody, and the headers of the adapter."""
         context = {
             "request_id": "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7",
@@ -64,23 +60,15 @@ class Function:
             "x-amzn-request-context": json.dumps({"http": {"method": "GET", "path": target}}),
             "x-amzn-trace-id": "Root=1-5759e988-bd862e3fe1be46a994272793",
         }
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        with closing(connection):
-            connection.request("GET", target, headers=headers)
-            with connection.getresponse() as response:
-                yield response
+        return self.get(target, headers)
 
-    def wait_until_ready(self) -> None:
+    def is_ready(self) -> bool:
         """The adapter's readiness check: no header of its own, any status below 500."""
-        until(self._is_ready)
-
-    def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"run.sh has ended: {self.log()}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        with closing(connection), suppress(OSError):
-            connection.request("GET", VARIABLES["AWS_LWA_READINESS_CHECK_PATH"])
-            return connection.getresponse().status < 500
-        return False
+        try:
+            return self.status(VARIABLES["AWS_LWA_READINESS_CHECK_PATH"]) < 500
+        except OSError:
+            return False
 
     def log(self) -> str:
         self.output.seek(0)
@@ -90,7 +78,7 @@ class Function:
 @pytest.fixture
 def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any]:
     """Starts the built function with the template's own variables, and nothing of the test's."""
-    functions: list[Function] = []
+    functions: list[Adapted] = []
     natives, binaries = tmp_path / "natives", tmp_path / "bin"
     natives.mkdir()
     link_natives(natives)
@@ -98,7 +86,7 @@ def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any
     (binaries / "python3").write_text(PYTHON.format(python=sys.executable))
     (binaries / "python3").chmod(0o755)
 
-    def start(**variables: str) -> Function:
+    def start(**variables: str) -> Adapted:
         prefix, port = make_prefix(), free_port()
         environment = {
             **services.environment,
@@ -121,9 +109,9 @@ def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any
             stdout=output,
             stderr=output,
         )
-        function = Function(port, process, make_queues(prefix), output)
+        function = Adapted(port, process, make_queues(prefix), output=output)
         functions.append(function)
-        function.wait_until_ready()
+        until(function.is_ready)
         return function
 
     yield start
@@ -134,14 +122,6 @@ def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any
         function.output.close()
         for url in function.queues.all():
             function.queues.delete(url)
-
-
-def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
-    received = b""
-    while wanted not in received:
-        chunk = response.read1()
-        assert chunk, f"the events ended without {wanted!r}: {received!r}"
-        received += chunk
 
 
 def make_stream(world: World) -> tuple[Any, Any, str]:

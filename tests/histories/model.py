@@ -144,10 +144,11 @@ def _end(state: State, name: str) -> State:
     return state.put(stream.source, replace(source, references=source.references - 1))
 
 
-def _gone(stream: Stream | None, now_ms: int) -> Answer | None:
-    """Why a stream is not there; None where it is."""
+def _found(state: State, name: str, now_ms: int) -> Stream | Answer:
+    """The stream, or why it is not there."""
+    stream = state.get(name)
     if stream is not None and not stream.deleted and not stream.is_expired(now_ms):
-        return None
+        return stream
     return Answer("SoftDeleted" if stream is not None and stream.references else "StreamNotFound")
 
 
@@ -195,13 +196,12 @@ def _is_same(request: Create, stream: Stream) -> bool:
 def _fork_refusals(request: Create, state: State, now_ms: int) -> Iterator[Outcome]:
     """What is wrong with the source may be said before or after a look at the name itself."""
     assert request.source is not None
-    source = state.get(request.source)
-    gone = _gone(source, now_ms)
-    if gone is not None:
-        yield Answer("Conflict" if gone.outcome == "SoftDeleted" else "StreamNotFound"), state
-    elif source is not None and request.offset < source.retained:
+    source = _found(state, request.source, now_ms)
+    if isinstance(source, Answer):
+        yield Answer("Conflict" if source.outcome == "SoftDeleted" else "StreamNotFound"), state
+    elif request.offset < source.retained:
         yield Answer("RetentionGone", source.retained), state
-    elif source is not None and request.offset > source.tail:
+    elif request.offset > source.tail:
         yield Answer("Malformed"), state
 
 
@@ -232,10 +232,8 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
             request.ttl_seconds,
             keep_bytes=request.keep_bytes,
         )
-    source = state.get(request.source)
-    if source is None or _gone(source, now_ms) is not None:
-        return None
-    if not source.retained <= request.offset <= source.tail:
+    source = _found(state, request.source, now_ms)
+    if isinstance(source, Answer) or not source.retained <= request.offset <= source.tail:
         return None
     inherited = tuple(end for end in source.ends if end < request.offset)
     if request.offset:
@@ -259,21 +257,17 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
 
 @_outcomes.register
 def _append(request: Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
-        return
-    if stream.closed:
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
+    elif stream.closed:
         yield _answer_of_closed(stream, request), state
-        return
-    refusal = _append_refusal(stream, request)
-    if refusal is not None:
+    elif (refusal := _append_refusal(stream, request)) is not None:
         yield refusal, state
-        return
-    for touched_ms in later_ms:
-        after = _appended(stream, request, touched_ms)
-        yield Answer("appended", after.tail, after.closed), state.put(request.name, after)
+    else:
+        for touched_ms in later_ms:
+            after = _appended(stream, request, touched_ms)
+            yield Answer("appended", after.tail, after.closed), state.put(request.name, after)
 
 
 def _answer_of_closed(stream: Stream, request: Append) -> Answer:
@@ -346,19 +340,18 @@ def _appended(stream: Stream, request: Append, touched_ms: int) -> Stream:
 
 @_outcomes.register
 def _delete(request: Delete, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    gone = _gone(state.get(request.name), now_ms)
-    if gone is not None:
-        yield gone, state
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
     else:
         yield Answer("deleted"), _end(state, request.name)
 
 
 @_outcomes.register
 def _read(request: Read, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
         return
     start = stream.tail if request.offset is None else request.offset
     if start < stream.retained:
@@ -382,10 +375,9 @@ def _renewed(stream: Stream, now_ms: int) -> Iterator[Stream]:
 
 @_outcomes.register
 def _head(request: Head, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
     else:
         yield Answer("head", stream.tail, stream.closed), state
 
@@ -395,13 +387,12 @@ def _head(request: Head, state: State, now_ms: int, later_ms: Times) -> Iterator
 
 @_outcomes.register
 def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
+    stream = _found(state, request.name, now_ms)
     if request.upload is not None:
         # An upload belongs to the stream of that name that was there when it began.
         yield Answer("UploadNotFound"), state
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
+    if isinstance(stream, Answer):
+        yield stream, state
     elif request.offset < stream.retained:
         yield Answer("RetentionGone", stream.retained), state
     elif request.offset > stream.tail:
@@ -421,10 +412,9 @@ def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> It
 
 @_outcomes.register
 def _read_snapshot(request: ReadSnapshot, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
     elif stream.snapshot is None or stream.snapshot[0] != request.offset:
         yield Answer("SnapshotNotFound"), state
     else:
@@ -438,10 +428,9 @@ def _read_snapshot(request: ReadSnapshot, state: State, now_ms: int, later_ms: T
 @_outcomes.register
 def _trim(request: Trim, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     """No use of the stream: it renews nothing."""
-    stream = state.get(request.name)
-    gone = _gone(stream, now_ms)
-    if gone is not None or stream is None:
-        yield gone or Answer("StreamNotFound"), state
+    stream = _found(state, request.name, now_ms)
+    if isinstance(stream, Answer):
+        yield stream, state
     elif request.offset < stream.retained:
         yield Answer("nothing to let go of"), state
     elif request.offset > stream.tail:

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
-from tests.support import make_world
+from tests.support import MonotonicClock, make_world
 from tidemark.http.app import RateLimited, TokenBucket
 from tidemark.http.headers import ResponseHeaders
 from tidemark.local.engines import LocalServices
@@ -21,15 +21,8 @@ from tidemark.settings import InvalidSetting, Settings
 TEXT = {"Content-Type": "text/plain"}
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     bucket = TokenBucket(10, clock)
     assert [bucket.take() for _ in range(10)] == [0.0] * 10
     assert bucket.take() == pytest.approx(0.1)
@@ -41,7 +34,7 @@ def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:
 
 
 def test_a_rate_below_one_a_second_is_kept() -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     bucket = TokenBucket(0.1, clock)
     assert bucket.take() == 0
     assert bucket.take() == pytest.approx(10)
@@ -51,7 +44,7 @@ def test_a_rate_below_one_a_second_is_kept() -> None:
 
 @pytest.mark.parametrize(("per_second", "retry_after"), [(1000, "1"), (1, "1"), (0.3, "4"), (0.01, "100")])
 def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, retry_after: str) -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     with asyncio.Runner() as runner:
         limited = RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock))
         way = Asgi(ResponseHeaders(limited), runner)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.authorization.ways import Asgi, in_environment
+from tests.support import MonotonicClock
 from tidemark.http import metrics
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
@@ -24,15 +25,8 @@ A, B = StreamKey("v1", "a"), StreamKey("agents", "b")
 TEXT = {"Content-Type": "text/plain"}
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_the_busiest_stream_comes_first() -> None:
-    counted = Traffic(Clock())
+    counted = Traffic(MonotonicClock())
     counted.appended(A, 10)
     for _ in range(3):
         counted.read(B)
@@ -44,7 +38,7 @@ def test_the_busiest_stream_comes_first() -> None:
 
 
 def test_what_is_older_than_two_windows_does_not_count() -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     counted = Traffic(clock)
     counted.appended(A, 1)
     clock.now += metrics.WINDOW_SECONDS
@@ -62,7 +56,7 @@ def test_what_is_older_than_two_windows_does_not_count() -> None:
 
 def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_STREAMS", 2)
-    counted = Traffic(Clock())
+    counted = Traffic(MonotonicClock())
     for name in ("a", "b", "c", "d", "a"):
         counted.appended(StreamKey("v1", name), 1)
     found = counted.snapshot(10)
@@ -72,7 +66,7 @@ def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
 
 def test_the_last_hour_is_kept_by_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_SAMPLES", 3)
-    clock, meter = Clock(), Meter()
+    clock, meter = MonotonicClock(), Meter()
     counted = Traffic(clock)
     rates = metrics.Rates(counted, meter, clock)
     for number in range(5):

@@ -31,10 +31,10 @@ class Function:
     health: int = 200
 
     @contextmanager
-    def get(self, target: str) -> Iterator[http.client.HTTPResponse]:
+    def get(self, target: str, headers: Mapping[str, str] = {}) -> Iterator[http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         with closing(connection):
-            connection.request("GET", target)
+            connection.request("GET", target, headers=dict(headers))
             with connection.getresponse() as response:
                 yield response
 
@@ -86,6 +86,14 @@ def running(
         process.wait()
         for url in function.queues.all():
             function.queues.delete(url)
+
+
+def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
+    received = b""
+    while wanted not in received:
+        chunk = response.read1()
+        assert chunk, f"the events ended without {wanted!r}: {received!r}"
+        received += chunk
 
 
 class Crowd:

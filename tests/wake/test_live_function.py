@@ -6,7 +6,6 @@ In AWS, Lambda Web Adapter stands in front of it, and only passes requests and r
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import threading
@@ -17,7 +16,7 @@ import pytest
 from tests.authorization.tokens import SECRET, token
 from tests.support import TEXT, Process, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.live_process import Crowd, Function, running
+from tests.wake.live_process import Crowd, Function, read_until, running
 from tests.wake.support import pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.log.waiters import all_waiters, load_waiters
@@ -47,14 +46,6 @@ def make_stream(writer: Process) -> tuple[StreamKey, str]:
     key = a_key("live")
     writer.create(key, content_type=TEXT)
     return key, f"/v1/stream/{key.stream_id}?offset=-1&live="
-
-
-def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
-    received = b""
-    while wanted not in received:
-        chunk = response.read1()
-        assert chunk, f"the events ended without {wanted!r}: {received!r}"
-        received += chunk
 
 
 def test_events_are_streamed_as_they_happen(patient: Function, writer: Process) -> None:
