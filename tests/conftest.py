@@ -7,14 +7,16 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.available import NotAvailable, require_engine
 from tests.moto_engine import MotoServices
+from tests.processes import working_threads
 from tests.support import World, make_world
+from tests.waiting import until
 from tidemark.local.emulators import environment_for
 from tidemark.local.engines import LocalServices
 
@@ -205,6 +207,16 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
             pytest.skip(str(call.excinfo.value))
         except pytest.skip.Exception:
             call.excinfo = pytest.ExceptionInfo.from_current()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_goes_on() -> Iterator[None]:
+    """A thread that works on takes time and memory of later tests, and is measured with them."""
+    before = working_threads()
+    yield
+    with suppress(AssertionError):
+        until(lambda: working_threads() <= before)
+    assert working_threads() <= before
 
 
 @pytest.fixture(scope="session")

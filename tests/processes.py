@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.thread import _worker
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _R = TypeVar("_R")
 
@@ -16,6 +18,25 @@ def alone(function: Callable[..., _R], *arguments: object) -> _R:
     """What a function of a module returns in a fresh process, where no threads of other tests run."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(function, *arguments).result()
+
+
+#: Of the engines, which all tests of a process share, and of receivers, which live as long as it does.
+_SHARED: Final = ("moto", "process_request_thread", "tidemark-dynamodb", "tidemark-wake", "watch ministack")
+#: Where a thread waits for work: of a pool, or by a condition.
+_IDLE: Final = {_worker.__code__, threading.Condition.wait.__code__}
+
+
+def working_threads() -> set[threading.Thread]:
+    """Those of tests that do something."""
+    frames = sys._current_frames()
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread()
+        and not any(name in thread.name for name in _SHARED)
+        and (frame := frames.get(thread.ident or 0))
+        and frame.f_code not in _IDLE
+    }
 
 
 def threads_named(name: str) -> set[threading.Thread]:

@@ -6,7 +6,7 @@ It serves one stream at every path, and lists it as `s` in every bucket.
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs
 
 from tests.spark.serving import ThreadedServer
@@ -17,29 +17,18 @@ def token(index: int) -> str:
     return f"o{index:04}x"
 
 
-class OpaqueServer:
+class OpaqueServer(ThreadedServer):
     """`snapshots` lists what was published: path, body and content type. With an `incarnation` its
     entity tags tell it, as the protocol's form of them does (§10.1)."""
 
     def __init__(self, *, is_json: bool) -> None:
+        super().__init__(self._serve)
         self._is_json = is_json
         self.incarnation = ""
         self._bodies: list[bytes] = []
         self._retained = 0
         self.snapshots: list[tuple[str, bytes, str]] = []
         self.snapshot_status = 204
-        self._server = ThreadedServer(self._serve)
-
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.__exit__()
-
-    @property
-    def url(self) -> str:
-        return self._server.url
 
     @property
     def tail(self) -> str:

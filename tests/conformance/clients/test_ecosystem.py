@@ -7,15 +7,13 @@ ends with code 0.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.servers import ROOT, running, temporary_directory, tidemark_server
+from tests.conformance.clients.node import run_node
+from tests.conformance.servers import running, temporary_directory, tidemark_server
 
 PROGRAMS = Path(__file__).with_name("ecosystem")
 PACKAGES = {
@@ -25,12 +23,8 @@ PACKAGES = {
     "aisdk": "@durable-streams/aisdk-transport",
     "tanstack-ai": "@durable-streams/tanstack-ai-transport",
 }
-PATIENCE_SECONDS = 240
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -43,31 +37,17 @@ def base_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def run_program(name: str, base_url: str, **environment: str) -> None:
-    run = subprocess.run(
-        [str(shutil.which("node")), str(PROGRAMS / f"{name}.mjs")],
-        env={**os.environ, "BASE_URL": base_url, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    package = PACKAGES.get(name, PACKAGES["state"])
+    run_node(PROGRAMS / f"{name}.mjs", package=package, BASE_URL=base_url, **environment)
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_of_the_ecosystem_works_end_to_end(base_url: str, name: str) -> None:
-    require_package(PACKAGES[name])
     run_program(name, base_url)
-
-
-def require_package(name: str) -> None:
-    if not (ROOT / "node_modules" / name).exists():
-        pytest.skip("the npm packages are not installed (`make install` installs them)")
 
 
 def test_collections_of_compacted_streams_are_those_of_the_whole_log() -> None:
     """Of random changes, and of the registry of streams."""
-    require_package(PACKAGES["state"])
     with temporary_directory() as directory:
         given = tidemark_server("asgi", directory, LONG_POLL_SECONDS="3", PACK_AFTER_SECONDS="0")
         with running(given) as server:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,10 +16,10 @@ from pathlib import Path
 import pytest
 from durable_streams import DurableStream, SeqConflictError, stream
 
-from tests.conformance.servers import ROOT, Server, running, temporary_directory, tidemark_server
+from tests.conformance.clients.node import run_node
+from tests.conformance.servers import Server, running, temporary_directory, tidemark_server
 
 NPM_SCRIPT = Path(__file__).with_name("npm_client.mjs")
-NPM_CLIENT = ROOT / "node_modules" / "@durable-streams" / "client"
 TAIL_SECONDS = 60
 MESSAGES = [{"n": 1}, {"n": 2, "text": "ünïcode ☃"}, {"n": 3}]
 LATER = [{"later": n} for n in range(5)]
@@ -52,19 +50,9 @@ def url(base_url: str) -> str:
     return f"{base_url}/v1/stream/pypi-client-{uuid.uuid4()}"
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed: the npm client cannot run")
-@pytest.mark.skipif(not NPM_CLIENT.exists(), reason="npm packages are not installed (`make` installs them)")
 def test_npm_client(base_url: str) -> None:
     """Create, append, idempotent producer, catch-up, both live tails, close: the checks are in the script."""
-    run = subprocess.run(
-        [str(shutil.which("node")), str(NPM_SCRIPT)],
-        env={**os.environ, "BASE_URL": base_url},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_node(NPM_SCRIPT, BASE_URL=base_url)
 
 
 def test_pypi_client_appends_and_reads(url: str) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import shutil
-import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
@@ -20,15 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 from durable_streams import DurableStream, stream
 
+from tests.conformance.clients.node import run_node
 from tests.conformance.servers import ROOT, running, temporary_directory, tidemark_server
 
 SCRIPT = Path(__file__).with_name("npm_backoff.mjs")
 EXAMPLE = ROOT / "docs" / "examples" / "patient-producer.mjs"
-needs_npm = pytest.mark.skipif(
-    shutil.which("node") is None or not (ROOT / "node_modules" / "@durable-streams" / "client").exists(),
-    reason="node or the npm client is missing (`make` installs it): it cannot be turned away",
-)
-
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length", "date", "server"}
 
@@ -147,20 +140,10 @@ def read_all(turnstile: Turnstile, name: str) -> list[Any]:
 
 
 def npm(turnstile: Turnstile, name: str, what: str) -> dict[str, Any]:
-    ran = subprocess.run(
-        [str(shutil.which("node")), str(SCRIPT)],
-        env=os.environ | {"BASE_URL": turnstile.base_url, "STREAM": name, "WHAT": what},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    said: dict[str, Any] = json.loads(ran.stdout)
+    said: dict[str, Any] = json.loads(run_node(SCRIPT, BASE_URL=turnstile.base_url, STREAM=name, WHAT=what))
     return said
 
 
-@needs_npm
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_the_npm_client_comes_again(turnstile: Turnstile, name: str, refusal: Refusal) -> None:
     """Three times turned away it comes a fourth time; what it wrote is there once, because it was
@@ -178,18 +161,8 @@ def test_the_npm_client_comes_again(turnstile: Turnstile, name: str, refusal: Re
     assert read_all(turnstile, name) == [{"n": 1}]
 
 
-@needs_npm
 def test_the_example_of_a_patient_producer_runs(turnstile: Turnstile) -> None:
     turnstile.refusals = list(REFUSALS.values())
-    ran = subprocess.run(
-        [str(shutil.which("node")), str(EXAMPLE)],
-        env=os.environ | {"BASE_URL": turnstile.base_url},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    name = ran.stdout.strip().rpartition("/")[2]
+    name = run_node(EXAMPLE, BASE_URL=turnstile.base_url).strip().rpartition("/")[2]
     assert read_all(turnstile, name) == [{"n": n} for n in range(10)]
     assert turnstile.refusals == []

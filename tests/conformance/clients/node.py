@@ -1,0 +1,28 @@
+"""Programs that Node runs with the packages of `node_modules`. Each checks its results itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.available import NotAvailable
+from tests.conformance.servers import ROOT, node
+
+CLIENT = "@durable-streams/client"
+
+
+def run_node(program: Path, *, package: str = CLIENT, **environment: str) -> str:
+    """What it prints, if it ends with code 0. Raises NotAvailable."""
+    if not (ROOT / "node_modules" / package).exists():
+        raise NotAvailable("the npm packages are not installed (`make install` installs them)")
+    done = subprocess.run(
+        [node(), str(program)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
