@@ -75,6 +75,11 @@ def pytest_sessionfinish() -> None:
             gc.collect()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_goes_on() -> None:
+    """Not asked here: those of Spark's session go on for all tests."""
+
+
 @pytest.fixture(scope="session")
 def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Started after the services, so that its workers know the endpoints."""
