@@ -163,7 +163,7 @@ def test_what_cannot_be_mended_is_raised_by_the_next_append(reply: Reply, expect
     made.answered(taken(made), reply, 0.0)
     with pytest.raises(expected):
         made.add(b"b", 0.0)
-    assert (made.take(0.0), made.acknowledged) == (None, 0)
+    assert (made.take(0.0), made.next_at(), made.acknowledged) == (None, None, 0)
 
 
 def test_a_close_whose_answer_was_lost_may_find_the_stream_closed_by_itself() -> None:

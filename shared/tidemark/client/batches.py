@@ -189,6 +189,8 @@ class Batches:
 
     def next_at(self) -> float | None:
         """When `take` may give something that it does not give now, if nothing else happens."""
+        if self.failure is not None:
+            return None
         times = [batch.ready_at for batch in self._unanswered if self._may_repeat(batch)]
         if self._waiting and self._may_begin():
             times.append(self._linger_end)
