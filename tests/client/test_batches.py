@@ -302,6 +302,7 @@ def test_a_message_that_waits_counts_with_the_memory_that_it_takes() -> None:
         ({"epoch": -1}, "epoch"),
         ({"epoch": 2**53}, "epoch"),
         ({"linger_seconds": -1}, "linger_seconds"),
+        ({"linger_seconds": float("inf")}, "linger_seconds"),
         ({"max_batch_bytes": 0}, "max_batch_bytes"),
         ({"max_batch_messages": -1}, "max_batch_messages"),
         ({"max_in_flight": 0}, "max_in_flight"),

@@ -226,6 +226,7 @@ def test_each_refusal_has_its_exception_and_says_what_the_server_said(
         ({"retry-after": "Mon, 23 Nov 2026 12:00:30 GMT", "date": "Mon, 23 Nov 2026 12:00:00 GMT"}, 30.0),
         ({"retry-after": "Mon, 23 Nov 2026 12:00:30 GMT", "date": "Mon, 23 Nov 2026 12:01:00 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "²"}, None),
         ({}, None),
     ],
 )
@@ -239,6 +240,7 @@ def test_delays_grow_to_their_maximum() -> None:
     retry = Retry(initial_delay_seconds=1, max_delay_seconds=5)
     for failures, least in ((0, 1), (1, 2), (2, 4), (3, 5), (10_000, 5)):
         assert least <= retry.delay(failures, LOST) <= least * 1.25
+    assert retry.delay(0, Reply(429, {"retry-after": "9" * 400})) <= 86_400 * 1.25, "no clock takes more"
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ class ProducerLimits:
     max_held_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.linger_seconds < 0:
-            raise ValueError(f"linger_seconds is {self.linger_seconds}; it must be 0 or more")
+        if not 0 <= self.linger_seconds <= 86_400:
+            raise ValueError(f"linger_seconds is {self.linger_seconds}; it must be from 0 to 86,400")
         for name in ("max_batch_bytes", "max_batch_messages", "max_in_flight", "max_held_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
@@ -229,7 +229,7 @@ class Batches:
             self._unanswered[-1].overtook = False
         elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
             current = why.headers["producer-epoch"]
-            self.epoch = max(self.epoch, int(current) if current.isdigit() else 0) + 1
+            self.epoch = max(self.epoch, int(current) if current.isdecimal() else 0) + 1
             batch.tries = 0
         elif passing(reply) and batch.failures < self._retry.max_retries:
             if not batch.failures:

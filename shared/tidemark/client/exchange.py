@@ -19,6 +19,8 @@ from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, r
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
+#: No pause is longer, whatever a server asks for: a clock of the system's takes no number of any size.
+_LONGEST_SECONDS: Final = 24 * 3600.0
 _log: Final = logging.getLogger("tidemark.client")
 
 
@@ -121,18 +123,18 @@ class Retry:
         backoff = min(
             self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
         )
-        return (backoff if asked is None else asked) * (1 + random.random() / 4)
+        return min(_LONGEST_SECONDS, backoff if asked is None else asked) * (1 + random.random() / 4)
 
 
 def retry_after(reply: Reply) -> float | None:
     """In seconds; a date is compared with the server's own clock."""
     value = reply.headers.get("retry-after", "")
-    if value.isdigit():
-        return float(value)
     try:
+        if value.isdigit():
+            return float(value)
         until = parsedate_to_datetime(value)
         return max(0.0, (until - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

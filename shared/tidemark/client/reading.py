@@ -95,7 +95,7 @@ class ReadOperations:
             offset=next_offset(request, reply),
             content_type=headers.get("content-type", ""),
             closed=is_true(headers, "stream-closed"),
-            ttl_seconds=int(ttl) if ttl.isdigit() else None,
+            ttl_seconds=int(ttl) if ttl.isdecimal() else None,
             expires_at=headers.get("stream-expires-at"),
             etag=headers.get("etag"),
             headers=headers,

@@ -229,7 +229,7 @@ class StreamTarget:
         request = Request("POST", self._stream.url, headers, body=body)
         # Once a copy has begun, it waits for either server for as long as it takes.
         reply = self._server.run(exchange(request, PATIENCE, forever=self._seq > 0))
-        if reply.status == 204 and reply.headers.get("producer-seq", "").isdigit():
+        if reply.status == 204 and reply.headers.get("producer-seq", "").isdecimal():
             self._seq = int(reply.headers["producer-seq"]) + 1
             return False
         if reply.status != 200 or "stream-next-offset" not in reply.headers:
