@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -27,6 +28,7 @@ from tidemark.client import (
     Stream,
     StreamClosed,
     StreamConflict,
+    StreamError,
     StreamGone,
     blocking,
     wire,
@@ -169,12 +171,18 @@ def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
 
     async def live() -> None:
         await awaited(kind.create(url, content_type="text/plain"))
-        with pytest.raises(KeyError):
-            await write("a", KeyError())
+        for text, error in (("a", KeyError()), ("b", StreamError("of another stream"))):
+            with pytest.raises(type(error)):
+                await write(text, error)
         assert not (await awaited(kind(url).head())).closed
-        await write("b", None)
+        await write("c", None)
         head, page = await awaited(kind(url).head()), await awaited(kind(url).read())
-        assert (head.closed, page.text, page.closed) == (True, "ab", True)
+        assert (head.closed, page.text, page.closed) == (True, "abc", True)
+        with (
+            pytest.raises(KeyError),
+            pytest.warns(RuntimeWarning, match="1 of its messages were .*: Stream is clos"),
+        ):
+            await write("d", KeyError())
 
     asyncio.run(live())
 
@@ -214,17 +222,40 @@ def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kin
 
 
 @both
-def test_a_function_of_a_header_that_raises_ends_the_producer(tidemark_url: str, kind: Any) -> None:
+def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_producer(kind: Any) -> None:
     def broken() -> str:
         raise LookupError("no token")
 
     async def live() -> None:
-        producer = kind(f"{tidemark_url}/s", content_type="text/plain", headers={"X": broken}).producer("p")
-        await awaited(producer.append("a"))
-        with pytest.raises(LookupError):
-            await awaited(producer.flush())
+        answer = httpx.Response(403, headers={"Producer-Epoch": "9" * 5000})
+        options = {
+            "content_type": "text/plain",
+            "client": client_of(kind, httpx.MockTransport(lambda _: answer)),
+        }
+        for headers, why in (({"X": broken}, LookupError), ({}, ValueError)):
+            producer = kind("http://server/s", headers=headers, **options).producer("p")
+            await awaited(producer.append("a"))
+            with pytest.raises(why):
+                await awaited(producer.flush())
 
     asyncio.run(live())
+
+
+def test_a_system_without_threads_ends_a_producer_that_has_none(
+    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream.create(f"{tidemark_url}/v1/stream/threads", content_type="text/plain")
+    kept, new = stream.producer("kept", max_batch_messages=1), stream.producer("new")
+    kept.append("a")
+    kept.flush()
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no more threads")))
+    for text in "bcd":
+        kept.append(text)
+    kept.flush()
+    new.append("e")
+    with pytest.raises(RuntimeError, match="no more threads"):
+        new.flush()
+    assert stream.read().text == "abcd"
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -336,7 +367,7 @@ def test_append_waits_while_too_much_is_held(tidemark_url: str) -> None:
 # --- processes that end, and that fork ------------------------------------------------------------------
 
 APPENDS = """
-import asyncio, os, sys
+import asyncio, os, sys, threading
 from tidemark import AsyncStream, Retry, Stream
 url = sys.argv[1]
 options = {"content_type": "text/plain", "retry": Retry(max_retries=0)}
@@ -356,11 +387,21 @@ asyncio.run(main())
 AND_FORKS = """
 producer.append("parent,")
 producer.flush()
-if os.fork() == 0:
-    try:
-        producer.append("child,")
-    except RuntimeError as why:
-        print(why, file=sys.stderr)
+held, forked = threading.Event(), threading.Event()
+def hold():
+    with producer._changed:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+forked.set()
+if child == 0:
+    for call in (lambda: producer.append("child,"), producer.detach):
+        try:
+            call()
+        except RuntimeError as why:
+            print(why, file=sys.stderr)
     Stream(url).producer("child", closes=False).append("child,")
     sys.exit()
 os.wait()
@@ -412,9 +453,9 @@ def test_what_a_process_could_not_send_when_it_ended_is_told(tidemark_url: str) 
 
 
 def test_a_forked_process_makes_a_producer_of_its_own(tidemark_url: str) -> None:
-    """Threads are not forked: the parent's producer would wait for ever."""
+    """Threads are not forked: the parent's producer would wait for ever, and a lock that one has."""
     stream = Stream.create(f"{tidemark_url}/v1/stream/forks", content_type="text/plain")
     said = run_program(APPENDS + AND_FORKS, stream.url)
-    assert "this producer was made before os.fork" in said
+    assert said.count("this producer was made before os.fork") == 2
     assert "acknowledged" not in said
     assert stream.read().text == "parent,child,"

@@ -327,13 +327,16 @@ class AsyncProducer:
             return
         if error is None:
             await (self.close() if self._closes else self.detach())
-        elif isinstance(error, StreamError):
-            await self._stop()
-        else:
-            within = None if isinstance(error, Exception) else INTERRUPTED_SECONDS
-            with contextlib.suppress(StreamError, TimeoutError):
+            return
+        within = None if isinstance(error, Exception) else INTERRUPTED_SECONDS
+        told = self._batches.failure_is_told
+        try:
+            with contextlib.suppress(Exception):
                 async with asyncio.timeout(within):
-                    await self.detach()
+                    await self.flush()
+        finally:
+            self._batches.failure_is_told = told  # What is suppressed is told by a warning.
+            await self._stop()
 
     async def _know_content_type(self) -> None:
         if self._batches.content_type is None:

@@ -348,14 +348,10 @@ class Producer:
             return
         if error is None:
             self.close() if self._closes else self.detach()
-        elif not isinstance(error, Exception):
-            self.finish(time.monotonic() + INTERRUPTED_SECONDS)
-            self._stop()
-        elif isinstance(error, StreamError):
-            self._stop()
-        else:
-            with contextlib.suppress(StreamError):
-                self.detach()
+            return
+        within = threading.TIMEOUT_MAX if isinstance(error, Exception) else INTERRUPTED_SECONDS
+        self.finish(time.monotonic() + within)
+        self._stop()
 
     def finish(self, until: float) -> None:
         """Send what it has until then, and warn of what is left."""
@@ -365,10 +361,12 @@ class Producer:
             self._batches.hurry()
             self._wake_worker()
             while self._batches.failure is None and self._batches.unwritten and time.monotonic() < until:
-                self._changed.wait(until - time.monotonic())
+                self._changed.wait(min(threading.TIMEOUT_MAX, until - time.monotonic()))
         warn_of_unwritten(self._batches)
 
     def _stop(self) -> None:
+        if self._process != os.getpid():
+            return  # A thread that is not there may have the lock.
         with self._changed:
             self._stopped = True
             self._batches.detach()
@@ -378,21 +376,24 @@ class Producer:
         """Workers begin when there is work and all others are busy."""
         if self._idle or self._workers >= self._batches.limits.max_in_flight:
             self._changed.notify_all()
-        else:
-            self._workers += 1
+            return
+        try:
             threading.Thread(target=self._work, name="tidemark-producer", daemon=True).start()
+            self._workers += 1
+        except RuntimeError as error:  # The system has no more threads: one that is there does the work.
+            if not self._workers:
+                self._batches.fail(error)
 
     def _work(self) -> None:
         while (batch := self._next()) is not None:
-            reply: Any = None
             try:
                 reply = self._driver.perform(self._batches.request(batch))
+                with self._changed:
+                    self._batches.answered(batch, reply, time.monotonic())
             except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append tells)
                 with self._changed:
                     self._batches.fail(error)
             with self._changed:
-                if reply is not None:
-                    self._batches.answered(batch, reply, time.monotonic())
                 self._changed.notify_all()
 
     def _next(self) -> ProducerBatch | None:
