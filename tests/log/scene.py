@@ -222,6 +222,10 @@ def break_call(stores: Stores, at: int, how: str) -> list[str]:
     return calls
 
 
+def die() -> None:
+    raise Crashed
+
+
 def before_the_next(stores: Stores, operation: str, act: Callable[[], object]) -> None:
     """Do this once, just before the process's next call of this operation."""
     pending = [act]

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, counted
+from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, counted, die
 from tests.simulation.scheduler import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact
@@ -436,6 +436,25 @@ def test_what_is_retained_bounds_a_pass() -> None:
     assert [pack.compacted > 0 for pack in rows.scene.packs()][:2] == [False, True]
     whole = fold([change.body for change in rows.log if change.end > inside])
     assert fold([body for _, body in rows.found(inside)]) == whole
+
+
+def sweep_without_removal(janitor: Stores) -> None:
+    """It dies once the first pack is made, and what that one replaces is still there."""
+    before_the_next(janitor, "BatchWriteItem", die)
+    with suppress(Crashed):
+        sweep(janitor)
+
+
+def test_a_pack_that_was_replaced_and_is_not_removed_yet_is_in_no_pass() -> None:
+    """It is the first one of what is retained by then."""
+    rows = of_rows("uvwxyzabcdefghijklmnopq")
+    rows.scene.pack_by(replace(SMALL, pack_bytes=500))
+    _, retained, *_ = rows.scene.starts()
+    rows.wait(HOUR_MS + 1000)
+    sweep_without_removal(rows.scene.process())
+    assert trim_below(rows.scene.process(), KEY, retained)
+    rows.wait_and_sweep(2)
+    assert [end for end, _ in rows.found(retained)] == [each.end for each in rows.log if each.end > retained]
 
 
 def test_a_stream_is_trimmed_to_where_any_of_its_messages_ended() -> None:

@@ -24,6 +24,7 @@ from tests.log.scene import (
     a_scene_at,
     before_the_next,
     break_call,
+    die,
     each_call,
 )
 from tests.simulation.scheduler import Crashed
@@ -170,7 +171,7 @@ def test_an_object_that_an_item_names_is_not_removed() -> None:
     """The janitor dies once the removal of the objects is scheduled, and before the items are removed."""
     scene = of_parts()
     packer = scene.process()
-    before_the_next(packer, "BatchWriteItem", _die)
+    before_the_next(packer, "BatchWriteItem", die)
     with pytest.raises(Crashed):
         sweep(packer)
     first, *others = scene.packs()
@@ -186,10 +187,6 @@ def test_an_object_that_an_item_names_is_not_removed() -> None:
         scene.wait_until_removed()
     assert [*scene.world.bucket.objects] == [first.blob]
     scene.check()
-
-
-def _die() -> None:
-    raise Crashed
 
 
 # --- each rule, and what goes wrong without it ------------------------------------------------------

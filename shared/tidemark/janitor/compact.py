@@ -78,24 +78,21 @@ def _make_passes(
 
 def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
     """The packs of the stream's own log in which nothing is below what is retained, without a gap up to the
-    last one."""
+    last one. They are looked for from the log's beginning on: only the pack before tells what it replaced."""
     packs: list[Pack] = []
-    at_least, below = render_offset(max(record.base, record.retained)), render_offset(record.packed)
-    more = at_least < below
+    at_least, more = render_offset(record.base), record.base < record.packed
     while more:
         pk = log_pk(record.key, record.incarnation)
-        items, more = stores.table.query(pk, at_least=at_least, at_most=below)
+        items, more = stores.table.query(pk, at_least=at_least, at_most=render_offset(record.packed - 1))
         for entry in map(decode_entry, items):
             at_least = just_behind(entry.start)
-            if entry.start == record.packed:
-                return packs
             if packs and entry.start < packs[-1].end:
                 continue  # It was replaced, and is being removed.
             if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):
                 packs.clear()
             if isinstance(entry, Pack):
                 packs.append(entry)
-    return packs
+    return [pack for pack in packs if pack.start >= record.retained]
 
 
 @dataclass(frozen=True, slots=True)
