@@ -266,13 +266,19 @@ def test_a_look_that_is_asked_for_twice_becomes_one() -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_stream_with_a_snapshot_or_that_has_ended_is_looked_at_no_more(ends: bool) -> None:
+@pytest.mark.parametrize("during", [False, True])
+def test_a_stream_with_a_snapshot_or_that_has_ended_is_looked_at_no_more(ends: bool, during: bool) -> None:
+    """Also if that comes during a look, which does not stop the janitor."""
     scene = a_scene(b"one", b"two", retention=Retention(seconds=3600))
-    if ends:
-        delete(scene.process(), KEY)
-    else:
-        publish_snapshot(scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
-    scene.sweep_after(5 * HOUR_MS)
+    scene.world.advance(5 * HOUR_MS)
+    janitor, publish = scene.process(), PublishRequest(3, BYTES, b"<one>")
+
+    def change() -> None:
+        delete(scene.process(), KEY) if ends else publish_snapshot(scene.process(), KEY, publish)
+
+    before_the_next(janitor, "TransactWriteItems", change) if during else change()
+    sweep(janitor)
+    scene.sweep_after()
     assert scene.due("retain") == []
     assert ends or scene.record().retained == 3
 

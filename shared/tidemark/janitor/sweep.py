@@ -25,7 +25,7 @@ from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
 from tidemark.log.table import MAX_DELETES, Table
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
-from tidemark.protocol.errors import Damaged, SoftDeleted, StreamNotFound
+from tidemark.protocol.errors import Conflict, Damaged, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end, release
 from tidemark.service.load import head_from
@@ -153,7 +153,8 @@ def retain(stores: Stores, due: Due) -> bool:
     head = head_from(record, load_last(stores.table, log_pk(record.key, record.incarnation)), now_ms)
     begin, trimmed = retained_from(stores, head, now_ms), False
     if begin > record.retained:
-        with suppress(StreamNotFound, SoftDeleted):  # It has ended meanwhile: the next look finds that.
+        # It has ended meanwhile, or has a snapshot: the next look finds that.
+        with suppress(StreamNotFound, SoftDeleted, Conflict):
             trimmed = trim_below(stores, due.key, begin, due.incarnation)
     oldest_ms = written_ms_at(stores, head, begin)
     look_ms = next_look_ms(record, now_ms, oldest_ms, head.written_ms)
