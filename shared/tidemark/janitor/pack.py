@@ -161,7 +161,7 @@ class _Packer:
         before, data, index = take_in(self._stores, self.record, data, index)
         first = before[0] if before else run.first
         due = put_pack(self._stores, self.record, (first, run.last), (data, index))
-        self.record = replace(self.record, packed=run.last.end)
+        self.record = replace(self.record, packed=run.last.end, packs_made=self.record.packs_made + 1)
         self.made += 1
         PROCESS.add(PACKS)
         PROCESS.add(MERGED_PACKS, len(before))

@@ -24,6 +24,7 @@ from tidemark.log.schema import (
     HORIZON,
     PACK_INDEX,
     PACKED,
+    PACKS_MADE,
     encode_due,
     encode_horizon,
     encode_pack,
@@ -156,9 +157,10 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     and is returned. Raises PackRefused.
 
     The conditions: the first batch is still the plain one, or the first pack the one that was taken in (the
-    entry names its object, because nothing else does from then on). The stream exists, and its packs end
-    where `record` says, so that no two packs overlap. Retained data does not begin later than the pack: a
-    trim that is under way removes batches by their keys, and none of those is the pack's.
+    entry names its object, because nothing else does from then on). The stream exists, and no pack was made
+    since `record` was read, so that no two overlap: one that was replaced may still be there. Retained data
+    does not begin later than the pack: a trim that is under way removes batches by their keys, and none of
+    those is the pack's.
     """
     first, last = new.first, new.last
     pk = log_pk(record.key, record.incarnation)
@@ -191,16 +193,19 @@ def _move(record: StreamRecord, new: NewPack) -> Write:
     """The stream's item says how far packs reach, and how far they are compacted. Forks read what would be
     removed: while there are any, a compaction is refused, and afterwards no fork is made below it
     (`log/lifecycle.py: add_reference`)."""
-    numbers = {PACKED: {"N": str(max(record.packed, new.last.end))}}
+    numbers = {PACKED: max(record.packed, new.last.end), PACKS_MADE: record.packs_made + 1}
     condition = _if_unmoved(record, new.first.start)
     if new.compacted:
-        numbers[COMPACTED] = {"N": str(max(record.compacted, new.compacted))}
+        numbers[COMPACTED] = max(record.compacted, new.compacted)
         condition = AllOf(condition, _is(COMPACTED, record.compacted), NONE_LEFT)
-    return Write(update=Update(stream_key(record.key), numbers), condition=condition)
+    sets = {name: {"N": str(value)} for name, value in numbers.items()}
+    return Write(update=Update(stream_key(record.key), sets), condition=condition)
 
 
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
-    return AllOf(is_live(record.incarnation), _is(PACKED, record.packed), retains_from(start))
+    # Earlier releases do not count the packs that they make, but move the end of the last one.
+    is_next = AllOf(_is(PACKS_MADE, record.packs_made), _is(PACKED, record.packed))
+    return AllOf(is_live(record.incarnation), is_next, retains_from(start))
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:

@@ -273,7 +273,8 @@ class StreamRecord:
     snapshot by its own time.
     `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
-    `packed` is where the last pack of the stream's own log ends (`docs/internals/packs.md`).
+    `packed` is where the last pack of the stream's own log ends (`docs/internals/packs.md`), `packs_made`
+    how many were made until now.
     Below `compacted`, messages may be missing that a later one below it has superseded; `horizon` says which
     of those that delete their key may go.
     `references` counts the forks made of this very stream; `deleted` says that only they
@@ -293,6 +294,7 @@ class StreamRecord:
     snapshot: Snapshot | None = None
     retained: int = 0
     packed: int = 0
+    packs_made: int = 0
     retention: Retention = FOREVER
     compaction: Compaction | None = None
     compacted: int = 0

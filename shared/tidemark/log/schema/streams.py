@@ -145,6 +145,7 @@ LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: its source
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
 PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
+PACKS_MADE: Final = "pn"  # how many, whatever they replaced: each one is refused if another came between
 COMPACTED: Final = "cd"  # below it, superseded messages may be missing; set by compaction
 HORIZON: Final = "ho"  # JSON: of the messages that delete their key
 DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
@@ -178,12 +179,13 @@ def encode_stream(record: StreamRecord) -> Item:
     if record.expiry.expires_at is not None:
         item[EXPIRES_AT] = {"S": record.expiry.expires_at}
         item[EXPIRES_AT_MS] = {"N": str(record.expiry.expires_at_ms)}
-    if record.retained:
-        item[RETAINED] = {"N": str(record.retained)}
-    if record.packed:
-        item[PACKED] = {"N": str(record.packed)}
-    if record.compacted:
-        item[COMPACTED] = {"N": str(record.compacted)}
+    numbers = {
+        RETAINED: record.retained,
+        PACKED: record.packed,
+        PACKS_MADE: record.packs_made,
+        COMPACTED: record.compacted,
+    }
+    item |= {name: {"N": str(value)} for name, value in numbers.items() if value}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
     settings = encode_retention(record.retention) | encode_compaction(record.compaction)
@@ -268,6 +270,7 @@ def decode_stream(item: Item) -> StreamRecord:
             snapshot=_decode_snapshot(item) if SNAPSHOT_BLOB in item else None,
             retained=number(item, RETAINED) or 0,
             packed=number(item, PACKED) or 0,
+            packs_made=number(item, PACKS_MADE) or 0,
             retention=decode_retention(item),
             compaction=decode_compaction(item),
             compacted=number(item, COMPACTED) or 0,
