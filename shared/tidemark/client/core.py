@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from tidemark.client.chunks import is_json
-from tidemark.client.errors import NotFound, StreamGone, is_true
+from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
 from tidemark.client.exchange import (
     Lost,
     Reply,
@@ -102,7 +102,7 @@ class Protocol(ReadOperations):
     ) -> Steps[Receipt]:
         """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. With
         `seq` or `if_match` the server refuses a second copy, so a request without an answer is repeated.
-        Without them it raises UnconfirmedWrite: a `producer` repeats it and writes once."""
+        Without them, or if the repeat is refused, it raises UnconfirmedWrite: a `producer` writes once."""
         content_type = yield from self.known_content_type()
         headers = {
             "Content-Type": content_type,
@@ -111,8 +111,20 @@ class Protocol(ReadOperations):
             "Stream-Closed": "true" if close else None,
         }
         request = Request("POST", self.url, given_values(headers), body=encode_body(data, content_type))
-        twice_is_refused = seq is not None or if_match is not None
-        return (yield from self._write(request, passing if twice_is_refused else not_carried_out))
+        twice_is_refused, may_be_written = seq is not None or if_match is not None, False
+
+        def may_repeat(reply: Reply | Lost) -> bool:
+            nonlocal may_be_written
+            may_be_written |= not not_carried_out(reply)
+            return twice_is_refused or not may_be_written
+
+        try:
+            return (yield from self._write(request, may_repeat))
+        except StatusError as refused:
+            if refused.status not in {409, 412} or not may_be_written:
+                raise
+            unknown = f"{refused}; an earlier try, whose answer was lost, may have been carried out"
+            raise UnconfirmedWrite(unknown) from refused
 
     def close(self, data: Data = None) -> Steps[Receipt]:
         """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
