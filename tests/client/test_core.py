@@ -159,6 +159,15 @@ def test_a_write_is_repeated_only_where_a_second_copy_cannot_be(
         assert slept.seconds >= (3 if isinstance(first, Reply) and first.status == 429 else 0.1)
 
 
+@pytest.mark.parametrize("refused", [Reply(409, {}), Reply(412, {}), Reply(409, {"stream-closed": "true"})])
+def test_a_refusal_after_a_lost_answer_may_be_of_a_copy_of_what_was_written(refused: Reply) -> None:
+    """A writer that takes it for another's write would write again."""
+    with pytest.raises(errors.UnconfirmedWrite, match=rf"{refused.status}; an earlier try, .* may have been"):
+        play(append(seq="1", if_match="e"), LOST, refused)
+    with pytest.raises(errors.StatusError):
+        play(append(seq="1", if_match="e"), Reply(429, {}), refused)
+
+
 def test_a_delete_whose_answer_was_lost_has_succeeded_if_nothing_is_found_then() -> None:
     play(protocol().delete(), LOST, Reply(404, {}))
     play(protocol().delete(missing_ok=True), Reply(404, {}))
@@ -389,11 +398,11 @@ FOLLOWED = [
         follow(offset="now"),
         [
             Reply(200, AT_42 | {"content-type": "text/plain"}),
+            *[LOST] * 5,
             STREAM,
-            CLOSED % b"7",
-            page(b"", "7", END),
+            events("a", 43, ',"streamClosed":true'),
         ],
-        [(b"", "7")],
+        [(b"", "42"), (b"a", "43")],
     ),
     (
         "what the socket tells is read by a page",
@@ -478,18 +487,28 @@ def test_a_stream_with_another_incarnation_is_not_gone_on_with(
         [
             of(OLD, page(b"a", "8")),
             Reply(410, {}),
+            *[LOST] * 5,
             of(NEW, Reply(200, AT_42)),
+            *[LOST] * 5,
             of(NEW, page(b"new", "3", END)),
         ],
     ],
 )
 def test_a_reader_of_a_name_begins_the_next_stream_that_has_it(answers: list[Any]) -> None:
+    """However long the server does not answer in between."""
     seen, _ = play(protocol().follow("7", on_recreated="restart", incarnation=OLD), *answers)
     found = [(one.data, one.incarnation) for one in seen if isinstance(one, Chunk)]
     assert found == [(b"a", OLD), (b"new", NEW)]
     assert [one.params["offset"] for one in seen if isinstance(one, Request) and one.method == "GET"][
         -1
     ] == "-1"
+
+
+def test_a_reader_from_now_on_begins_where_the_stream_ended_when_it_asked() -> None:
+    """A connection that is lost at first is opened from there, and not from a later `now`."""
+    there, tail = Reply(200, AT_42 | {"content-type": "text/plain"}), page(b"", "42", END)
+    seen, _ = play(follow("sse", offset="now"), there, LOST, STREAM, CUT, STREAM, CLOSED % b"42", tail)
+    assert {one.params.get("offset") for one in seen if isinstance(one, Request)} == {None, "42"}
 
 
 def test_half_a_character_of_the_stream_before_is_not_part_of_the_next() -> None:
@@ -499,12 +518,13 @@ def test_half_a_character_of_the_stream_before_is_not_part_of_the_next() -> None
 
 
 def test_a_reader_that_is_first_waits_for_its_stream() -> None:
-    missing = Reply(404, {})
-    seen, _ = play(protocol().follow(missing="wait"), *[missing] * 9, Reply(200, AT_42), page(b"a", "1", END))
+    there, missing = Reply(200, AT_42), Reply(404, {})
+    seen, _ = play(protocol().follow(missing="wait"), *[missing] * 9, there, page(b"a", "1", END))
     pauses = [one.seconds for one in seen if isinstance(one, Sleep)]
     assert chunks(seen) == [(b"a", "1")]
     assert len(pauses) == 9
     assert 0 < pauses[0] < max(pauses) <= 1
+    play(protocol().follow(missing="wait"), missing, *[LOST] * 5, there, *[LOST] * 5, page(b"a", "1", END))
     with pytest.raises(errors.NotFound):
         play(protocol().follow(missing="wait"), Reply(200, AT_42), page(b"a", "1"), missing)
 
@@ -594,6 +614,7 @@ HALF, REST = "€".encode()[:2], "€".encode()[2:]
     ("steps", "answers", "expected"),
     [
         (follow(False), [page(b"a" + HALF, "3"), page(REST + b"b", "5", UP)], [("a€b".encode(), "5")]),
+        (follow(False), [page(b"a" + HALF, "3"), of(OLD, page(REST, "4", UP))], [("a€".encode(), "4")]),
         (follow(False), [page(b"a", "1"), page(HALF, "3", UP)], [(b"a", "1"), (HALF, "3")]),
         (follow("long-poll"), [page(HALF, "2", UP), page(REST, "3", END)], [("€".encode(), "3")]),
         (follow("long-poll"), [page(HALF, "2", END)], [(HALF, "2")]),

@@ -80,7 +80,8 @@ def whole_characters(
             break
         if isinstance(effect, Chunk):
             result = None
-            is_next = held is not None and held.incarnation == effect.incarnation
+            # A proxy may take the tag away that tells it.
+            is_next = held is not None and held.incarnation in {None, effect.incarnation}
             chunk = replace(effect, data=held.data + effect.data) if held and is_next else effect
             held = None if chunk.closed or ends_whole(chunk) else chunk
             if held is None:

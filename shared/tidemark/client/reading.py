@@ -86,8 +86,11 @@ class ReadOperations:
         self.retry: Final = retry
 
     def head(self) -> Steps[StreamInfo]:
+        return self._head(forever=False)
+
+    def _head(self, *, forever: bool) -> Steps[StreamInfo]:
         request = Request("HEAD", self.url)
-        reply = yield from exchange(request, self.retry)
+        reply = yield from exchange(request, self.retry, forever=forever)
         headers = reply.headers
         ttl = headers.get("stream-ttl", "")
         self._learn(headers)
@@ -151,36 +154,44 @@ class ReadOperations:
         self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
     ) -> Generator[Effect | Chunk, Any, None]:
         """One stream after the other that has the name, as far as the caller wants that."""
+        ever = False
         while True:
             if missing == "wait":
-                yield from self._wait_for_stream()
+                yield from self._wait_for_stream(forever=ever)
             try:
-                return (yield from self._follow(place, live, gone))
+                return (yield from self._follow(place, live, gone, ever=ever or missing == "wait"))
             except StreamReplaced:
                 if on_recreated == "error":
                     raise
             except NotFound:
                 if (missing, on_recreated) != ("wait", "restart"):
                     raise
-            place = Chunk(b"", "-1")
+            place, ever = Chunk(b"", "-1"), True
 
-    def _wait_for_stream(self) -> Steps[None]:
+    def _wait_for_stream(self, *, forever: bool) -> Steps[None]:
         asked = 0
         while True:
             try:
-                yield from self.head()
+                yield from self._head(forever=forever or asked > 0)
             except NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
                 asked += 1
             else:
                 return
 
-    def _follow(self, place: Chunk, live: Live, gone: str) -> Generator[Effect | Chunk, Any, None]:
-        chunk, silent, ever, by_socket = place, 0, False, live in {"auto", "socket"}
+    def _follow(
+        self, place: Chunk, live: Live, gone: str, *, ever: bool
+    ) -> Generator[Effect | Chunk, Any, None]:
+        chunk, silent, by_socket = place, 0, live in {"auto", "socket"}
         if place.offset == "now" and live is not False:
-            # There is nothing to catch up with, and no page that tells the incarnation.
-            incarnation = self._same(place.incarnation, (yield from self.head()).etag)
-            chunk = replace(place, up_to_date=True, incarnation=incarnation)
+            # Where it begins is known from here: what is written while the connection is lost is not skipped.
+            head, ever = (yield from self._head(forever=ever)), True
+            incarnation = self._same(place.incarnation, head.etag)
+            chunk = replace(
+                place, offset=head.offset, content_type=head.content_type, incarnation=incarnation
+            )
+            chunk = replace(chunk, up_to_date=True, closed=head.closed)
+            yield chunk
         while not chunk.closed:
             try:
                 before = chunk
@@ -201,7 +212,7 @@ class ReadOperations:
             except StreamGone as why:
                 if gone == "error" and chunk.incarnation is None:
                     raise
-                head = yield from self.head()
+                head = yield from self._head(forever=True)
                 self._same(chunk.incarnation, head.etag)
                 earliest = head.headers.get("stream-retained-offset")
                 if gone == "error" or earliest is None or earliest == chunk.offset:
