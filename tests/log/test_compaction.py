@@ -458,6 +458,23 @@ def test_a_pack_that_was_replaced_and_is_not_removed_yet_is_in_no_pass() -> None
     assert [end for end, _ in rows.found(retained)] == [each.end for each in rows.log if each.end > retained]
 
 
+def test_a_deletion_stays_for_a_day_after_a_trim_has_taken_what_it_deletes() -> None:
+    """That lay in a pack on both sides of what was retained before, which no pass has rewritten."""
+    rows = of_rows("zabcdeAbcdef")
+    _, second, *_ = rows.scene.starts()
+    assert trim_below(rows.scene.process(), KEY, rows.log[0].end)
+    rows.wait_and_sweep(30)
+    reader = Reader(rows.scene.process(), second, rows.now_ms, rows.state(second))
+    assert trim_below(rows.scene.process(), KEY, second)
+    rows.write("ghij")
+    rows.wait_and_sweep(4)
+    while not rows.read_page(reader):
+        pass
+    assert reader.state.keys() == {*"zbcdefghij", ""}
+    rows.wait_and_sweep(26)
+    assert b'"delete"' not in read(rows.scene.process(), KEY, second).data
+
+
 def test_a_stream_is_trimmed_to_where_any_of_its_messages_ended() -> None:
     rows = of_passes()
     left = rows.found(0)

@@ -180,8 +180,8 @@ class _Pass:
         self._has_time_left = has_time_left
         self._last: dict[bytes, int] = {}
         self._horizon = record.horizon.at(stores.clock_ms())
-        begins = not record.lineage and plan.packs[0].start in {0, record.retained}
-        self._tombstones_below = self._horizon.offset if begins else 0
+        self._begins = not record.lineage and plan.packs[0].start in {0, record.retained}
+        self._tombstones_below = self._horizon.offset if self._begins else 0
         self._replaced: list[Pack] = []
         self._writer = PackWriter(plan.packs[0].start, stores.packing.block_bytes)
 
@@ -191,8 +191,9 @@ class _Pass:
         for pack in self._plan.packs:
             self._rewrite(pack)
         self._commit()
-        bound, now_ms = self._plan.bound, self._stores.clock_ms()
-        horizon = self._horizon.after_pass(bound, now_ms, self._seconds)
+        bound, now_ms, horizon = self._plan.bound, self._stores.clock_ms(), self._horizon
+        if self._begins:  # Else messages before the first pack stay, until a trim takes them.
+            horizon = horizon.after_pass(bound, now_ms, self._seconds)
         commit_horizon(self._stores.table, self._record, horizon)
         return replace(self._record, horizon=horizon)
 
