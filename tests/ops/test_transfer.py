@@ -108,6 +108,17 @@ def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server,
     more = run(server, "-", "files/1", stdin=lines + b"7\n")
     assert more.stdout == "1 messages copied; 500 were there\n"
     assert run(server, "files/1", "-").stdout_bytes == lines + b"7\n"
+    for other in (b"not a copy", b"not a copy\n"):
+        (tmp_path / "other").write_bytes(other)
+        assert "does not begin with" in run(server, "files/1", f"file:{tmp_path}/other").output
+        assert (tmp_path / "other").read_bytes() == other
+
+
+def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
+    """Compaction leaves such pages."""
+    pending = transfer.Pending(iter([[b"1"], [], [b"2"]]), of_json=True)
+    pending.drop([b"1", b"2"])
+    assert pending.next() == []
 
 
 @pytest.mark.parametrize(
@@ -117,6 +128,7 @@ def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server,
         (("other", "other"), "the same stream"),
         (("none", "other"), "there is no such stream: none"),
         (("./no-file", "other"), "No such file"),
+        (("other", "file:/dev/null/x"), "Not a directory"),
         (("-", "-"), "one of SOURCE and TARGET is a stream"),
     ],
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, cast
+from typing import BinaryIO, Final, cast
 
 import click
 
@@ -25,7 +25,7 @@ from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
 from tidemark.ops.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
 from tidemark.ops.messages import groups, pieces
-from tidemark.ops.terminal import show, size
+from tidemark.ops.terminal import show, size, visible_bytes
 from tidemark.protocol.json_text import split_array
 
 _PRODUCER: Final = {"Producer-Id": "tidemark-cp", "Producer-Epoch": "0"}
@@ -150,8 +150,7 @@ class Pending:
 
     def next(self) -> list[bytes]:
         """As much as one request takes; nothing at the end of the source."""
-        while not self._held and (part := next(self._parts, None)) is not None:
-            self._held.extend(part)
+        self._fill()
         taken, room = list[bytes](), _REQUEST_BYTES
         for each in self._held:
             if taken and len(each) > room:
@@ -165,8 +164,7 @@ class Pending:
         for part in found:
             if self.of_json:
                 first = self._first()
-                # Some servers write JSON anew.
-                if first != part and json.loads(first) != json.loads(part):
+                if first != part and not is_same_value(first, part):
                     raise other_data()
             else:
                 self._drop_bytes(part)
@@ -182,12 +180,23 @@ class Pending:
                 self._held.appendleft(first[length:])
             rest = rest[length:]
 
+    def _fill(self) -> None:
+        while not self._held and (part := next(self._parts, None)) is not None:
+            self._held.extend(part)
+
     def _first(self) -> bytes:
-        if not self._held:
-            self._held.extend(next(self._parts, ()))
+        self._fill()
         if not self._held:
             raise other_data()
         return self._held.popleft()
+
+
+def is_same_value(one: bytes, other: bytes) -> bool:
+    """Some servers write JSON anew."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):  # A file may have other lines.
+        return False
 
 
 def other_data() -> click.ClickException:
@@ -247,35 +256,43 @@ class FileTarget:
 
     def __init__(self, name: str) -> None:
         self._path = None if name == "-" else Path(name.removeprefix("file:"))
-        self._file = sys.stdout.buffer if self._path is None else self._path.open("a+b")
+        self._file: BinaryIO = sys.stdout.buffer
+        if self._path is not None:
+            self._file = click.get_current_context().with_resource(self._path.open("a+b"))
+        self._shown: Callable[[bytes], bytes] = visible_bytes if self._file.isatty() else bytes
+        #: A line at its end that an earlier run did not write whole.
+        self._begun = b""
 
     def open(self, origin: StreamSource | FileSource) -> str:
         return origin.content_type
 
     def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
-        """A line without an end was cut off: it is removed."""
         if self._path is None:
             return
         self._file.seek(0)
         if not of_json:
             yield from ([piece] for piece in iter(lambda: self._file.read(_REQUEST_BYTES), b""))
             return
-        whole = 0
         for line in self._file:
             if line.endswith(b"\n"):
-                whole += len(line)
                 yield [line[:-1]]
-        self._file.truncate(whole)
+            else:
+                self._begun = line
 
     def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
-        self._file.writelines(message + b"\n" if of_json else message for message in messages)
+        first, *more = messages
+        if not first.startswith(self._begun):
+            raise other_data()
+        left, self._begun = [first.removeprefix(self._begun), *more], b""
+        self._file.writelines(self._shown(each) + b"\n" if of_json else self._shown(each) for each in left)
         self._file.flush()
         return True
 
     def close(self) -> None:
+        if self._begun:
+            raise other_data()
         if self._path is not None:
             os.fsync(self._file.fileno())
-            self._file.close()
 
 
 def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -> Copied:
