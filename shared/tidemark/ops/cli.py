@@ -352,7 +352,7 @@ for _command in (append, bench, cat, cp, sub, tail):
 @main.command()
 @click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/auth-secret.")
 @click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
-@click.option("--hours", type=float, default=1.0, show_default=True, help="How long the token is valid.")
+@click.option("--hours", type=click.FloatRange(max=1e6), default=1.0, show_default=True, help="Its lifetime.")
 def token(secret_name: str | None, scopes: str, hours: float) -> None:
     """Print a token, signed by the first line of the secret in AUTH_SECRET or of --secret-name."""
     import jwt

@@ -19,6 +19,7 @@ from tidemark.client.blocking import BlockingDriver
 from tidemark.client.core import CreateOptions
 from tidemark.client.exchange import Reply, Request, Steps, exchange
 from tidemark.ops.terminal import visible
+from tidemark.protocol.errors import ProtocolError
 
 T = TypeVar("T")
 
@@ -112,8 +113,10 @@ class Commands(click.Group):
             raise click.ClickException(visible(f"The server does not answer: {failed}")) from None
         except NotFound as missing:
             raise click.ClickException(visible(_told(ctx, missing))) from None
-        # ValueError: what was given cannot be sent.
-        except (StreamError, ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as failed:
+        except BrokenPipeError:
+            raise  # click ends without a word: nobody reads.
+        # ValueError: what was given cannot be sent. ProtocolError: what a server sent is not JSON.
+        except (StreamError, ValueError, OSError, ProtocolError) as failed:
             raise click.ClickException(visible(str(failed))) from None
         except ModuleNotFoundError as missing:
             raise click.ClickException(

@@ -70,7 +70,9 @@ def info(server: RemoteServer, subscription: str) -> None:
 @click.option("--stream", "streams", multiple=True, help="A stream to follow; may be given again.")
 @click.option("--wake-stream", help="Workers pull: the JSON stream that gets an event.")
 @click.option("--webhook", help="Or this URL is called.")
-@click.option("--lease", type=float, default=30.0, show_default=True, help="Seconds of a claim.")
+@click.option(
+    "--lease", type=click.FloatRange(max=1e6), default=30.0, show_default=True, help="Seconds of a claim."
+)
 @asks_a_server
 def create(
     server: RemoteServer,
@@ -131,10 +133,8 @@ def claim(server: RemoteServer, subscription: str, worker: str) -> None:
 @asks_a_server
 def ack(server: RemoteServer, subscription: str, wake: TextIO, *, extend: bool) -> None:
     """Ack a wake, as `claim` printed it: each stream up to its tail_offset."""
-    claimed, server = claimed_of(server, wake)
-    acks = [{"stream": each["path"], "offset": each["tail_offset"]} for each in claimed["streams"]]
-    body = named(claimed) | ({} if extend else {"acks": acks, "done": True})
-    answer = post(server, subscription, "ack", body)
+    named, acks, server = claimed_of(server, wake)
+    answer = post(server, subscription, "ack", named | ({} if extend else {"acks": acks, "done": True}))
     show(
         answer, "extended" if extend else f"acked; {'more' if answer['next_wake'] else 'nothing'} is pending"
     )
@@ -146,18 +146,17 @@ def ack(server: RemoteServer, subscription: str, wake: TextIO, *, extend: bool) 
 @asks_a_server
 def release(server: RemoteServer, subscription: str, wake: TextIO) -> None:
     """Give a wake back, as `claim` printed it, for another worker."""
-    claimed, server = claimed_of(server, wake)
-    post(server, subscription, "release", named(claimed))
+    named, _, server = claimed_of(server, wake)
+    post(server, subscription, "release", named)
     show({"released": subscription}, "released")
 
 
-def claimed_of(server: RemoteServer, wake: TextIO) -> tuple[dict[str, Any], RemoteServer]:
-    """The wake; and the server with the wake's own token."""
-    claimed = json.load(wake)
-    if not isinstance(claimed, dict) or not {"wake_id", "generation", "token", "streams"} <= claimed.keys():
-        raise click.ClickException("the input is not a wake, as `tidemark sub claim` prints it")
-    return claimed, replace(server, token=claimed["token"])
-
-
-def named(claimed: dict[str, Any]) -> dict[str, Any]:
-    return {"wake_id": claimed["wake_id"], "generation": claimed["generation"]}
+def claimed_of(server: RemoteServer, wake: TextIO) -> tuple[dict[str, Any], list[Any], RemoteServer]:
+    """What names the wake, and acks it; and the server with the wake's own token."""
+    try:
+        claimed = json.load(wake)
+        named = {name: claimed[name] for name in ("wake_id", "generation")}
+        acks = [{"stream": each["path"], "offset": each["tail_offset"]} for each in claimed["streams"]]
+        return named, acks, replace(server, token=claimed["token"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise click.ClickException("the input is not a wake, as `tidemark sub claim` prints it") from None
