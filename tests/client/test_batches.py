@@ -239,6 +239,21 @@ def test_a_late_copy_of_the_last_batch_may_have_closed_the_stream() -> None:
     assert (made.acknowledged, server.messages) == (3, ["claims", "lost", "last"])
 
 
+def test_a_stream_that_another_closed_does_not_have_a_batch_whose_answer_was_lost() -> None:
+    """Though the close of the producer's own, which was lost too, would be as good."""
+    made, closed = batches(epoch=3), Reply(409, {"stream-closed": "true"})
+    made.add(b"lost", 0.0)
+    on_the_way = [taken(made)]
+    made.close()
+    for batch in [*on_the_way, taken(made)]:
+        made.answered(batch, LOST, 0.0)
+    for moment in (20.0, 20.1):
+        made.answered(taken(made, moment), closed, moment)
+    with pytest.raises(errors.StreamClosed):
+        made.check()
+    assert (made.acknowledged, made.unwritten) == (0, 1)
+
+
 def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one_that_was_claimed() -> None:
     """An epoch is given to repeat an earlier run's batches."""
     for epoch in (3, None):

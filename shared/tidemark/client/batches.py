@@ -217,12 +217,14 @@ class Batches:
             why: StreamError | None = failure(request, reply)
         else:
             why = self._not_written(batch, request, reply)
-        if why is None or (isinstance(why, StreamClosed) and batch.may_be_written and not batch.body):
+        # Where an earlier batch has no answer, only one that tells whose close it was acknowledges it.
+        may_have_closed = isinstance(why, StreamClosed) and batch.may_be_written
+        if why is None or (may_have_closed and not batch.body and batch is self._unanswered[0]):
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
         elif isinstance(why, OutOfOrderSequence) and not batch.was_first:
             batch.overtook = True
-        elif isinstance(why, StreamClosed) and batch.may_be_written and self._awaits_close(batch):
+        elif may_have_closed and self._awaits_close(batch):
             batch.ready_at = now + self._retry.delay(0, reply)
             # The closing batch may have been refused because it overtook this one, and a late copy of it may
             # have closed the stream since: it is asked again.
