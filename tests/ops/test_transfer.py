@@ -18,6 +18,7 @@ from tests.conformance.servers import Server, own_environment, running, tidemark
 from tidemark.client import Stream, blocking
 from tidemark.ops import transfer
 from tidemark.ops.cli import main
+from tidemark.ops.commands import RemoteServer
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,11 @@ def test_a_token_goes_to_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -
         sent.clear()
         assert CliRunner().invoke(main, [*arguments, "--source-token", "s"]).exit_code == 0
         assert sent == {("source", "Bearer s"), ("target", "Bearer t")}
+
+
+def test_a_server_behind_a_path_has_its_streams_there() -> None:
+    server, url = RemoteServer("http://host/tides/"), "http://host/tides/v1/stream/chat/42"
+    assert server.stream_url("chat/42") == server.serving(url).stream_url(f"{url}?offset=-1") == url
 
 
 def test_a_copy_that_follows_ends_with_its_source(server: Server) -> None:

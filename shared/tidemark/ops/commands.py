@@ -54,7 +54,8 @@ class RemoteServer:
         return replace(self, url=f"{parts.scheme}://{parts.netloc}")
 
     def stream_url(self, stream: str) -> str:
-        return self.url.rstrip("/") + stream_path(stream)
+        base = self.url.rstrip("/")
+        return stream.partition("?")[0] if stream.startswith(f"{base}/") else base + stream_path(stream)
 
     def stream(self, stream: str) -> Stream:
         return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
