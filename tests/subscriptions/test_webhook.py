@@ -127,8 +127,12 @@ def test_a_receiver_that_never_finishes_is_cut_off_in_time(serve: Serve) -> None
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", b"not HTTP\r\n\r\n"]
-)
+    "text",
+    [
+        b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", b"not HTTP\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc",
+    ],
+)  # fmt: skip
 def test_a_receiver_that_hangs_up_may_have_got_the_request(text: bytes) -> None:
     with receiver(answers(text)) as (url, _), pytest.raises(DeliveryFailed) as failed:
         call_webhook(url, b"{}", {}, 20.0)
@@ -172,6 +176,22 @@ def test_a_resolver_that_hangs_is_part_of_the_deadline() -> None:
         call_webhook(PUBLIC, b"{}", {}, 0.01, hangs)
     over.set()
     assert failed.value.failure is DeliveryFailure.REFUSED
+
+
+@pytest.mark.parametrize("size", [b"fffffff", b"-1"])
+def test_no_more_of_a_chunked_response_is_read_either(size: bytes) -> None:
+    """To http.client a chunk of -1 bytes is all that comes, until the receiver hangs up."""
+    sent = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n" % size)
+        for _ in range(1000):
+            connection.sendall(b"1\r\nx\r\n" * 20_000)
+        sent.set()
+
+    with receiver(serve) as (url, _), suppress(DeliveryFailed):
+        assert len(call_webhook(url, b"{}", {}, PATIENCE_SECONDS).body) <= MAX_RESPONSE_BYTES
+    assert not sent.is_set()
 
 
 def test_no_more_of_a_response_is_read_than_is_needed() -> None:

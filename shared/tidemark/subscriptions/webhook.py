@@ -134,13 +134,15 @@ def _exchange(
     # Set here, so that the client never opens a connection by itself.
     client.sock = connection
     client.auto_open = 0
+    content = bytearray(MAX_RESPONSE_BYTES)
     fixed = {"Host": url.authority, "Connection": "close", "Accept": "application/json"}
     try:
         client.request("POST", url.target, body, {**headers, **fixed})
         with closing(client.getresponse()) as response:
-            content = response.read(MAX_RESPONSE_BYTES)
-            if response.length and len(content) < MAX_RESPONSE_BYTES:
-                raise http.client.IncompleteRead(content, response.length)
+            # Into a buffer: `read` takes a chunk of -1 bytes for all that comes.
+            size = response.readinto(content)
+            if response.length and size < MAX_RESPONSE_BYTES:
+                raise http.client.IncompleteRead(b"", response.length)
     except (OSError, http.client.HTTPException) as failure:
         if is_over() or isinstance(failure, TimeoutError):
             raise silence from failure
@@ -150,7 +152,7 @@ def _exchange(
     if is_over():
         # To http.client, a connection that was cut looks like the end of the headers.
         raise silence
-    return WebhookResponse(response.status, content)
+    return WebhookResponse(response.status, bytes(content[:size]))
 
 
 def _secured(url: WebhookUrl, connection: socket.socket) -> socket.socket:
