@@ -249,6 +249,7 @@ def test_delays_grow_to_their_maximum() -> None:
     retry = Retry(initial_delay_seconds=1, max_delay_seconds=5)
     for failures, least in ((0, 1), (1, 2), (2, 4), (3, 5), (10_000, 5)):
         assert least <= retry.delay(failures, LOST) <= least * 1.25
+    assert retry.delay(2, Reply(503, {"retry-after": "0"})) >= 4, "a reader would ask again without end"
     assert retry.delay(0, Reply(429, {"retry-after": "9" * 400})) <= 86_400 * 1.25, "no clock takes more"
 
 

@@ -93,7 +93,7 @@ def test_bytes_and_text_come_back_byte_for_byte(
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [(b"{oops", b"Invalid JSON"), (b'"%b"' % (b"x" * 5_000_000), b"It is larger than 4,194,304")],
+    [(b"{oops", b"Invalid JSON"), (b'"%b"' % (b"x" * 4_194_301), b"It is larger than 4,194,302")],
 )
 @pytest.mark.parametrize("after", [b"\n3\n", b""], ids=["then more", "then the end"])
 def test_a_line_that_cannot_be_appended_is_named_by_its_number(

@@ -123,7 +123,7 @@ class Retry:
         backoff = min(
             self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
         )
-        return min(_LONGEST_SECONDS, backoff if asked is None else asked) * (1 + random.random() / 4)
+        return min(_LONGEST_SECONDS, asked or backoff) * (1 + random.random() / 4)
 
 
 def retry_after(reply: Reply) -> float | None:

@@ -25,8 +25,8 @@ from tidemark.protocol.offset import parse_read_from
 #: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
 APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
-#: What an append takes.
-_LARGEST_MESSAGE: Final = 4 * 1024 * 1024
+#: What an append takes, without the brackets around it.
+_LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
 _FROM: Final = click.option(
     "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
 )
