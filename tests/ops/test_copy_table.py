@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -100,7 +101,7 @@ def test_a_copy_holds_every_item_but_waiting_readers_and_the_format(
 
 
 def test_a_restore_has_the_large_bodies_of_streams_that_were_deleted_since(
-    services: LocalServices, old: World
+    services: LocalServices, old: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bucket keeps versions (template.yaml), and the copy takes those of the moment."""
     s3_client().put_bucket_versioning(Bucket=old.bucket_name, VersioningConfiguration={"Status": "Enabled"})
@@ -118,11 +119,23 @@ def test_a_restore_has_the_large_bodies_of_streams_that_were_deleted_since(
         sweep(process.stores)
     named = {each["Key"] for each in s3_client().list_objects_v2(Bucket=old.bucket_name).get("Contents", ())}
     objects = ["--objects", old.bucket_name, new.bucket_name, "--at", moment.isoformat()]
+    assert main([restored.table_name, new.table_name, "--objects", "none", *objects[2:]]) == 1
+    assert "NoSuchBucket" in capsys.readouterr().err
     assert main([restored.table_name, new.table_name, *objects]) == 0
     there = {each["Key"] for each in s3_client().list_objects_v2(Bucket=new.bucket_name)["Contents"]}
     assert there > named, "what the janitor has removed meanwhile"
     assert "gone" not in there, "removed before that moment"
     assert new.process().read_all(large) == LARGE
+
+
+def test_a_copy_without_credentials_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        copy_table, "Account", Mock(side_effect=RuntimeError("No AWS credentials were found"))
+    )
+    assert main(["old", "new"]) == 1
+    assert capsys.readouterr().err == "tidemark: No AWS credentials were found\n"
 
 
 def kinds_written(copy: Copy) -> list[str]:

@@ -28,6 +28,7 @@ from itertools import islice
 from typing import IO, Any, Final
 
 import orjson
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
@@ -241,8 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.objects is None) != (options.at is None):
         parser.error("--objects and --at go together")
-    copy = Copy(connect_dynamodb(Account()), options.source, options.target)
     try:
+        copy = Copy(connect_dynamodb(Account()), options.source, options.target)
         if not options.again:
             copy.check_empty()
         if options.objects:
@@ -251,7 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{copied} objects copied from {bucket} to {new_bucket}")
         copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")
-    except CannotCopy as reason:
+    # RuntimeError: there are no credentials. The others come from the buckets.
+    except (CannotCopy, RuntimeError, BotoCoreError, ClientError) as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1
     return 0
