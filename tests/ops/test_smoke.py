@@ -128,7 +128,7 @@ def test_smoke_without_a_token_fails_and_says_what_to_set(
 
 
 def test_smoke_fails_where_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert smoke.main(["http://127.0.0.1:1"]) == 1
+    assert (smoke.main(["http://127.0.0.1:1"]), smoke.main(["http://"])) == (1, 1)
     assert "no answer" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         smoke.main(["example.com"])

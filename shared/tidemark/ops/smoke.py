@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{given.url!r} is no URL; write it with https://")
     try:
         smoke(given.url, os.environ.get("TOKEN", ""))
-    except SmokeFailed as failure:
+    except (SmokeFailed, ValueError) as failure:  # ValueError: what was given cannot be sent.
         print(f"FAILED    {failure}", file=sys.stderr)
         return 1
     print("all as expected")
