@@ -75,6 +75,7 @@ def test_paths_lose_their_outer_slashes_and_repetitions() -> None:
         *((PULL_WAKE, {"pattern": value}) for value in ("a/\n", "a" * 1_001)),
         *((PULL_WAKE, {"streams": [value]}) for value in ("wake/pool", "a//b", "..", "", "__ds/x")),
         (PULL_WAKE, {"streams": [str(number) for number in range(1_001)]}),
+        (PULL_WAKE, {"streams": [f"{number:03}" + '"' * 250 for number in range(800)]}),
         (PULL_WAKE, {"description": "x" * 1_001}),
     ],
 )
@@ -87,6 +88,13 @@ def test_a_wake_stream_never_matches_its_own_pattern() -> None:
     made = normalize(replace(ASKED, pattern="**"))
     assert made.follows("events/a")
     assert not made.follows("wake/pool")
+
+
+def test_a_name_with_characters_that_a_url_encodes_is_named_as_it_is() -> None:
+    """No gateway has decoded it: it stands in a body. `%2A` in a pattern is a star of the name."""
+    made = normalize(replace(ASKED, pattern="a/%2A", streams=("50%", "what?", "\ufffd"), wake_stream="%20"))
+    assert (made.pattern, made.streams, made.wake_stream) == ("a/%2A", ("50%", "what?", "\ufffd"), "%20")
+    assert [made.follows(path) for path in ("a/*", "a/b")] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\n", "x" * 501])

@@ -24,6 +24,7 @@ from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
     SubscriptionKind,
     normalize,
+    stream_path,
 )
 from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
@@ -116,8 +117,8 @@ class AnswerWake(BaseModel):
     done: StrictBool = False
 
     def offsets(self) -> dict[str, str]:
-        """By path; the last one counts."""
-        return {ack.stream.strip("/"): ack.offset for ack in self.acks}
+        """By path; the last one counts. Raises InvalidSubscription."""
+        return {stream_path(ack.stream): ack.offset for ack in self.acks}
 
 
 class SubscriptionFault(BaseModel):

@@ -115,7 +115,7 @@ async def describe_subscription(
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    return await _describe(request, after)
+    return await _describe(request, stream_path(after) if after else "")
 
 
 async def _describe(request: Request, after: str = "") -> bodies.SubscriptionDescription:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+from urllib.parse import quote
+
+import orjson
 
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError
 from tidemark.protocol.stream_key import CONTROL_CHARACTER, parse_plain_path
@@ -58,6 +61,8 @@ MAX_ID_BYTES: Final = 500
 MAX_DESCRIPTION_BYTES: Final = 1_000
 #: Streams that one request names or acks. More are added by further requests.
 MAX_STREAMS: Final = 1_000
+#: Of those named at the creation, as JSON: DynamoDB takes an item of 400 KB, and the rest has 20.
+MAX_NAMES_BYTES: Final = 380_000
 
 
 class SubscriptionKind(Enum):
@@ -113,8 +118,11 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
         raise InvalidSubscription(f"description is too long: at most {MAX_DESCRIPTION_BYTES} bytes")
     paths = tuple(sorted({stream_path(stream) for stream in asked.streams}))
     wake_path = stream_path(asked.wake_stream) if asked.wake_stream else None
-    if len(paths) > MAX_STREAMS:
-        raise InvalidSubscription(f"At most {MAX_STREAMS} streams in one request; add the others afterwards")
+    if len(paths) > MAX_STREAMS or len(orjson.dumps(paths)) > MAX_NAMES_BYTES:
+        raise InvalidSubscription(
+            f"One request names at most {MAX_STREAMS} streams, whose names have at most {MAX_NAMES_BYTES} bytes "
+            "together; add the others afterwards"
+        )
     if wake_path in paths:
         raise InvalidSubscription("A subscription cannot follow its own wake_stream")
     pattern = stream_path(asked.pattern) if asked.pattern else None
@@ -124,6 +132,7 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
 def stream_path(path: str) -> str:
     """A stream's path below the stream root, without slashes around it. Raises InvalidSubscription."""
     try:
-        return parse_plain_path(path.strip("/"), encoded=False).stream_id
+        # Encoded here: a gateway that decodes paths has not touched it.
+        return parse_plain_path(quote(path.strip("/")), encoded=True).stream_id
     except ProtocolError as error:
         raise InvalidSubscription(f"{path[:80]!r} is no stream path: {error.message}") from None
