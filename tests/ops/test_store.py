@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from zlib import crc32
 
 import pytest
@@ -47,8 +48,15 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_copy_is_a_store_of_its_own(data_dir: Path, tmp_path: Path) -> None:
+def test_a_copy_is_a_store_of_its_own(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was cut off is not there."""
     copy = tmp_path / "copy"
+    monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError("No space left on device")))
+    assert run("backup", "--data-dir", str(data_dir), str(copy)) == (1, "Error: No space left on device\n")
+    assert not copy.exists()
+    monkeypatch.undo()
     assert run("backup", "--data-dir", str(data_dir), str(copy))[0] == 0
     stores = embedded_stores(copy)
     assert read(stores, SMALL, 0).data == b"onetwothree"
@@ -61,7 +69,9 @@ def test_a_copy_is_a_store_of_its_own(data_dir: Path, tmp_path: Path) -> None:
 def test_a_copy_has_the_blobs_that_its_table_names(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While blobs are copied, the server goes on: what it writes then is not in the copy, or all of it is."""
+    """While blobs are copied, the server goes on: what it writes then is not in the copy, or all of it is. Of
+    a file that it removes meanwhile, a link to none stands for the name."""
+    (data_dir / "blobs" / "removed").symlink_to("nothing")
     stores, copy_tree = EmbeddedSystem(Settings(), data_dir, data_dir / "blobs").stores, shutil.copytree
 
     def copy_while_the_server_writes(*arguments: Any, **more: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -67,27 +67,35 @@ def stack_stores(table: str, objects: str) -> Stores:
 def back_up(data_dir: Path, target: Path) -> None:
     """Copy a store whose server may run, as it is at one moment, to a new folder, which is a DATA_DIR.
 
-    The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. Raises NoStore,
-    UnusableDatabase.
+    The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. The folder has its
+    name when it is whole. Raises NoStore, UnusableDatabase.
     """
-    source = database_of(data_dir)
+    source, part = database_of(data_dir), target.with_name(f"{target.name}.part")
     with closing(open_to_read(source)) as table:
-        try:
-            target.mkdir(mode=0o700, parents=True)
-        except FileExistsError:
-            raise NoStore(f"{target} is there already: name a folder that is not") from None
-        with closing(sqlite3.connect(target / source.name)) as copy:
+        if target.exists():
+            raise NoStore(f"{target} is there already: name a folder that is not")
+        shutil.rmtree(part, ignore_errors=True)  # Of a copy that was cut off.
+        part.mkdir(mode=0o700, parents=True)
+        with closing(sqlite3.connect(part / source.name)) as copy:
             table.backup(copy)
-        _copy_beside(data_dir, target)
+        _copy_beside(data_dir, part)
+    part.rename(target)
 
 
 def _copy_beside(data_dir: Path, target: Path) -> None:
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
-            shutil.copytree(found, target / name, ignore=shutil.ignore_patterns("*.part"), dirs_exist_ok=True)
+            ignored = shutil.ignore_patterns("*.part")
+            shutil.copytree(found, target / name, ignore=ignored, copy_function=_copy_if_there)
         elif found.exists():
             shutil.copy2(found, target / name)
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """What the server removes meanwhile, the table that was copied before does not name."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Faults:
