@@ -11,7 +11,7 @@ import pytest
 from tests.spark.bucket import MESSAGE_BYTES, Bucket, Stream
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
-from tidemark.spark.progress import Look, Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.progress import Look, Progress, decode_offset, encode_offset, everything_until, not_before
 from tidemark.spark.queries import Driver, pack, plan_partitions
 from tidemark.spark.readers.port import DataLoss, Head, Position
 
@@ -189,3 +189,14 @@ def test_a_batch_waits_for_its_least_size_or_for_the_longest_delay() -> None:
         ends = everything_until(options, start, driver.look(fresh=True))
         assert driver.waits(start.positions, ends.positions) is waits, why
         start = start if waits else ends
+
+
+def test_a_stream_that_is_created_while_a_query_of_what_is_there_begins_is_not_taken_for_lost() -> None:
+    options = options_of(subscribePattern=".*")
+    driver, bucket = Driver(options), Bucket()
+    driver._connected = bucket
+    bucket.streams["a"] = Stream("i-a", NOW_MS, 1)
+    target = driver.look(fresh=True)
+    bucket.streams["b"] = Stream("i-b", NOW_MS, 1)
+    start = driver.initial(target)
+    assert everything_until(options, start, not_before(start, target)).positions.keys() == {"a"}

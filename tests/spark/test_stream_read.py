@@ -214,3 +214,37 @@ def test_latest_reads_only_what_comes(follower: Follower, streams: Streams) -> N
     assert follower.run(startingOffsets="latest") == []
     streams.append(b"new")
     assert follower.run(startingOffsets="latest") == [b"new"]
+
+
+def latest_of(reader: Any, start: Any) -> Any:
+    """As this version of Spark asks for it."""
+    if not ADMISSION:
+        return reader.latestOffset()
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+def start_reader(streams: Streams, **given: str) -> Any:
+    """A query as it is started, and started again after a crash."""
+    return TidemarkSource(streams.by_table(**given)).streamReader(SCHEMA)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_first_batch_from_the_tail_on_is_empty_also_when_it_is_repeated(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, strict: str
+) -> None:
+    """Spark keeps where it ends, and asks where the query begins each time: after a crash it begins later."""
+    monkeypatch.setattr(queries, "LOOK_SECONDS", 0)
+    given = {"startingOffsets": "latest", "failOnDataLoss": strict}
+    streams.fill(b"old")
+    reader = start_reader(streams, **given)
+    begin = reader.initialOffset()
+    streams.append(b"new")
+    end = latest_of(reader, begin)
+    assert end == begin == reader.initialOffset()
+    streams.append(b"newer")
+    again = start_reader(streams, **given)
+    assert not again.partitions(again.initialOffset(), end)
+    parts = [part for packed in again.partitions(end, latest_of(again, end)) for part in packed.parts]
+    assert values_of(again.driver.reader, parts) == [b"new", b"newer"]

@@ -235,6 +235,7 @@ class Driver:
         self._clock = clock
         self._looked = float("-inf")
         self._let_go = float("-inf")
+        self._begins = False
         self._last_look = Look({}, 0)
         #: The offset that Spark has told last, and what it says.
         self._told: tuple[Offset, Progress] = {}, Progress({})
@@ -248,8 +249,10 @@ class Driver:
             self._connected = connect(self.options.connection)
         return self._connected
 
-    def initial(self) -> Progress:
-        heads = self.look(fresh=True).heads
+    def initial(self, look: Look | None = None) -> Progress:
+        """Where a query begins; by `look`, if it is to end with what that has found."""
+        heads = (look or self.look(fresh=True)).heads
+        self._begins = True
         require_all(self.options, self.reader, heads)
         if self.options.between is not None:
             return decode_offset(self.options.between[0])
@@ -278,13 +281,17 @@ class Driver:
         return end
 
     def look(self, *, fresh: bool = False) -> Look:
-        if fresh or self._clock() - self._looked >= LOOK_SECONDS:
+        """The first batch ends with the look that it began with, however long ago: where streams begin at
+        their tails it is empty, as it is when Spark repeats it and asks again where the query begins."""
+        is_old = self._clock() - self._looked >= LOOK_SECONDS
+        if fresh or (is_old and not self._begins):
             began = self._clock()
             heads = load_heads(self.options, self.reader)
             self._looked = self._clock()
             # By the clock that wrote when the streams were created; it is known once the server has answered.
             at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
             self._last_look = Look(heads, max(0, at_ms))
+        self._begins = False
         return self._last_look
 
     def waits(self, starts: Positions, ends: Positions) -> bool:

@@ -10,9 +10,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tidemark.spark.bases import Offset
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.options.read import Earliest, ReadOptions
+from tidemark.spark.progress import Look, Positions
 from tidemark.spark.queries import Driver, pack, plan_partitions, within_limit
 from tidemark.spark.queries.batch import PackedPartition, PartitionReader
+from tidemark.spark.readers.port import is_past
 
 
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):
@@ -20,6 +22,10 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
 
     #: Made when it is first used: in the driver, and never in a task.
     _driver: Driver | None = None
+    #: Where the query begins, once Spark has asked.
+    _initial: Offset | None = None
+    #: What a query found when it began that ends by itself.
+    _target: Look | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options only."""
@@ -32,12 +38,30 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
         return self._driver
 
     def initialOffset(self) -> Offset:
-        return self.driver.encode(self.driver.initial())
+        """The same each time: Spark 4.0 asks again once it knows where the first batch ends."""
+        if self._initial is None:
+            self._initial = self.driver.encode(self.driver.initial(self._target))
+        return self._initial
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         starts, ends = self.driver.decode(start).positions, self.driver.decode(end).positions
+        if start == self._initial and not isinstance(self._options.starting, Earliest):
+            starts = not_beyond(ends, starts)
         planned = plan_partitions(self._options, self.driver.reader, starts, ends)
         return [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
+
+
+def not_beyond(ends: Positions, starts: Positions) -> Positions:
+    """Where the first batch begins. After a crash Spark asks again for `starts`, and by then the tail may lie
+    beyond the batch's end: the batch has nothing of that stream."""
+    crossed = {
+        name: end
+        for name, end in ends.items()
+        if (start := starts.get(name)) is not None
+        and start.incarnation == end.incarnation
+        and is_past(start.offset, end.offset)
+    }
+    return {**starts, **crossed}
 
 
 class StreamReader(StreamReaderBase):

@@ -13,13 +13,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemark.spark.bases import Offset
-from tidemark.spark.progress import Look, not_before
+from tidemark.spark.progress import not_before
 from tidemark.spark.queries import within_limit
 from tidemark.spark.queries.streaming import StreamReaderBase
 
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
-    _target: Look | None = None
     #: All that a batch could have read when Spark last asked.
     _latest: Offset | None = None
 
