@@ -99,7 +99,7 @@ def test_rows_arrive_in_order_and_once_and_leave_notes_alone(target: Options, st
     published = write.publish(staged, 0)
     assert streams.values() == NUMBERS
     assert (published.rows, sum(run.appends for run in published.runs)) == (400, len(sizes))
-    assert 90 < max(sizes) <= 100 + 1
+    assert 90 < max(sizes) <= 100
     assert len(published.runs) == 4, "the manifest names a task's appends to a stream once"
     # Spark does not learn of the commit, and repeats it.
     publish(target, ROWS[::-1], tasks=2)
@@ -417,6 +417,17 @@ def test_an_append_has_no_more_rows_than_the_server_takes_messages(
     published = publish(over_table, ROWS, tasks=1, bytesPerAppend="1000000")
     assert [run.appends for run in published.runs] == [3]
     assert streams.values() == NUMBERS
+
+
+def test_rows_that_fill_the_largest_append_are_not_too_large_for_the_server(
+    over_http: Options, streams: Streams
+) -> None:
+    """With its brackets: two rows that would be one byte too many together are two appends."""
+    half = 2 * 1024 * 1024
+    rows = [b'"%s"' % (b"x" * (size - 3)) for size in (half, half)]
+    assert sum(len(row) + 1 for row in rows) == 2 * half
+    assert [run.appends for run in publish(over_http, rows, tasks=1, bytesPerAppend=str(2 * half)).runs] == [2]
+    assert list(map(len, streams.values())) == [half - 3] * 2
 
 
 def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) -> None:

@@ -151,9 +151,11 @@ class Chunker:
             return
         separator = 1 if self._is_json else 0
         ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), separator)).to_numpy()
+        # An array has one separator fewer than rows, and two brackets.
+        most = self._bytes_per_append - separator
         low, taken = 0, 0
         while low < len(ends):
-            high = int(ends.searchsorted(taken + self._bytes_per_append, side="right"))
+            high = int(ends.searchsorted(taken + most, side="right"))
             high = min(max(high, low + 1), low + MAX_MESSAGES)
             yield low, high
             low, taken = high, int(ends[high - 1])
