@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -86,16 +86,14 @@ def _copy_beside(data_dir: Path, target: Path) -> None:
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
-            ignored = shutil.ignore_patterns("*.part")
-            shutil.copytree(found, target / name, ignore=ignored, copy_function=_copy_if_there)
+            try:
+                shutil.copytree(found, target / name, ignore=shutil.ignore_patterns("*.part"))
+            except shutil.Error as failed:
+                # What the server removed meanwhile, the table that was copied before does not name.
+                if any(Path(source).exists() for source, *_ in failed.args[0]):
+                    raise
         elif found.exists():
             shutil.copy2(found, target / name)
-
-
-def _copy_if_there(source: str, target: str) -> None:
-    """What the server removes meanwhile, the table that was copied before does not name."""
-    with suppress(FileNotFoundError):
-        shutil.copy2(source, target)
 
 
 def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Faults:
