@@ -142,6 +142,15 @@ def test_streams_are_added_and_removed_one_by_one(scene: Scene) -> None:
     assert scene.links() == {"events/a": (False, 2)}
 
 
+def test_a_new_stream_of_the_pattern_that_is_named_is_followed_from_its_beginning(scene: Scene) -> None:
+    """The record of its first append has not come yet."""
+    scene.begin(streams=["other/named"])
+    scene.stream("events/new", 1)
+    lifecycle.add_streams(scene.worker.stores, "s", ["events/new"])
+    assert scene.left("events/new") == {"events/new": (0, 2)}
+    assert claimed_streams(scene) == [("events/new", 0, 2)]
+
+
 def test_a_subscription_never_delivers_to_itself_by_its_wake_stream(scene: Scene) -> None:
     scene.begin(pattern="**")
     scene.news()

@@ -8,14 +8,16 @@ With one of the rules taken out, one of these orders loses a delivery or lets tw
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.simulation.memory import MemoryWorld
-from tests.subscriptions.scene import Scene
+from tests.subscriptions.scene import POOL, Scene
+from tests.support import Process
 from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
 from tidemark.subscriptions import pending, state, storage
@@ -28,6 +30,25 @@ from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.wake.notifier import WakeMessage
 
 A, B = "events/a", "events/b"
+
+
+@contextmanager
+def preempted(process: Process, at: int, step: Callable[[], object]) -> Iterator[list[int]]:
+    """`step` runs just before the process's call number `at`. Yields a list that is empty until then."""
+    send, count, came = process.dynamodb.send, itertools.count(), list[int]()
+
+    def interrupted(operation: str, body: bytes) -> tuple[int, bytes]:
+        if next(count) == at:
+            came.append(at)
+            with suppress(ProtocolError):
+                step()
+        return send(operation, body)
+
+    process.dynamodb.send = interrupted
+    try:
+        yield came
+    finally:
+        process.dynamodb.send = send
 
 
 class Play:
@@ -112,25 +133,14 @@ class Play:
 
     def interrupt(self, first: Callable[[Scene], None], second: Callable[[Scene], None], at: int) -> bool:
         """Run `first`, and `second` just before its call number `at`; False where it has fewer calls."""
-        dynamodb, before = self.one.worker.dynamodb, self.one.commits
-        send, count, came = dynamodb.send, itertools.count(), False
-
-        def interrupted(operation: str, body: bytes) -> tuple[int, bytes]:
-            nonlocal came
-            if next(count) == at:
-                came = True
-                with suppress(ProtocolError):
-                    second(self.other)
-            return send(operation, body)
-
-        dynamodb.send = interrupted
-        try:
-            first(self.one)
-        except ProtocolError:
-            if self.one.commits != before:
-                self.tend(self.one)
-        dynamodb.send = send
-        return came
+        before = self.one.commits
+        with preempted(self.one.worker, at, lambda: second(self.other)) as came:
+            try:
+                first(self.one)
+            except ProtocolError:
+                if self.one.commits != before:
+                    self.tend(self.one)
+        return bool(came)
 
     def finish(self) -> None:
         """Every timer comes, and a worker works. The records of all commits have come before, at once."""
@@ -176,6 +186,31 @@ def play_every_order(webhook: bool, first: str, second: str) -> int:
 def test_no_interleaving_of_two_steps_loses_a_delivery(webhook: bool, first: str) -> None:
     for second in HOOK if webhook else PULL:
         assert play_every_order(webhook, first, second) > 0 or first == "tend", second
+
+
+def finish_the_creation(scene: Scene, records: list[WakeMessage]) -> None:
+    """A repeated request, and a stream that is created after its answer."""
+    scene.subscribe()
+    scene.stream("events/new")
+    records.append(scene.append("events/new"))
+
+
+def test_a_creation_that_another_request_has_finished_skips_no_append() -> None:
+    """The slower one still links streams at their tails."""
+    for at in itertools.count():
+        world, records = MemoryWorld(), list[WakeMessage]()
+        one, other = Scene(world), Scene(world)
+        for path in (A, POOL):
+            other.stream(path, 1)
+        step = partial(finish_the_creation, other, records)
+        with preempted(one.writer, at, step) as came:
+            one.subscribe()
+        if not came:
+            break
+        other.tell(*records)
+        other.work_off()
+        assert [(each.link.path, each.acked) for each in other.claim().streams] == [("events/new", 0)], at
+    assert at > 5
 
 
 def remove_any_mark(table: Table, mark: PendingMark) -> None:

@@ -120,8 +120,8 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     wake_path = stream_path(asked.wake_stream) if asked.wake_stream else None
     if len(paths) > MAX_STREAMS or len(orjson.dumps(paths)) > MAX_NAMES_BYTES:
         raise InvalidSubscription(
-            f"One request names at most {MAX_STREAMS} streams, whose names have at most {MAX_NAMES_BYTES} bytes "
-            "together; add the others afterwards"
+            f"One request names at most {MAX_STREAMS} streams, with at most {MAX_NAMES_BYTES} bytes of "
+            "names; add the others afterwards"
         )
     if wake_path in paths:
         raise InvalidSubscription("A subscription cannot follow its own wake_stream")

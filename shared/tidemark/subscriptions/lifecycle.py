@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidemark.log.records import EndMark
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import storage
@@ -79,11 +80,16 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     configuration = record.configuration
     _put_roster_entry(stores, record, has_explicit=bool(configuration.streams))
     _name_streams(stores, record, configuration.streams)
-    # Links are made at the tails: existing messages begin no delivery (§6.2).
-    for page in followed_streams(stores, record):
-        paths = [stream.key.stream_id for stream in page]
-        stores.concurrency.each(lambda path: _link_at_tail(stores, record, path, explicit=False), paths)
     latest: SubscriptionRecord | None = record
+    for page in followed_streams(stores, record):
+        # Links are made at the tails: existing messages begin no delivery (§6.2). Tails that were read after
+        # another process has finished the creation would leave out what is to be delivered.
+        heads = stores.concurrency.each(lambda each: find_head(stores, each.key.stream_id), page)
+        latest = storage.reload_subscription(stores.table, record)
+        if latest is None or latest.active:
+            break
+        there = [head for head in heads if head is not None]
+        stores.concurrency.each(lambda head: _link(stores, record, head.record.key.stream_id, head), there)
     while latest is not None and not latest.active:
         with suppress(SubscriptionChanged):
             return storage.commit_subscription(
@@ -103,13 +109,12 @@ def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explici
     storage.put_roster_entry(stores.table, entry)
 
 
-def _link_at_tail(stores: Stores, record: SubscriptionRecord, path: str, *, explicit: bool) -> None:
-    head = find_head(stores, path)
+def _link(
+    stores: Stores, record: SubscriptionRecord, path: str, head: StreamHead | None, *, explicit: bool = False
+) -> None:
+    """At the stream's tail; at its beginning without `head`."""
     acked, incarnation = (head.tail.offset, head.record.incarnation) if head is not None else (0, "")
-    if head is not None or explicit:
-        storage.put_link_once(
-            stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation)
-        )
+    storage.put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
@@ -117,7 +122,9 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
 
     def name(path: str) -> None:
         storage.put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
-        _link_at_tail(stores, record, path, explicit=True)
+        # A stream that the pattern takes in, and that has no link yet, is younger than the creation.
+        is_new = record.active and record.configuration.follows(path)
+        _link(stores, record, path, None if is_new else find_head(stores, path), explicit=True)
 
         def step() -> None:
             link = storage.load_link(stores.table, record.incarnation, path)
@@ -167,7 +174,7 @@ def unsubscribe(stores: Stores, subscription_id: str) -> None:
 
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
     """Raises SubscriptionNotFound. A stream that is linked already keeps how far it is acked."""
-    record = require_subscription(stores, subscription_id)
+    record = activate(stores, require_subscription(stores, subscription_id))
     _put_roster_entry(stores, record, has_explicit=True)
     _name_streams(stores, record, paths)
 
