@@ -408,6 +408,15 @@ os.wait()
 """
 
 
+STOPS = """
+with Stream(url, **options).stop_requests():
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    Stream(url).request_stop()
+"""
+
+
 def run_program(code: str, url: str) -> str:
     """What it said on standard error."""
     command = [sys.executable, "-c", code, url]
@@ -459,3 +468,4 @@ def test_a_forked_process_makes_a_producer_of_its_own(tidemark_url: str) -> None
     assert said.count("this producer was made before os.fork") == 2
     assert "acknowledged" not in said
     assert stream.read().text == "parent,child,"
+    run_program(APPENDS + STOPS, stream.url)  # The child's exit ends no signal of the parent's.

@@ -235,7 +235,7 @@ class StopRequests:
     it."""
 
     def __init__(self, signal: Stream) -> None:
-        self._signal = signal
+        self._signal, self._process = signal, os.getpid()
         self._requested, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._watch, name="tidemark-stop", daemon=True)
 
@@ -254,6 +254,8 @@ class StopRequests:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._process != os.getpid():
+            return
         self._is_over = True
         with contextlib.suppress(StreamError):
             self._signal.delete(missing_ok=True)
