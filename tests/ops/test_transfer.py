@@ -128,6 +128,7 @@ def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
         (("-", "other"), "the target does not begin with the source's data"),
         (("other", "other"), "the same stream"),
         (("none", "other"), "there is no such stream: none"),
+        (("other", "/no-bucket/other"), "Error: PUT http"),
         (("./no-file", "other"), "No such file"),
         (("other", "file:/dev/null/x"), "Not a directory"),
         (("-", "-"), "one of SOURCE and TARGET is a stream"),

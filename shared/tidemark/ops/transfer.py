@@ -65,8 +65,10 @@ def cp(
         here = server.serving(source)
         is_other = not is_file(target) and here.url != there.url
         given = source_token if source_token is not None else "" if is_other else here.token
-        click.get_current_context().meta["stream"] = source
+        meta = click.get_current_context().meta
+        meta["stream"] = source
         origin = StreamSource(replace(here, token=given).stream(source), follow=follow)
+        del meta["stream"]  # Of the target, the request says what is missing.
     copied = copy(origin, FileTarget(target) if is_file(target) else StreamTarget(there, target))
     if target != "-":
         text = f"{copied.count:,} {copied.unit} copied; {copied.found:,} were there"
