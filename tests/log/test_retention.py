@@ -293,6 +293,21 @@ def test_a_packed_stream_lets_go_of_blocks_that_are_old_as_a_whole() -> None:
     assert scene.read_from(retained) == scene.data[retained:]
 
 
+def test_a_pack_whose_object_is_missing_does_not_stop_the_janitor(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(PACKING, retention=Retention(seconds=4 * 3600))
+    scene.write(*(b"%09d" % number for number in range(30)))
+    scene.sweep_after()
+    objects = scene.world.bucket.objects
+    stored = dict(objects)
+    objects.clear()
+    scene.sweep_after(9 * HOUR_MS)
+    assert "a pack cannot be read" in caplog.text
+    assert scene.record().retained == 0
+    objects.update(stored)
+    scene.sweep_after()
+    assert scene.record().retained > 0
+
+
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_look_may_die_at_each_of_its_calls_and_is_made_again(how: str) -> None:
     for at in count():
