@@ -550,8 +550,8 @@ MUTATIONS = (
     mutation(
         "backup copies blobs before the table",
         "ops/store.py",
-        "            table.backup(copy)\n        _copy_beside(data_dir, target)",
-        "            _copy_beside(data_dir, target)\n            table.backup(copy)",
+        "            table.backup(copy)\n        _copy_beside(data_dir, part)",
+        "            _copy_beside(data_dir, part)\n            table.backup(copy)",
         "ops/test_store.py",
     ),
     mutation(
