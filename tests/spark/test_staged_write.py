@@ -426,7 +426,9 @@ def test_rows_that_fill_the_largest_append_are_not_too_large_for_the_server(
     half = 2 * 1024 * 1024
     rows = [b'"%s"' % (b"x" * (size - 3)) for size in (half, half)]
     assert sum(len(row) + 1 for row in rows) == 2 * half
-    assert [run.appends for run in publish(over_http, rows, tasks=1, bytesPerAppend=str(2 * half)).runs] == [2]
+    assert [run.appends for run in publish(over_http, rows, tasks=1, bytesPerAppend=str(2 * half)).runs] == [
+        2
+    ]
     assert list(map(len, streams.values())) == [half - 3] * 2
 
 

@@ -301,6 +301,32 @@ def test_acks_outside_of_what_was_read_change_nothing(scene: Scene) -> None:
     assert scene.ack(claimed) is False
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("is_told", [False, True])
+def test_an_ack_of_a_stream_that_was_created_anew_meanwhile_acks_nothing_of_the_new_one(
+    scene: Scene, named: bool, is_told: bool
+) -> None:
+    """Its offset is one of the stream that is gone; the trigger may have seen the new one or not."""
+    scene.stream(POOL)
+    scene.subscribe(streams=["events/a"] if named else [])
+    scene.stream("events/a")
+    scene.news()
+    claimed = scene.claim()
+    delete_stream(scene, "events/a")
+    scene.stream("events/a")
+    records = [scene.append("events/a", "unseen") for _ in range(2)]
+    if is_told:
+        scene.tell(*records)
+        scene.work_off()
+    with pytest.raises(InvalidAck):
+        scene.ack(claimed)
+    scene.release(claimed)
+    scene.tell(*records)
+    scene.work_off()
+    [stream] = scene.claim().streams
+    assert stream.acked == 0
+
+
 def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: Scene) -> None:
     """Its worker is fenced, before and after: the new one knows nothing of the old one."""
     scene.begin(streams=["named"])

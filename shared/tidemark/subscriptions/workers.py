@@ -180,10 +180,12 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
         path, token = ack
         link = load_link(stores.table, record.incarnation, path)
         head = pending.find_head(stores, path)
-        if link is None or head is None:
-            raise InvalidAck(f"Ack of {path[:80]!r}: the subscription follows no such stream")
-        offset = state.decide_ack(token, pending.acked_in(link, head), head.tail.offset)
-        return ack_link(link, offset, head.record.incarnation)
+        if link is None or head is None or link.stream_incarnation != head.record.incarnation:
+            raise InvalidAck(
+                f"Ack of {path[:80]!r}: the subscription follows no such stream, or it was created anew since"
+                " the delivery; ack the others, and the next delivery names it"
+            )
+        return ack_link(link, state.decide_ack(token, link.acked, head.tail.offset), link.stream_incarnation)
 
     return stores.concurrency.each(decide, list(acks.items()))
 
