@@ -192,6 +192,13 @@ def test_an_answer_without_a_body_is_told_in_words(status: int) -> None:
         play(protocol(None).append("x"), Reply(status, {}))
 
 
+def test_a_write_that_is_redirected_says_where_to() -> None:
+    """It is not sent there by itself: it might end as a GET."""
+    moved = Reply(301, {"location": "https://server/v1/stream/tides?token=secret"}, b"<html>moved</html>")
+    with pytest.raises(errors.StatusError, match=r"301: use https://server/v1/stream/tides, where it is$"):
+        play(append(), moved)
+
+
 def test_a_read_gives_up_after_its_retries() -> None:
     for last, expected in ((Reply(500, {}), errors.Unavailable), (LOST, errors.Unreachable)):
         with pytest.raises(expected):

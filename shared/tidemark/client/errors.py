@@ -36,6 +36,8 @@ class StatusError(StreamError):
 
     def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         said = _reason(body) or _WITHOUT_WORDS.get(status, "")
+        if 300 <= status < 400 and "location" in headers:
+            said = f"use {headers['location'].partition('?')[0]}, where it is"
         super().__init__(f"{what}: {status}{f': {said}' if said else ''}")
         self.status: Final = status
         self.headers: Final = headers
