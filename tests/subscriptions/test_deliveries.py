@@ -25,7 +25,7 @@ from tidemark.protocol.errors import (
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
-from tidemark.subscriptions import fairness, lifecycle
+from tidemark.subscriptions import fairness, lifecycle, pending
 from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import decode_notice
@@ -356,6 +356,24 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
     assert len(load_roster(scene.worker.stores.table)) == 1
     with pytest.raises(NoPendingWork):
         scene.claim()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_deleted_subscription_has_is_removed_though_nobody_is_told_of_its_end(
+    scene: Scene, again: bool
+) -> None:
+    """The notice finds the next one of its id, or came to nothing for as long as the end mark was there."""
+    scene.begin("events/a", "named", streams=["named"])
+    lifecycle.unsubscribe(scene.worker.stores, "s")
+    if again:
+        scene.subscribe(pattern="other/*")
+        scene.changed()
+        scene.work_off()
+    assert len(load_roster(scene.worker.stores.table)) == 1 + again
+    assert pending.remind(scene.worker.stores, scene.queue.send) == 0
+    assert len(load_roster(scene.worker.stores.table)) == again
+    left = {item["pk"]["S"].partition("/")[0] for item in items_left(scene.worker)}
+    assert not left & {"link", "follow"}
 
 
 def test_a_webhook_subscription_cannot_be_claimed_nor_a_pool_called_back(scene: Scene) -> None:

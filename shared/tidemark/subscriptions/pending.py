@@ -24,7 +24,7 @@ from tidemark.service.stores import Stores
 from tidemark.subscriptions import storage
 from tidemark.subscriptions.configuration import literal_prefix
 from tidemark.subscriptions.notices import Changed, encode_notice
-from tidemark.subscriptions.records import PendingMark, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.records import PendingMark, RosterEntry, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import Step, next_step
 from tidemark.subscriptions.storage import SubscriptionChanged
 
@@ -179,13 +179,17 @@ def remind(
     stores: Stores, send: Callable[[Sequence[str]], None], has_time_left: Callable[[], bool] = lambda: True
 ) -> int:
     """Send a notice for each subscription that is due, not created to the end, or idle with a mark. Returns
-    how many. It takes one query for the roster, and one or two small reads for each subscription."""
-    found: list[str] = []
+    how many. It takes one query for the roster, and one or two small reads for each subscription. One that
+    has ended leaves the roster here, if its id was used again before the notice of its end."""
+    found, ended = list[str](), list[RosterEntry]()
     for entry in storage.load_roster(stores.table):
         if not has_time_left():
             break
         record = storage.load_subscription(stores.table, entry.subscription_id)
-        if record is None or record.incarnation != entry.incarnation or not record.active:
+        if record is None or record.incarnation != entry.incarnation:
+            ended.append(entry)
+            continue
+        if not record.active:
             is_due = True
         elif (step := next_step(record.delivery, stores.clock_ms())) is Step.LOOK:
             is_due = bool(storage.load_marks(stores.table, record.incarnation, limit=1))
@@ -194,7 +198,10 @@ def remind(
         if is_due:
             found.append(encode_notice(Changed(entry.subscription_id)))
     if found:
-        send(list(dict.fromkeys(found)))
+        send(found)
+    for entry in ended:
+        if has_time_left():
+            storage.remove_belongings(stores.table, entry.subscription_id, entry.incarnation)
     return len(found)
 
 
