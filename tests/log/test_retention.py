@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.log.scene import BREAKS, KEY, Scene, before_the_next, break_call, counted
+from tests.log.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -291,6 +291,20 @@ def test_a_packed_stream_lets_go_of_blocks_that_are_old_as_a_whole() -> None:
     retained = scene.record().retained
     assert 270 * 2 <= retained <= 270 * 6
     assert scene.read_from(retained) == scene.data[retained:]
+
+
+def test_of_the_trims_that_wait_for_a_fork_one_stays_and_removes_all() -> None:
+    scene = Scene(None, retention=Retention(size=1))
+    scene.write(b"one")
+    scene.fork(3)
+    for _ in range(20):
+        scene.write(b"more")
+        scene.sweep_after(2 * HOUR_MS)
+        assert len(scene.due("trim")) <= 2
+    assert len(scene.items()) == 21
+    delete(scene.process(), FORK)
+    scene.sweep_after(2 * HOUR_MS)
+    assert len(scene.items()) == 1
 
 
 def test_a_pack_whose_object_is_missing_does_not_stop_the_janitor(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,7 +46,9 @@ def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation:
         if record.references:
-            schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
+            # Of trims alone, the entry of the latest waits for all.
+            if due.blob is not None or due.offset >= record.retained:
+                schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
             settle(stores.table, due)
             return False
         if due.offset > record.retained:
