@@ -28,7 +28,7 @@ from tidemark.service.delete import delete
 from tidemark.subscriptions import fairness, lifecycle, pending
 from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
-from tidemark.subscriptions.notices import decode_notice
+from tidemark.subscriptions.notices import Appended, decode_notice
 from tidemark.subscriptions.state import DeliveryFailure, due_ms, phase
 from tidemark.subscriptions.storage import load_marks, load_roster
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
@@ -92,6 +92,14 @@ def test_a_claim_lists_what_the_trigger_has_not_come_by_yet(scene: Scene, is_tol
     scene.work_off()
     assert [event["generation"] for event in scene.events()] == [1] * is_told
     assert scene.delivery.generation == 1
+
+
+def test_many_appends_to_a_stream_that_are_told_together_take_one_notice(scene: Scene) -> None:
+    scene.begin("events/a", "events/b")
+    scene.tell(*[scene.append(path) for path in ("events/a", "events/b") for _ in range(3)])
+    notices = map(decode_notice, scene.queue.due())
+    marks = [each.mark for each in notices if isinstance(each, Appended)]
+    assert [(each.path, each.start) for each in marks] == [("events/a", 4), ("events/b", 4)]
 
 
 def test_a_deleted_stream_is_not_part_of_a_delivery(scene: Scene) -> None:

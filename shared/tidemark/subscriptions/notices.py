@@ -21,7 +21,7 @@ from tidemark.subscriptions.records import (
     decode_subscription_pk,
 )
 from tidemark.subscriptions.storage import load_followers, load_roster
-from tidemark.wake.notifier import WakeMessage
+from tidemark.wake.notifier import WakeMessage, newest_of
 
 
 class NotANotice(ValueError):
@@ -100,7 +100,7 @@ class Subscribers:
     def notify(self, appends: Iterable[WakeMessage], changes: Iterable[Changed]) -> None:
         """Raises what the table or the queue raise: the records must be delivered again then."""
         notices: dict[str, None] = {encode_notice(change): None for change in changes}
-        plain = [append for append in appends if append.key.bucket == PLAIN_BUCKET]
+        plain = [append for append in newest_of(appends) if append.key.bucket == PLAIN_BUCKET]
         if plain:
             roster = load_roster(self._table)
             for append in plain:

@@ -90,6 +90,11 @@ def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
     return WakeMessage(pk, decode_batch_start(keys["sk"]["S"]))
 
 
+def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:
+    """Of each log the message with the highest offset: it stands for the earlier ones too."""
+    return list({each.log_pk: each for each in sorted(messages, key=lambda each: each.start)}.values())
+
+
 class _Wake(NamedTuple):
     """Whom to tell of a log. `tail` is None where the stream has ended, and for queues."""
 
@@ -126,16 +131,10 @@ class Notifier:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-notify")
 
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
-        """Tell all who wait for these logs. Sends only the message with the highest offset of each log: it
-        wakes the waiters of the earlier ones too."""
+        """Tell all who wait for these logs."""
         until_ms = self._clock_ms() + SOCKETS_MS
-        newest: dict[str, WakeMessage] = {}
-        for message in messages:
-            known = newest.get(message.log_pk)
-            if known is None or message.start > known.start:
-                newest[message.log_pk] = message
         failures: Failures = {}
-        found = self._each(lambda message: self._load(message, failures), list(newest.values()))
+        found = self._each(lambda message: self._load(message, failures), newest_of(messages))
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
