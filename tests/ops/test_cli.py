@@ -291,6 +291,8 @@ def test_info_prints_the_status_and_the_message_count(server: Server, stream: st
     lines = run(server, "info", stream).decode().splitlines()
     assert {"status            Closed", "messages          count 2  exact true"} < {*lines}
     assert not any({"{", "[", "null"} & {*line.split()} for line in lines)
+    run(server, "create", f"{stream}/kept", "--ttl", str(2**53 - 1))
+    assert b"after the year 9999\n" in run(server, "info", f"{stream}/kept")
 
 
 def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> None:
@@ -352,6 +354,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("ls", "--bucket", "no"), "400: Bucket id must be"),
         (("ls", "--token", "a\nb"), "Error: the request cannot be sent: Illegal header value"),
         (("create", "x", "--content-type", "ü/ü€"), "is not ASCII, as a header is"),
+        (("delete", "a/../b"), "Error: 'a/../b' must not have '.' or '..' between slashes"),
         (("sub", "ack", "x", "/dev/null"), "the input is not a wake, as `tidemark sub claim` prints it"),
         (("token", "--hours", "inf"), "inf is not in the range x<=1000000"),
     ],

@@ -97,6 +97,9 @@ class RemoteServer:
 
 def stream_path(stream: str) -> str:
     """The path of a stream, from its URL, its path, or the name of a plain stream."""
+    if {".", ".."} & {*stream.split("/")}:
+        # They would be taken out, and another stream be meant.
+        raise ValueError(f"{stream!r} must not have '.' or '..' between slashes")
     if "://" in stream:
         return urlsplit(stream).path
     return stream if stream.startswith("/") else f"/v1/stream/{quote(stream)}"

@@ -93,6 +93,8 @@ def _plain(name: str, value: Any) -> str:
 
 
 def instant(ms: int) -> str:
+    if ms >= 253_402_300_800_000:
+        return "after the year 9999"
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
