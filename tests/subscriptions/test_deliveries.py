@@ -30,7 +30,7 @@ from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_M
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, decode_notice
 from tidemark.subscriptions.state import DeliveryFailure, due_ms, phase
-from tidemark.subscriptions.storage import load_marks, load_roster
+from tidemark.subscriptions.storage import load_marks, load_roster, remove_mark
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import deliver_now
@@ -122,6 +122,23 @@ def test_a_stream_created_anew_is_followed_from_its_beginning(scene: Scene) -> N
     scene.stream("events/a")
     scene.news()
     assert claimed_streams(scene) == [("events/a", 0, 2)]
+
+
+def test_a_late_record_of_a_stream_that_is_gone_takes_no_mark_from_the_next_of_its_name(scene: Scene) -> None:
+    """Another process has seen the old stream's mark, and is about to remove it."""
+    scene.begin("events/a")
+    late = scene.append("events/a")
+    scene.tell(late)
+    scene.work_off()
+    scene.claim()
+    table, incarnation = scene.worker.stores.table, require_subscription(scene.worker.stores, "s").incarnation
+    [seen] = load_marks(table, incarnation)
+    delete_stream(scene, "events/a")
+    scene.stream("events/a")
+    scene.tell(scene.append("events/a"), late)
+    scene.work_off()
+    remove_mark(table, seen)
+    assert len(load_marks(table, incarnation)) == 1
 
 
 def test_a_claim_that_finds_nothing_gives_the_next_append_its_event(scene: Scene) -> None:

@@ -17,6 +17,7 @@ between a commit and what follows from it is stood in for by the record.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -236,14 +237,26 @@ def _link_as_seen(seen: StreamLink) -> Condition:
 
 
 def put_mark(table: Table, mark: PendingMark) -> None:
-    """A record that arrives late or twice lowers no mark."""
-    ahead = AnyOf(
-        IF_ABSENT,
-        Compared(records.START, "<", mark.start),
-        Compared(records.STREAM_INCARNATION, "<>", mark.stream_incarnation),
+    """A record that arrives late or twice lowers no mark. One of another stream of that name may be older or
+    younger, so what it writes was never there before: whoever has seen a mark cannot take this one for it."""
+    of_this = equals(records.STREAM_INCARNATION, mark.stream_incarnation)
+    ahead = AllOf(of_this, Compared(records.START, "<", mark.start))
+    try:
+        table.put(records.encode_mark(mark), AnyOf(IF_ABSENT, ahead))
+    except ConditionFailed as refused:
+        existing = refused.existing
+        assert existing is not None, "without a mark it is written"
+        seen = records.decode_mark(existing)
+        if seen.stream_incarnation != mark.stream_incarnation:
+            other = replace(mark, stream_incarnation=secrets.token_urlsafe(16))
+            with suppress(ConditionFailed):  # It is another one already, and nobody has seen that before.
+                table.put(records.encode_mark(other), AnyOf(IF_ABSENT, _mark_as_seen(seen)))
+
+
+def _mark_as_seen(seen: PendingMark) -> Condition:
+    return AllOf(
+        equals(records.START, seen.start), equals(records.STREAM_INCARNATION, seen.stream_incarnation)
     )
-    with suppress(ConditionFailed):
-        table.put(records.encode_mark(mark), ahead)
 
 
 def load_marks(
@@ -259,11 +272,8 @@ def load_marks(
 
 def remove_mark(table: Table, seen: PendingMark) -> None:
     """Unless an append has raised it since."""
-    as_seen = AllOf(
-        equals(records.START, seen.start), equals(records.STREAM_INCARNATION, seen.stream_incarnation)
-    )
     with suppress(ConditionFailed):
-        table.delete(records.mark_key(seen), as_seen)
+        table.delete(records.mark_key(seen), _mark_as_seen(seen))
 
 
 # --- what belongs to a subscription that has ended ----------------------------------
