@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted
+from tests.log.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted, die
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -291,6 +291,22 @@ def test_a_packed_stream_lets_go_of_blocks_that_are_old_as_a_whole() -> None:
     retained = scene.record().retained
     assert 270 * 2 <= retained <= 270 * 6
     assert scene.read_from(retained) == scene.data[retained:]
+
+
+def test_an_offset_below_what_is_retained_is_refused_as_such_while_a_pack_there_is_half_removed() -> None:
+    """The janitor dies between the removal of an object and that of its item."""
+    scene = Scene(PACKING)
+    scene.write(*(b"%09d" % number for number in range(60)))
+    scene.sweep_after()
+    [*_, second] = scene.packs()
+    assert trim_below(scene.process(), KEY, second.start)
+    scene.world.advance(2 * HOUR_MS)
+    janitor = scene.process()
+    before_the_next(janitor, "BatchWriteItem", die)
+    with contextlib.suppress(Crashed):
+        sweep(janitor)
+    with pytest.raises(RetentionGone):
+        publish_snapshot(scene.process(), KEY, PublishRequest(second.start - 9, BYTES, b"late"))
 
 
 def test_of_the_trims_that_wait_for_a_fork_one_stays_and_removes_all() -> None:

@@ -117,9 +117,11 @@ def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamReco
 def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
     """The stream, if a message ends there, or did before it was compacted. Raises as `publish_snapshot`."""
     record = require_live(load_stream(stores.table, key))
+    if offset < record.retained:  # What lies there may be half removed.
+        last_used_ms(stores, record, 0)
+        check_retained(offset, record.retained)
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
     last_used_ms(stores, record, batch.time_ms if batch else 0)
-    check_retained(offset, record.retained)
     if batch is None:
         check_boundary(offset, [record.base])
     elif isinstance(batch, Tombstone):
