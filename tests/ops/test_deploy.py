@@ -125,6 +125,7 @@ def test_every_parameter_is_named_and_what_differs_is_shown(
         ("LongPolSeconds=5", [], "no parameter LongPolSeconds: did you mean LongPollSeconds?"),
         ("", ["Xyz=1"], "no parameter Xyz: CHANGELOG.md"),
         ("", ["Edge"], "'Edge' is not Name=value"),
+        ('Edge="true', [], "samconfig.toml cannot be read: "),
         ("Edge=maybe", [], "Edge of template.yaml must be one of true, optional, false, got 'maybe'"),
         ("LongPollSeconds=60", [], "must be a number from 0 to 27, got '60'"),
         ("RequestsPerSecond=many", [], "must be a number from 1, got 'many'"),

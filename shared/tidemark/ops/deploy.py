@@ -274,6 +274,8 @@ def main(arguments: Sequence[str] | None = None, config: Path = CONFIG) -> int:
         return remove(given, of_sam, config) if given.remove else deploy(given, how, config)
     except CannotDeploy as refusal:
         print(refusal, file=sys.stderr)
+    except ValueError as wrong:
+        print(f"{config} cannot be read: {wrong}", file=sys.stderr)
     except (BotoCoreError, ClientError) as error:
         print(f"AWS refused a call, or was not reached: {error}", file=sys.stderr)
     return 2
