@@ -499,13 +499,19 @@ def test_a_pack_that_cannot_be_read_is_told_and_asked_for_again(caplog: pytest.L
     assert rows.scene.record().compacted
 
 
-def test_large_bodies_are_packed_and_compacted() -> None:
+def test_large_bodies_are_packed_and_compacted(caplog: pytest.LogCaptureFixture) -> None:
     """In another stream each has an object of its own."""
     rows, large = Rows(0, Packing(HOUR_MS)), "x" * 70_000
     for key in "aab":
         change = {"type": "row", "key": key, "value": large + key, "headers": {"operation": "upsert"}}
         rows._write(change, key)
     rows.remark()
+    objects = rows.scene.world.bucket.objects
+    stored = dict(objects)
+    objects.clear()
+    rows.wait_and_sweep(2)
+    assert "is not packed" in caplog.text, "and the janitor goes on"
+    objects.update(stored)
     rows.wait_and_sweep(4)
     assert [orjson.loads(body).get("key") for _, body in rows.found(0)] == ["a", "b", None]
     assert all_is_read(rows)

@@ -140,8 +140,7 @@ class _Packer:
         """A large body is in S3 already, under its own name; it is packed where it is compacted."""
         batch = entry if isinstance(entry, Batch) and entry.size else None
         if batch is not None and batch.data is None:
-            page = Page(batch.start, (batch,), up_to_date=False)
-            batch = None if self.record.compaction is None else with_blobs(self._stores, page).batches[0]
+            batch = None if self.record.compaction is None else self._with_body(batch)
         run = self._run
         if run is not None and not (batch and batch.start == run.last.end):
             self._finish(run)
@@ -151,6 +150,14 @@ class _Packer:
         run.add(batch)
         if run.writer.data_bytes >= self._packing.pack_bytes:
             self._finish(run)
+
+    def _with_body(self, batch: Batch) -> Batch:
+        """Raises Damaged, so that the streams behind this one have their turn."""
+        try:
+            return with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches[0]
+        except StorageUnavailable as fault:
+            _log.error("a body of %s cannot be read, and is not packed: %s", self.record.key, batch.blob)
+            raise Damaged from fault
 
     def _finish(self, run: _Run) -> None:
         """Make the pack if it pays, and remove what it replaces. Raises PackRefused."""
