@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -248,7 +249,8 @@ def test_a_system_without_threads_ends_a_producer_that_has_none(
     kept, new = stream.producer("kept", max_batch_messages=1), stream.producer("new")
     kept.append("a")
     kept.flush()
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no more threads")))
+    none = SimpleNamespace(Thread=Mock(side_effect=RuntimeError("no more threads")))
+    monkeypatch.setattr(blocking, "threading", none)  # The server goes on having some.
     for text in "bcd":
         kept.append(text)
     kept.flush()
