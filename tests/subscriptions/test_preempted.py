@@ -20,7 +20,7 @@ from tests.subscriptions.scene import POOL, Scene
 from tests.support import Process
 from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
-from tidemark.subscriptions import pending, state, storage
+from tidemark.subscriptions import lifecycle, pending, state, storage
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, Subscribers
@@ -211,6 +211,52 @@ def test_a_creation_that_another_request_has_finished_skips_no_append() -> None:
         other.work_off()
         assert [(each.link.path, each.acked) for each in other.claim().streams] == [("events/new", 0)], at
     assert at > 5
+
+
+def name_it(scene: Scene) -> None:
+    lifecycle.add_streams(scene.writer.stores, "s", ["other/a"])
+
+
+def unname_it(scene: Scene) -> None:
+    lifecycle.remove_stream(scene.writer.stores, "s", "other/a")
+
+
+@pytest.mark.parametrize(("first", "second"), [(name_it, unname_it), (unname_it, name_it)])
+@pytest.mark.parametrize("pattern", ["events/*", "other/*"])
+def test_a_stream_that_is_named_and_unnamed_at_once_is_linked_only_if_it_is_followed(
+    first: Callable[[Scene], None], second: Callable[[Scene], None], pattern: str
+) -> None:
+    """What is left of a name brings no notice once the subscription has ended."""
+    for at in itertools.count():
+        world = MemoryWorld()
+        one, other = Scene(world), Scene(world)
+        one.begin("other/a", pattern=pattern)
+        name_it(one)
+        with preempted(one.writer, at, partial(second, other)) as came:
+            first(one)
+        if not came:
+            break
+        linked = "other/a" in one.links()
+        one.news("other/a")
+        assert bool(one.events()) == linked, at
+        lifecycle.unsubscribe(one.writer.stores, "s")
+        one.changed()
+        one.news("other/a")
+        assert storage.load_followers(one.writer.stores.table, "other/a") == [], at
+    assert at > 3
+
+
+def test_an_append_while_its_stream_is_named_is_delivered_or_lies_before_the_link() -> None:
+    for at in itertools.count():
+        world = MemoryWorld()
+        one, other = Scene(world), Scene(world)
+        one.begin("other/a")
+        with preempted(one.writer, at, lambda other=other: other.news("other/a")) as came:  # type: ignore[misc]
+            name_it(one)
+        if not came:
+            break
+        assert other.events() or one.left("other/a") == {}, at
+    assert at > 3
 
 
 def remove_any_mark(table: Table, mark: PendingMark) -> None:

@@ -39,7 +39,7 @@ from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fair
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
 from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
-from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
+from tidemark.subscriptions.records import StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
 from tidemark.subscriptions.storage import SubscriptionChanged
@@ -85,6 +85,8 @@ class Deliverer:
         if isinstance(notice, Appended):
             followed_by = notice.mark.subscription_incarnation
             if record is None or record.incarnation != followed_by:
+                # Two that named and unnamed it at once may have left a follower without a link.
+                storage.remove_follower(table, StreamFollower(notice.mark.path, name, followed_by))
                 return storage.remove_belongings(table, name, followed_by)
         if record is not None:
             with suppress(SubscriptionNotFound):

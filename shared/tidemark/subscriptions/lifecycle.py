@@ -88,8 +88,8 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
         latest = storage.reload_subscription(stores.table, record)
         if latest is None or latest.active:
             break
-        there = [head for head in heads if head is not None]
-        stores.concurrency.each(lambda head: _link(stores, record, head.record.key.stream_id, head), there)
+        links = [_link(record.incarnation, head.record.key.stream_id, head) for head in heads if head]
+        stores.concurrency.each(lambda link: storage.put_link_once(stores.table, link), links)
     while latest is not None and not latest.active:
         with suppress(SubscriptionChanged):
             return storage.commit_subscription(
@@ -109,22 +109,32 @@ def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explici
     storage.put_roster_entry(stores.table, entry)
 
 
-def _link(
-    stores: Stores, record: SubscriptionRecord, path: str, head: StreamHead | None, *, explicit: bool = False
-) -> None:
+def _link(incarnation: str, path: str, head: StreamHead | None, *, explicit: bool = False) -> StreamLink:
     """At the stream's tail; at its beginning without `head`."""
-    acked, incarnation = (head.tail.offset, head.record.incarnation) if head is not None else (0, "")
-    storage.put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
+    if head is None:
+        return StreamLink(incarnation, path, explicit, 0, "")
+    return StreamLink(incarnation, path, explicit, head.tail.offset, head.record.incarnation)
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
-    """The follower comes before the link: an append in between finds the subscription."""
+    """The follower comes before the link: an append in between finds the subscription. Behind a new link both
+    are settled once more: a removal in between took the follower away, and the notice of an append in between
+    has found no link."""
 
     def name(path: str) -> None:
-        storage.put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
+        follower = StreamFollower(path, record.subscription_id, record.incarnation)
         # A stream that the pattern takes in, and that has no link yet, is younger than the creation.
         is_new = record.active and record.configuration.follows(path)
-        _link(stores, record, path, None if is_new else find_head(stores, path), explicit=True)
+
+        def settle() -> StreamLink:
+            storage.put_follower(stores.table, follower)
+            head = None if is_new else find_head(stores, path)
+            return _link(record.incarnation, path, head, explicit=True)
+
+        link = settle()
+        if storage.put_link_once(stores.table, link) and (later := settle()) != link:
+            with suppress(SubscriptionChanged):
+                storage.change_link(stores.table, link, later)
 
         def step() -> None:
             link = storage.load_link(stores.table, record.incarnation, path)

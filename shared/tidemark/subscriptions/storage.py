@@ -196,10 +196,12 @@ def load_links(
     return [records.decode_link(item) for item in islice(items, limit)]
 
 
-def put_link_once(table: Table, link: StreamLink) -> None:
-    """A link that is there already stays as it is."""
+def put_link_once(table: Table, link: StreamLink) -> bool:
+    """A link that is there already stays as it is. Returns whether there was none."""
     with suppress(ConditionFailed):
         table.put(records.encode_link(link), IF_ABSENT)
+        return True
+    return False
 
 
 def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
