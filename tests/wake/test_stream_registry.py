@@ -237,6 +237,15 @@ def test_a_registry_that_is_closed_or_of_another_type_holds_up_nothing(
     assert "does not take" in caplog.text
 
 
+def test_events_of_long_names_are_written_without_s3(kept: Scene) -> None:
+    """The notifier's role has no right to it."""
+    names = [f"{number:02}" + "\N{HIRAGANA LETTER A}" * 332 for number in range(48)]
+    for name in names:
+        kept.create(name)
+    assert kept.cost_of_telling().keys() <= {"GetItem", "Query", "PutItem", "TransactWriteItems"}
+    assert len(listed(kept.told())) == len(names)
+
+
 def test_records_that_cannot_be_read_say_nothing() -> None:
     written = written_by([{}, {"eventName": "INSERT"}, {"eventName": "INSERT", "dynamodb": {"Keys": 1}}])
     assert (written.items, written.batches) == ({}, {})

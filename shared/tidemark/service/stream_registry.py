@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 
 from tidemark.log import schema
@@ -212,11 +211,11 @@ def _live(record: StreamRecord, closed_ms: int | None = None) -> LiveStream:
 
 
 def _groups(events: Sequence[RegistryEvent]) -> Iterator[list[RegistryEvent]]:
-    """In order, each small enough for the table's item."""
-    left = iter(events)
-    while group := list(islice(left, _GROUP)):
-        while sum(len(event.body) for event in group) > INLINE_BYTES:
-            half = len(group) // 2
-            yield group[:half]
-            group = group[half:]
-        yield group
+    """In order, each small enough for the table's item: the notifier writes nothing to S3."""
+    left = list(events)
+    while left:
+        count = min(_GROUP, len(left))
+        while sum(len(event.body) + 1 for event in left[:count]) > INLINE_BYTES:
+            count //= 2
+        yield left[:count]
+        left = left[count:]
