@@ -92,6 +92,9 @@ STREAMING = [
 WRITES = [
     ({"stream": ""}, "give either stream"),
     ({"streamColumn": "s"}, "give either stream"),
+    ({"stream": "a/../b"}, "stream: 'a/../b' cannot be a stream's name: Stream name must not have"),
+    ({"stream": "a/b", "bucket": "agents"}, "cannot be a stream's name: Stream id must not contain"),
+    ({"stream": "streams", "bucket": "agents"}, "'streams' cannot be a stream's name"),
     ({"stagingDir": ""}, "stagingDir is missing"),
     ({"stagingDir": "hdfs://h/s"}, "stagingDir: must be a directory that the driver and all tasks share, or"),
     ({"batch": "7"}, "batch needs producerId"),

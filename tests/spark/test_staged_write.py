@@ -358,6 +358,17 @@ def test_several_streams_by_a_column(target: Options, streams: Streams) -> None:
     assert [streams.values(f"-{index}") for index in range(7)] == [NUMBERS[index::7] for index in range(7)]
 
 
+@pytest.mark.parametrize("named", ["", "..", "a/../b", "a//b", "a\0b", "a\nb", "__ds/x", "x" * 1001])
+def test_a_row_for_what_no_stream_can_be_named_is_refused_in_its_task(target: Options, named: str) -> None:
+    """A server would refuse it in every commit, take it for another stream's (`a/../b` is `b` in a URL), or
+    never find what was written to the table."""
+    options = {name: text for name, text in target.items() if name != "stream"}
+    write = write_with(options, streamColumn="stream", contentType="application/json", createStreams="true")
+    rows = pa.array(["a 50%?ü/b", named]), pa.array([b"1", b"2"])
+    with pytest.raises(BadRow, match="cannot be a stream's name"):
+        write.stage([rows])
+
+
 def test_a_write_of_no_rows_creates_its_stream(over_table: Options, streams: Streams) -> None:
     new = {"stream": f"{streams.name}-new", "contentType": "text/plain", "createStreams": "true"}
     for staged_by_a_task in (True, False):

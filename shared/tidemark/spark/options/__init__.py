@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from tidemark.protocol.errors import Malformed
-from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.protocol.errors import Malformed, ProtocolError
+from tidemark.protocol.stream_key import LISTING, PLAIN_BUCKET, check_stream_id, parse_plain_path
 from tidemark.settings import Settings
 
 T = TypeVar("T")
@@ -151,6 +151,19 @@ class ConnectionOptions:
 
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
+
+    def check_name(self, name: str) -> None:
+        """Raises ValueError for a name that no stream can have: in a URL it would be another one's, or a
+        server refuses it."""
+        try:
+            if self.bucket == PLAIN_BUCKET:
+                parse_plain_path(quote(name), encoded=True)
+            elif name in (".", LISTING):
+                raise Malformed("In a bucket it is not that of a stream")
+            else:
+                check_stream_id(self.bucket, name)
+        except ProtocolError as fault:
+            raise ValueError(f"{name[:80]!r} cannot be a stream's name: {fault.message}") from fault
 
     def tell_missing(self, *names: str) -> str:
         """That there are no such streams, or, without names, no such bucket. A server answers 404 as well

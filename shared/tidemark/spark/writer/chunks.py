@@ -7,7 +7,7 @@ publishes all of it or fails.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -44,10 +44,19 @@ class _Pending:
 
 
 class Chunker:
-    """`where` says in errors which task this is."""
+    """`where` says in errors which task this is. `check_name` raises ValueError for what no stream can be
+    named."""
 
     def __init__(
-        self, file: BinaryIO, name: str, *, is_json: bool, join_rows: bool, bytes_per_append: int, where: str
+        self,
+        file: BinaryIO,
+        name: str,
+        *,
+        is_json: bool,
+        join_rows: bool,
+        bytes_per_append: int,
+        where: str,
+        check_name: Callable[[str], None],
     ) -> None:
         self._file = file
         self._name = name
@@ -55,6 +64,7 @@ class Chunker:
         self._joins = is_json or join_rows
         self._bytes_per_append = bytes_per_append
         self._where = where
+        self._check_name = check_name
         self._place = 0
         self._rows = 0
         self._held = 0
@@ -70,6 +80,8 @@ class Chunker:
         rows = values.to_pylist()
         self._check(values, rows)
         for stream, some in _by_stream(streams, values):
+            if stream not in self.rows_by_stream:
+                self._check_stream(stream)
             pending = self._pending.setdefault(stream, _Pending())
             self.rows_by_stream[stream] += len(some)
             own_rows = rows if len(some) == len(rows) else some.to_pylist()
@@ -87,6 +99,12 @@ class Chunker:
     def finish(self) -> None:
         for stream in list(self._pending):
             self._flush(stream, keep_last=False)
+
+    def _check_stream(self, stream: str) -> None:
+        try:
+            self._check_name(stream)
+        except ValueError as fault:
+            raise BadRow(f"tidemark: a row of {self._where} says which stream it goes to: {fault}") from fault
 
     def _check(self, values: pa.Array, rows: Sequence[bytes]) -> None:
         lengths = pc.binary_length(values)

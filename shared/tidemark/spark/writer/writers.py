@@ -139,6 +139,7 @@ class StagedWrite:
                 join_rows=self.options.join_rows,
                 bytes_per_append=self.options.bytes_per_append,
                 where=f"partition {partition}",
+                check_name=self.options.connection.check_name,
             )
             for streams, values in pieces:
                 chunker.add(streams, values)
