@@ -459,6 +459,19 @@ def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) 
         write.publish(staged, 0)
 
 
+def test_a_batch_that_is_complete_may_be_repeated_once_its_stream_is_closed(
+    over_table: Options, streams: Streams
+) -> None:
+    """In `foreachBatch`; the next one has no place to go to."""
+    publish(over_table, ROWS, 3)
+    streams.append(b"", close=True)
+    write = write_with(over_table, batch="3")
+    write.publish(stage(write, ROWS), 3)
+    assert streams.values() == NUMBERS
+    with pytest.raises(InvalidOptions, match="is closed"):
+        write_with(over_table, batch="4")
+
+
 def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: Options) -> None:
     """Options, mode and columns."""
     schema = StructType([StructField("body", StringType())])

@@ -97,7 +97,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
     # The stream may have been closed after the write under this id: then nothing is left to write.
     is_written = options.producer_id is not None and StagedBatches(
         connect_staging(options), options.producer_id
-    ).is_done(0)
+    ).is_done(options.batch or 0)
     closed = target.closed and not is_written
     faults = _target_faults(options.stream, target.content_type, options.content_type, closed=closed)
     if faults:
