@@ -36,7 +36,7 @@ from tidemark.spark.readers.http_page import (
     split_arriving,
     split_column,
 )
-from tidemark.spark.readers.port import DataLoss, Reader
+from tidemark.spark.readers.port import DataLoss, Position, Reader
 
 
 def of_foreign(foreign: OpaqueServer) -> dict[str, str]:
@@ -122,6 +122,22 @@ def test_an_offset_that_retention_removed_is_data_loss_or_is_skipped() -> None:
         assert values_of(reader, [replace(part, fail_on_data_loss=False)]) == [b"3"]
         # Planned afterwards, `earliest` is what is retained.
         assert values_of(*plan_here(of_foreign(foreign))) == [b"3"]
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+@pytest.mark.parametrize("retained", [2, 3])
+def test_nothing_is_read_where_retention_has_passed_the_pinned_end(*, is_json: bool, retained: int) -> None:
+    """What lies behind belongs to the next batch: of a stream that was planned, and of one that is new."""
+    with OpaqueServer(is_json=is_json) as foreign:
+        foreign.append(b"1")
+        foreign.append(b"2")
+        reader, (part,) = plan_here(of_foreign(foreign))
+        foreign.append(b"345")
+        foreign.append(b"6")
+        foreign.retain_from(retained)
+        assert values_of(reader, [replace(part, fail_on_data_loss=False)]) == []
+        options = parse_read_options(of_foreign(foreign), streaming=True)
+        assert values_of(reader, plan_partitions(options, reader, {}, {"s": Position(part.end)})) == []
 
 
 @pytest.mark.parametrize("timed", [{}, {"includeTimestamps": "true"}])

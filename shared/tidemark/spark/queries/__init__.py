@@ -194,9 +194,11 @@ def _starts_before(
     begins = [name for name in ends if name not in known]
     earliest = reader.earliest(begins) if begins else {}
     for name in begins:
-        beginning = ends[name].at(reader.beginning)
+        end, beginning = ends[name], ends[name].at(reader.beginning)
         first = earliest.get(name, beginning)
-        known[name] = beginning if first.is_of_another(ends[name]) else first
+        # Where retention has passed the end, nothing is left; the next batch tells what is lost.
+        retained = end if is_past(first.offset, end.offset) else first
+        known[name] = beginning if first.is_of_another(end) else retained
     return known
 
 

@@ -343,7 +343,7 @@ class HttpReader:
             retained = self.head(partition.name).earliest.offset
         except MissingStream:
             return None
-        if retained in (start, BEGINNING) or is_past(retained, partition.end):
+        if retained in (start, BEGINNING) or not is_past(partition.end, retained):
             return None
         return self._open(partition.name, retained)
 
