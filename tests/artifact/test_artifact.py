@@ -62,6 +62,7 @@ ONLY_WHEN = {
     ("LiveFunction", "ssm:GetParameter"): "as for reading",
     ("SocketFunction", "ssm:GetParameter"): "as for reading",
     ("NotifierFunction", "dynamodb:UpdateItem"): "two tell a registry the same, and its lifetime is renewed",
+    ("SubscriptionsFunction", "dynamodb:UpdateItem"): "a wake event comes twice, and its stream is renewed",
 }
 
 Run = Callable[..., dict[str, Any]]

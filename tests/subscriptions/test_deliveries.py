@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.infra.test_template import FUNCTIONS
 from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
 from tidemark.protocol.errors import (
@@ -23,9 +24,12 @@ from tidemark.protocol.errors import (
     SubscriptionExists,
     SubscriptionNotFound,
 )
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.subscriptions import fairness, lifecycle, pending
+from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, decode_notice
@@ -195,6 +199,34 @@ def test_a_wake_stream_that_is_missing_is_tried_again(scene: Scene) -> None:
     scene.work_off()
     assert len(scene.events()) == 1
     assert not scene.delivery.failed
+
+
+def dies_there(*_: object) -> None:
+    raise NotImplementedError
+
+
+def test_a_repeated_wake_event_renews_its_stream_by_calls_that_the_role_of_the_function_grants(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process died between the event and the state that says so."""
+    pool = StreamKey(PLAIN_BUCKET, POOL)
+    scene.writer.create(pool, content_type=parse_content_type("application/json"), expiry=Expiry(100))
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    with monkeypatch.context() as dying, suppress(NotImplementedError):
+        dying.setattr(Deliverer, "_settle", dies_there)
+        scene.work_off()
+    scene.clock.advance(50_000)
+    scene.worker.calls.taken()
+    scene.changed()
+    scene.work_off()
+    [policy] = FUNCTIONS["SubscriptionsFunction"]["Policies"]
+    called = {f"dynamodb:{call}" for call in scene.worker.calls.taken()}
+    assert "dynamodb:UpdateItem" in called
+    assert called <= set(policy["Statement"][0]["Action"])
+    assert [event["generation"] for event in scene.events()] == [1]
+    assert phase(scene.delivery) == "announced"
 
 
 # --- claiming and acking ---
