@@ -110,6 +110,8 @@ def test_retries_are_slower_each_time_across_generations() -> None:
     again = begin_delivery(REFUSED, WEBHOOK, "w2", NOW + LEASE, LEASE)
     assert (again.attempts, again.failed) == (1, True)
     assert begin_delivery(LEASED, WEBHOOK, "w2", NOW, LEASE).attempts == 0
+    deferred = attempt_deferred(attempt_deferred(IN_FLIGHT, NOW, 0.5), NOW, 0.5)
+    assert begin_delivery(deferred, WEBHOOK, "w2", NOW + LEASE, LEASE).attempts == 2, "it waits for a slot"
 
 
 @pytest.mark.parametrize("token", ["-1", "now", "", "12", f"{9:016}", f"{21:016}", "x" * 16])

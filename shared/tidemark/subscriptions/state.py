@@ -103,15 +103,15 @@ def due_ms(state: DeliveryState) -> int | None:
 def begin_delivery(
     state: DeliveryState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
 ) -> DeliveryState:
-    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). Failed attempts keep
-    counting, so that a receiver that is down is called less and less often."""
+    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). Attempts in vain keep
+    counting, so that a receiver that is down, or waits for a slot, is called less and less often."""
     is_webhook = kind is SubscriptionKind.WEBHOOK
     return DeliveryState(
         generation=state.generation + 1,
         wake_id=wake_id,
         lease_until_ms=now_ms + lease_ttl_ms if is_webhook else None,
         next_attempt_ms=now_ms,
-        attempts=state.attempts if state.failed else 0,
+        attempts=state.attempts,
         failed=state.failed,
         delivered_ms=state.delivered_ms,
         slow=state.slow,
