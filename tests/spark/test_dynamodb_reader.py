@@ -250,6 +250,17 @@ def test_a_fork_is_read_through_its_lineage(streams: Streams) -> None:
     assert read_here(streams.by_table(subscribe=f"{streams.name}-bare")) == expected[:1]
 
 
+def test_a_limited_batch_of_a_fork_ends_where_it_leaves_a_batch_of_its_source(streams: Streams) -> None:
+    """Where that batch ends, a message of the fork's own may be half over: nobody may trim it there."""
+    process, source = streams.process, streams.key("-source")
+    streams.fill(b"ab", b"cdefgh", suffix="-source")
+    process.fork(streams.key(), source, 2, sub=2)
+    process.append(streams.key(), b"own message")
+    reader, _ = plan_here(streams.by_table())
+    tail = reader.head(streams.name).tail
+    assert reader.limit(streams.name, tail.at(render_offset(2)), tail, 1) == tail.at(render_offset(4))
+
+
 def test_a_batch_of_several_objects_is_read_in_order() -> None:
     """As a crowd with large appends writes it."""
     blob = joined_key([("log/i/one", 3), ("log/i/two", 5)])

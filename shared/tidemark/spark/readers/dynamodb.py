@@ -277,16 +277,19 @@ class DynamoDBReader:
         wanted = int(start.offset) + limit_bytes
         if wanted >= int(end.offset):
             return end
-        item = self._item_until(self._span_at(name, end, wanted), wanted)
+        span, most = self._span_at(name, end, wanted), int(end.offset)
+        item = self._item_until(span, wanted)
         if item is None:
             return end
+        # A fork may leave a log in the middle of a batch.
+        most = most if span.end is None else min(most, span.end)
         # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
         # is always taken, so that a batch beyond the limit does not stop the query for ever.
         ends = message_ends(item) if item.index is not None else [item.end]
         place = max((end for end in ends if end <= wanted), default=item.start)
         if place <= int(start.offset):
-            place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
-        return end.at(render_offset(min(place, int(end.offset))))
+            place = min((end for end in ends if end > int(start.offset)), default=most)
+        return end.at(render_offset(min(place, most)))
 
     def _span_at(self, name: str, where: Position, place: int) -> Span:
         """The log that the byte behind `place` is in."""
