@@ -261,6 +261,17 @@ def test_a_limited_batch_of_a_fork_ends_where_it_leaves_a_batch_of_its_source(st
     assert reader.limit(streams.name, tail.at(render_offset(2)), tail, 1) == tail.at(render_offset(4))
 
 
+def test_a_limited_batch_that_takes_all_of_a_closed_stream_says_that_it_is_closed(streams: Streams) -> None:
+    """Else a query would take its deletion for lost data."""
+    streams.fill(b"larger than the limit")
+    streams.append(b"", close=True)
+    reader, _ = plan_here(streams.by_table())
+    tail = reader.head(streams.name).tail
+    assert tail.closed
+    for limit in (reader.limit, reader.limit_messages):
+        assert limit(streams.name, tail.at(reader.beginning), tail, 1) == tail
+
+
 def test_a_batch_of_several_objects_is_read_in_order() -> None:
     """As a crowd with large appends writes it."""
     blob = joined_key([("log/i/one", 3), ("log/i/two", 5)])

@@ -80,8 +80,8 @@ class Position:
         return cls(str(offset), str(incarnation), kind, int(since), bool(closed))
 
     def at(self, offset: str) -> Position:
-        """Another offset of the same incarnation."""
-        return Position(offset, self.incarnation, self.content_type)
+        """Another offset of the same incarnation, where it may go on."""
+        return self if offset == self.offset else Position(offset, self.incarnation, self.content_type)
 
     def is_at(self, tail: Position) -> bool:
         """Whether nothing lies between this and the stream's tail."""
