@@ -348,6 +348,19 @@ def test_a_missing_stream_and_an_invalid_offset_are_refused(streams: Streams) ->
         plan_here(streams.by_http(), startingOffsets=f'{{"{streams.name}":"0000000000000001"}}')
 
 
+@pytest.mark.parametrize("bucket", [{}, {"bucket": "some-bucket", "subscribe": "", "subscribePattern": ".*"}])
+def test_an_address_of_something_else_is_told(bucket: dict[str, str]) -> None:
+    """Such as a web site, which answers every path with its page."""
+
+    async def site(_scope: Any, _receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/html"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    with ThreadedServer(site) as server, pytest.raises(InvalidOptions, match="the root of a Durable Streams"):
+        plan_here({"url": server.url, "subscribe": "a"} | bucket)
+
+
 def test_a_request_is_retried_when_the_server_is_busy(
     streams: Streams, spoiling: Callable[..., None]
 ) -> None:

@@ -117,6 +117,12 @@ def test_a_wrong_option_of_a_read_is_named(streaming: bool, given: dict[str, str
     assert what in fault
 
 
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    for token in ("secret\n", "secr\u00e9t", "two secrets"):
+        (fault,) = read_faults({"url": "http://h", "subscribe": "a", "token": token})
+        assert fault == "token: must be ASCII without spaces and line ends, as it was given out"
+
+
 @pytest.mark.parametrize(("change", "what"), WRITES)
 def test_a_wrong_option_of_a_write_is_named(change: dict[str, str], what: str) -> None:
     with pytest.raises(InvalidOptions) as refused:

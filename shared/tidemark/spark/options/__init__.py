@@ -199,7 +199,7 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
         s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
         url=asked.parse("url", "", parse_url),
         stream_path=asked.parse("streamPath", plain, parse_stream_path),
-        token=asked.text("token"),
+        token=asked.parse("token", None, parse_token),
         retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
     )
 
@@ -236,6 +236,13 @@ def parse_url(text: str) -> str:
     if protocol:
         raise ValueError(f"must be the server's root, {root}, without {_PLAIN_PATH}, got {text!r}")
     return text.rstrip("/")
+
+
+def parse_token(text: str) -> str:
+    """The error does not show it."""
+    if not re.fullmatch("[!-~]+", text):
+        raise ValueError("must be ASCII without spaces and line ends, as it was given out")
+    return text
 
 
 def parse_stream_path(text: str) -> str:

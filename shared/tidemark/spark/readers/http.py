@@ -25,7 +25,7 @@ import urllib3
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
-from tidemark.spark.options import ConnectionOptions
+from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.http_page import (
     HttpPage,
@@ -85,8 +85,12 @@ class HttpReader:
             answer = self._client.request("GET", root + after, allow=frozenset({404}))
             if answer.status == 404:
                 return []
-            listed = orjson.loads(answer.data)
-            for each in listed["streams"]:
+            try:
+                listed = orjson.loads(answer.data)
+                streams = listed["streams"]
+            except (ValueError, KeyError, TypeError) as fault:
+                raise _no_server(root, "a list of streams") from fault
+            for each in streams:
                 name = each["stream_id"]
                 if pattern.fullmatch(name):
                     found.append(name)
@@ -135,6 +139,8 @@ class HttpReader:
         response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
         if response.status == 404:
             raise MissingStream(name)
+        if "Stream-Next-Offset" not in response.headers:
+            raise _no_server(self._connection.stream_url(name), "a stream's offset")
         tail, closed = response.headers["Stream-Next-Offset"], "Stream-Closed" in response.headers
         incarnation = incarnation_in(response.headers.get("ETag", ""), tail)
         if not incarnation:
@@ -396,6 +402,12 @@ class HttpReader:
             count += len(values) if page.is_json else len(values[0])
             start = page.end
         return count
+
+
+def _no_server(url: str, lacks: str) -> InvalidOptions:
+    return InvalidOptions(
+        [f"url: {url} answers without {lacks}: is it the root of a Durable Streams server?"]
+    )
 
 
 def _lose(partition: StreamPartition, what: str) -> None:
