@@ -582,6 +582,28 @@ def test_a_webhook_that_needs_longer_than_a_first_call_is_called_with_all_its_ti
         assert scene.receiver.seconds[-1] == seconds
 
 
+def test_a_slow_webhook_that_always_has_more_to_do_ends_its_function_in_time(scene: Scene) -> None:
+    """Lambda would cut off all that the same batch has under way. The record of the last step leads on."""
+    scene.begin(webhook=True)
+
+    def answer(_: object) -> WebhookResponse:
+        scene.append("events/a")
+        scene.clock.advance(int(min(scene.receiver.seconds[-1], 9) * 1000))
+        if scene.receiver.seconds[-1] < 9:
+            raise DeliveryFailed("silent", DeliveryFailure.SILENT)
+        return DONE
+
+    scene.receiver.answer = answer
+    scene.tell(scene.append("events/a"))
+    for _ in range(3):
+        [notice] = scene.queue.due()
+        began_ms, calls = scene.clock(), len(scene.called())
+        scene.deliverer.handle(decode_notice(notice))
+        assert scene.clock() - began_ms < FUNCTIONS["SubscriptionsFunction"]["Timeout"] * 1000
+        assert len(scene.called()) > calls
+        scene.changed()
+
+
 @pytest.mark.parametrize("host", ["hung-{}.example.com", "good.example.com"])
 def test_webhooks_that_hang_leave_room_for_the_others(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str
