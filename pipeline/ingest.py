@@ -47,10 +47,14 @@ def ingest(spark: Any, given: argparse.Namespace, job: Job) -> None:
 def to_messages(frame: Any, value_column: str | None, stream_column: str | None) -> Any:
     from pyspark.sql import functions
 
-    streams = [functions.col(stream_column).alias("stream")] if stream_column else []
+    def column(name: str) -> Any:
+        """Of this name, also where there are dots in it, which mean members otherwise."""
+        return functions.col("`" + name.replace("`", "``") + "`")
+
+    streams = [column(stream_column).alias("stream")] if stream_column else []
     if value_column:
         return frame.select(*streams, functions.col(value_column).alias("value"))
-    fields = [name for name in frame.columns if name != stream_column]
+    fields = [column(name) for name in frame.columns if name != stream_column]
     return frame.select(*streams, functions.to_json(functions.struct(*fields)).alias("value"))
 
 

@@ -12,12 +12,12 @@ from tests.support import JSON
 
 
 def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path) -> None:
-    """And a used id stands neither for other rows nor for another stream."""
-    users = f"concat('{streams.name}-', id % 3) as user"
+    """And a used id stands neither for other rows nor for another stream. Names of columns may have dots."""
+    users = f"concat('{streams.name}-', id % 3) as `user.name`"
     for file, count in (("one", 300), ("two", 400)):
-        spark.range(0, count, 1, 1).selectExpr("id", users).write.parquet(str(tmp_path / file))
+        spark.range(0, count, 1, 1).selectExpr("id as `row.id`", users).write.parquet(str(tmp_path / file))
     ingest = ["ingest", "--url", streams.server.url, "--create", "--staging", str(tmp_path / "staging")]
-    by_user = ["--id", streams.name, "--stream-column", "user", "--input"]
+    by_user = ["--id", streams.name, "--stream-column", "user.name", "--input"]
     said = jobs.run(*ingest, *by_user, str(tmp_path / "one"))
     assert said.startswith("ingest: messages=300 streams=3")
     assert "already" not in said
@@ -31,7 +31,7 @@ def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Stream
         assert told in said
         assert "give it an id of its own" in said
     for user in range(3):
-        assert streams.values(f"-{user}") == [{"id": index} for index in range(user, 300, 3)]
+        assert streams.values(f"-{user}") == [{"row.id": index} for index in range(user, 300, 3)]
 
 
 def test_snapshots_are_published_for_what_the_archive_has_taken(jobs: Jobs, tmp_path: Path) -> None:
