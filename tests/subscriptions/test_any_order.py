@@ -8,8 +8,8 @@ was appended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -26,7 +26,9 @@ from hypothesis.stateful import (
 
 from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import POOL, Receiver, Scene
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import ProtocolError, StreamNotFound
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.delete import delete
 from tidemark.subscriptions import lifecycle
 from tidemark.subscriptions.notices import TimeCame, decode_notice
 from tidemark.subscriptions.pending import acked_in, find_head, remind
@@ -78,6 +80,8 @@ class Subscribed(RuleBasedStateMachine):
         self.working: set[int] = set()
         self.finished: set[int] = set()
         self.acked: dict[tuple[str, str], int] = {}
+        #: Of each stream, up to where deliveries have named it.
+        self.told: dict[tuple[str, str], int] = {}
         self.read_events = 0
         self._arm(None)
         send = self.scene.worker.dynamodb.send
@@ -102,12 +106,19 @@ class Subscribed(RuleBasedStateMachine):
         assert generation not in self.working, "called again while the receiver may still be working"
         assert generation not in self.finished
         self.calls.append(body)
+        self.tell_of(each["path"] for each in body["streams"])
         outcome = ANSWERS[self.mood]
         if self.mood not in {"no", "unreached"}:
             self.working.add(generation)
         if isinstance(outcome, DeliveryFailed):
             raise outcome
         return outcome
+
+    def tell_of(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            head = find_head(self.scene.writer.stores, path)
+            assert head is not None
+            self.told[path, head.record.incarnation] = head.tail.offset
 
     def _arm(self, crash: tuple[int, bool] | None) -> None:
         self.crash, self.count = crash, 0
@@ -133,6 +144,7 @@ class Subscribed(RuleBasedStateMachine):
         self.scene.stream(POOL)
         for path in self.paths[:2]:
             self.scene.stream(path, *([] if empty else ["old"]))
+            self.tell_of([path])
         writer, self.scene.writer = self.scene.writer, self.scene.worker
         for each in (crash, None):
             with self.step(each):
@@ -185,6 +197,12 @@ class Subscribed(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.scene.clock.advance(ms)
 
+    @rule(index=st.integers(0, 2))
+    def end(self, index: int) -> None:
+        """A stream is deleted; the next append creates another one of its name."""
+        with suppress(StreamNotFound):
+            delete(self.scene.writer.stores, StreamKey(PLAIN_BUCKET, self.paths[index]))
+
     # --- workers ---
 
     @precondition(lambda self: not self.webhook)
@@ -196,6 +214,7 @@ class Subscribed(RuleBasedStateMachine):
             assert generation not in self.claimed, "two workers have claimed one generation"
             self.claimed.add(generation)
             self.claims.append(claimed)
+            self.tell_of(each.link.path for each in claimed.streams)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), crash=CRASHES, done=st.booleans(), everything=st.booleans())
@@ -237,10 +256,11 @@ class Subscribed(RuleBasedStateMachine):
             return
         for link in load_links(stores.table, record.incarnation):
             head = find_head(stores, link.path)
-            assert head is not None
+            if head is None:
+                continue
             key = (link.path, head.record.incarnation)
             acked = acked_in(link, head)
-            assert self.acked.get(key, 0) <= acked <= head.tail.offset
+            assert self.acked.get(key, 0) <= acked <= self.told.get(key, 0), "past what nobody was told of"
             self.acked[key] = acked
 
     def teardown(self) -> None:
@@ -278,6 +298,7 @@ class Subscribed(RuleBasedStateMachine):
                 claimed = self.scene.claim("diligent")
             except ProtocolError:
                 continue
+            self.tell_of(each.link.path for each in claimed.streams)
             self.scene.ack(claimed)
 
 
