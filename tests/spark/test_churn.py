@@ -105,6 +105,17 @@ def test_a_stream_that_ended_loses_nothing_when_it_is_deleted_or_created_again()
     assert part.start == bucket.beginning
 
 
+def test_a_stream_that_was_read_and_then_closed_may_be_deleted() -> None:
+    """The closing has no message, so a batch is made for it alone; and none after that."""
+    options, tail = options_of(subscribePattern=".*"), Position("0000000000000100", "i")
+    start = Progress({"a": tail})
+    closed = Look({"a": Head("a", tail.at("0"), replace(tail, closed=True), NOW_MS)}, NOW_MS)
+    told = everything_until(options, start, closed)
+    assert told is not start
+    assert everything_until(options, told, closed) is told
+    assert everything_until(options, told, Look({}, NOW_MS)) is told
+
+
 def test_what_was_forgotten_is_told_from_what_is_new() -> None:
     """By its creation, its closure, its bucket and the pattern that it was read under."""
     until, closed = NOW_MS - HOUR_MS, at(10, "i", closed=True)

@@ -83,8 +83,8 @@ def decode_offset(offset: Mapping[str, Any]) -> Progress:
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
     """The end of a batch that begins at `start` and takes all that was found. Returns `start` if no stream
-    has new messages: no batch is made just to forget streams. Raises DataLoss, and InvalidOptions if the
-    checkpoint has streams that the options do not name."""
+    has new messages or was closed: no batch is made just to forget streams. Raises DataLoss, and
+    InvalidOptions if the checkpoint has streams that the options do not name."""
     now, bucket = look.at_ms // 1000, options.connection.bucket
     forgotten, forgotten_ms = dict(start.forgotten), 0
     if options.pattern is not None:
@@ -97,7 +97,8 @@ def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progr
         if before is None and start.has_forgotten(bucket, head):
             continue
         is_read = before is not None and before.is_at(end)
-        has_news = has_news or not is_read
+        # That it was closed is news too: else its deletion would be taken for lost data.
+        has_news = has_news or not is_read or (before is not None and end.closed and not before.closed)
         if end.closed:
             since = before.ended_since if before is not None and is_read else 0
             is_over = since and now - since >= options.forget_seconds
