@@ -228,6 +228,8 @@ def test_the_offsets_of_a_page_that_was_compacted_are_asked_for(console: Console
     page.get_by_role("button", name="Fork").click()
     expect(page.get_by_label("At offset")).to_have_value(f"{9:016}")
     page.keyboard.press("Escape")
+    while not asked:
+        page.wait_for_timeout(50)
     times = {"times_ms": [1_000, 2_000], "messages": [1, 1], "bytes": [4, 7]}
     asked[0].fulfill(json=times | {"end_offset": f"{16:016}", "message_ends": [f"{9:016}", f"{16:016}"]})
     expect(offset).to_have_text(f"{5:016}")

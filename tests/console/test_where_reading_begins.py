@@ -111,6 +111,8 @@ def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answere
     expect(page.locator("#state")).to_contain_text("connecting")
     assert set(page.evaluate("said")) == {"0 messages shown"}
     append(console.server, path, "before the answer")
+    while not held:
+        page.wait_for_timeout(50)
     held[0].continue_()
     expect(page.locator("#counted")).to_have_text("0 messages shown; new ones appear here")
     append(console.server, path, "after")
