@@ -80,8 +80,11 @@ class Chunker:
         rows = values.to_pylist()
         self._check(values, rows)
         for stream, some in _by_stream(streams, values):
-            if stream not in self.rows_by_stream:
-                self._check_stream(stream)
+            try:
+                if stream not in self.rows_by_stream:
+                    self._check_name(stream)
+            except ValueError as fault:
+                raise BadRow(f"tidemark: a row of {self._where} is for no stream: {fault}") from fault
             pending = self._pending.setdefault(stream, _Pending())
             self.rows_by_stream[stream] += len(some)
             own_rows = rows if len(some) == len(rows) else some.to_pylist()
@@ -99,12 +102,6 @@ class Chunker:
     def finish(self) -> None:
         for stream in list(self._pending):
             self._flush(stream, keep_last=False)
-
-    def _check_stream(self, stream: str) -> None:
-        try:
-            self._check_name(stream)
-        except ValueError as fault:
-            raise BadRow(f"tidemark: a row of {self._where} says which stream it goes to: {fault}") from fault
 
     def _check(self, values: pa.Array, rows: Sequence[bytes]) -> None:
         lengths = pc.binary_length(values)
