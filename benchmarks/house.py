@@ -19,14 +19,14 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 42_950,
+    "lines of the package": 43_200,
     "files of the package": 227,
     "imports, % of the package's lines": 8.7,
     "lines of template.yaml": 1_680,
     "parameters of the template": 26,
     "variables of the environment": 36,
-    "lines of tests": 66_600,
-    "words of docs/": 45_450,
+    "lines of tests": 67_400,
+    "words of docs/": 45_500,
     "private helpers used once, per 1,000 lines": 6.2,
     "class names of several things": 0,
     "functions of an append": 104,
