@@ -80,6 +80,22 @@ def test_another_address_in_the_same_tab_is_followed(console: Console) -> None:
     expect(page.locator("tbody a").first).to_be_visible()
 
 
+def test_nothing_is_written_into_an_address_that_the_reader_has_just_gone_to(console: Console) -> None:
+    """What was selected until then is known a moment later, and the new address is not this page's yet."""
+    path = make_stream(console.server, [{"n": number} for number in range(10)])
+    page = console.open_stream(path, at=f"{9 * 3:016}")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
+    page.evaluate(
+        """async at => {
+          const { linkTo, parseAddress, replaceQuery } = await import("/v1/console/links.js")
+          location.hash = linkTo(parseAddress(location.hash).query.get("path"), { at })
+          replaceQuery({ at: "0".repeat(16) })
+        }""",
+        f"{9 * 7:016}",
+    )
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 7}')
+
+
 def test_an_address_with_a_wrong_offset_is_refused_in_the_servers_words(console: Console) -> None:
     page = console.open_stream(make_stream(console.server, [11, 22]), at=f"{1:016}")
     expect(page.get_by_role("alert").first).to_have_text(re.compile(f"^Offset {1:016} is not"))

@@ -6,9 +6,15 @@ export function parseAddress(hash) {
   return { place: place || "/", query: new URLSearchParams(query ?? "") }
 }
 
+// Where the page is. An address that the reader has just gone to is not it before its event has come.
+let here = location.hash
+addEventListener("hashchange", () => (here = location.hash))
+
 // `state` is what this entry of the browser's history remembers, for one that comes back to it.
 export function replaceQuery(change, state = null) {
-  const { place, query } = parseAddress(location.hash)
+  if (location.hash !== here) return
+  const { place, query } = parseAddress(here)
   for (const [name, value] of Object.entries(change)) value === null ? query.delete(name) : query.set(name, value)
   history.replaceState({ ...state, token: history.state?.token }, "", `#${place}?${query}`)
+  here = location.hash
 }
