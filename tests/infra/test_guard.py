@@ -59,7 +59,7 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
 
 def test_the_house_is_counted() -> None:
     """Whether it is too large is judged by the guard alone."""
-    found = house.measured()
+    found = alone(house.measured)
     assert found.keys() == house.LIMITS.keys()
     assert sum(house.lines_by_room().values()) == found["lines of the package"]
     assert found["parameters of the template"] == len(TEMPLATE["Parameters"])
