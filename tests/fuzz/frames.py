@@ -90,7 +90,6 @@ def fuzz(subject: Subject, own: Settings, count: int, first_seed: int) -> Counte
     """What was told, by status; 200 is a tail."""
     outcomes: Counter[int] = Counter()
     own = replace(own, socket_url=PATH)
-    handler, loop = create_socket_handler(own), asyncio.new_event_loop()
     for name in ("a", "b/c"):
         create(subject.stores, StreamKey(PLAIN_BUCKET, name), create_request())
 
@@ -107,7 +106,8 @@ def fuzz(subject: Subject, own: Settings, count: int, first_seed: int) -> Counte
             told = json.loads(handler(event_of(frame), None)["body"])
             check(told if isinstance(told, list) else [told], outcomes)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        loop, handler = runner.get_loop(), create_socket_handler(own)
         patch.setattr(socket_session, "MESSAGES_PER_SECOND", 1e9)
 
         @seed(first_seed)
@@ -124,5 +124,4 @@ def fuzz(subject: Subject, own: Settings, count: int, first_seed: int) -> Counte
             loop.run_until_complete(answer(frames))
 
         run()
-    loop.close()
     return outcomes
