@@ -279,9 +279,8 @@ class _Pass:
         first, last = self._replaced[0], self._replaced[-1]
         size, left = _bytes(self._replaced), self._writer.data_bytes
         bound, stores = self._plan.bound, self._stores
-        due = put_pack(stores, self._record, (first, last), self._writer.finish(), compacted=bound)
-        compacted, packs_made = max(bound, self._record.compacted), self._record.packs_made + 1
-        self._record = replace(self._record, compacted=compacted, packs_made=packs_made)
+        encoded = self._writer.finish()
+        due, self._record = put_pack(stores, self._record, (first, last), encoded, compacted=bound)
         self._replaced, self._writer = [], PackWriter(last.end, stores.packing.block_bytes)
         PROCESS.add(COMPACTED_BYTES, size)
         PROCESS.add(COMPACTED_AWAY_BYTES, size - left)

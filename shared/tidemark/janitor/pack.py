@@ -167,8 +167,7 @@ class _Packer:
         data, index = run.writer.finish()
         before, data, index = take_in(self._stores, self.record, data, index)
         first = before[0] if before else run.first
-        due = put_pack(self._stores, self.record, (first, run.last), (data, index))
-        self.record = replace(self.record, packed=run.last.end, packs_made=self.record.packs_made + 1)
+        due, self.record = put_pack(self._stores, self.record, (first, run.last), (data, index))
         self.made += 1
         PROCESS.add(PACKS)
         PROCESS.add(MERGED_PACKS, len(before))

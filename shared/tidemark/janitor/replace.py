@@ -62,9 +62,10 @@ def put_pack(
     encoded: tuple[bytes, bytes],
     *,
     compacted: int = 0,
-) -> Due:
+) -> tuple[Due, StreamRecord]:
     """Make the pack, `encoded` as its object and its index, in place of the first and the last of what is
-    `replaced` and all between them. Returns the entry by which those are removed. Raises PackRefused."""
+    `replaced` and all between them. Returns the entry by which those are removed, and the stream as it is
+    then. Raises PackRefused."""
     data, index = encoded
     new = NewPack(*replaced, batch_blob_key(record.incarnation, stores.new_id()), index, compacted)
     stores.blobs.put(new.blob, data)

@@ -152,9 +152,9 @@ class NewPack:
     compacted: int = 0
 
 
-def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> Due:
-    """Make the pack part of the log. The entry that removes what it replaces is part of the transaction,
-    and is returned. Raises PackRefused.
+def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> tuple[Due, StreamRecord]:
+    """Make the pack part of the log. The entry that removes what it replaces is part of the transaction, and
+    is returned with the stream as it is then. Raises PackRefused.
 
     The conditions: the first batch is still the plain one, or the first pack the one that was taken in (the
     entry names its object, because nothing else does from then on). The stream exists, and no pack was made
@@ -179,24 +179,30 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         last.end,
         first.blob,
     )
+    after = replace(
+        record,
+        packed=max(record.packed, last.end),
+        packs_made=record.packs_made + 1,
+        compacted=max(record.compacted, new.compacted),
+    )
     try:
-        table.transact([Write(item, condition=is_known), _move(record, new), Write(encode_due(due))])
+        table.transact([Write(item, condition=is_known), _move(record, after, new), Write(encode_due(due))])
     except TransactionRefused as refused:
         found = refused.existing[0]
         # The reply to this very transaction may have been lost: then its own pack is there.
         if found is None or found.get(BLOB) != item[BLOB]:
             raise PackRefused(maybe_landed=refused.maybe_landed) from refused
-    return due
+    return due, after
 
 
-def _move(record: StreamRecord, new: NewPack) -> Write:
+def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
     """The stream's item says how far packs reach, and how far they are compacted. Forks read what would be
     removed: while there are any, a compaction is refused, and afterwards no fork is made below it
     (`log/lifecycle.py: add_reference`)."""
-    numbers = {PACKED: max(record.packed, new.last.end), PACKS_MADE: record.packs_made + 1}
+    numbers = {PACKED: after.packed, PACKS_MADE: after.packs_made}
     condition = _if_unmoved(record, new.first.start)
     if new.compacted:
-        numbers[COMPACTED] = max(record.compacted, new.compacted)
+        numbers[COMPACTED] = after.compacted
         condition = AllOf(condition, _is(COMPACTED, record.compacted), NONE_LEFT)
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
     return Write(update=Update(stream_key(record.key), sets), condition=condition)
