@@ -188,9 +188,13 @@ class ReadOperations:
             head, ever = (yield from self._head(forever=ever)), True
             incarnation = self._same(place.incarnation, head.etag)
             chunk = replace(
-                place, offset=head.offset, content_type=head.content_type, incarnation=incarnation
+                place,
+                offset=head.offset,
+                content_type=head.content_type,
+                up_to_date=True,
+                closed=head.closed,
+                incarnation=incarnation,
             )
-            chunk = replace(chunk, up_to_date=True, closed=head.closed)
             yield chunk
         while not chunk.closed:
             try:

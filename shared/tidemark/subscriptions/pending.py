@@ -109,7 +109,7 @@ def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -
         storage.put_link_once(stores.table, link)
     if head is not None and link is not None and is_behind(link, head):
         link = _linked_to(stores, link, head.record.incarnation)
-        return PendingStream(link, acked_in(link, head), head.tail.offset, head.record.incarnation)
+        return PendingStream(link, link.acked, head.tail.offset, head.record.incarnation)
     storage.remove_mark(stores.table, mark)
     return None
 
@@ -117,11 +117,11 @@ def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -
 def _linked_to(stores: Stores, link: StreamLink, stream_incarnation: str) -> StreamLink:
     """The link to this very stream. It is written before a delivery names the stream: an offset that is acked
     later, when the name has another stream, means nothing there."""
-    linked = link
-    if link.stream_incarnation != stream_incarnation:
-        linked = replace(link, acked=0, stream_incarnation=stream_incarnation)
-        with suppress(SubscriptionChanged):
-            storage.change_link(stores.table, link, linked)
+    if link.stream_incarnation == stream_incarnation:
+        return link
+    linked = replace(link, acked=0, stream_incarnation=stream_incarnation)
+    with suppress(SubscriptionChanged):
+        storage.change_link(stores.table, link, linked)
     return linked
 
 

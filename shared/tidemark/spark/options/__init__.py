@@ -152,9 +152,9 @@ class ConnectionOptions:
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 
-    def check_name(self, name: str) -> None:
-        """Raises ValueError for a name that no stream can have: in a URL it would be another one's, or a
-        server refuses it."""
+    def check_name(self, name: str) -> str:
+        """The name. Raises ValueError for one that no stream can have: in a URL it would be another one's, or
+        a server refuses it."""
         try:
             if self.bucket == PLAIN_BUCKET:
                 parse_plain_path(quote(name), encoded=True)
@@ -164,6 +164,7 @@ class ConnectionOptions:
                 check_stream_id(self.bucket, name)
         except ProtocolError as fault:
             raise ValueError(f"{name[:80]!r} cannot be a stream's name: {fault.message}") from fault
+        return name
 
     def tell_missing(self, *names: str) -> str:
         """That there are no such streams, or, without names, no such bucket. A server answers 404 as well

@@ -69,11 +69,6 @@ def parse_write_options(
     """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
     connection = parse_connection(asked, environment)
-
-    def parse_stream(text: str) -> str:
-        connection.check_name(text)
-        return text
-
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
@@ -83,7 +78,7 @@ def parse_write_options(
         asked.faults.append("contentType is missing: with streamColumn or createStreams it must be said")
     options = WriteOptions(
         connection=connection,
-        stream=asked.parse("stream", None, parse_stream),
+        stream=asked.parse("stream", None, connection.check_name),
         stream_column=asked.text("streamColumn"),
         value_column=asked.text("valueColumn", "value") or "value",
         content_type=content_type,

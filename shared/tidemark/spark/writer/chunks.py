@@ -56,7 +56,7 @@ class Chunker:
         join_rows: bool,
         bytes_per_append: int,
         where: str,
-        check_name: Callable[[str], None],
+        check_name: Callable[[str], object],
     ) -> None:
         self._file = file
         self._name = name
