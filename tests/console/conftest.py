@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -141,6 +142,14 @@ def make_stream(
     body = json.dumps(messages).encode() if content_type == "application/json" else b"".join(messages)
     send(server, "PUT", path, body, Content_Type=content_type, **headers)
     return path
+
+
+def until(page: Page, condition: Callable[[], object]) -> None:
+    """Waits while the page goes on: only then do its requests come to the test's handlers."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        page.wait_for_timeout(50)
 
 
 def append(server: Server, path: str, value: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.conformance.servers import ROOT, Server, node
-from tests.console.conftest import Console, make_stream, send
+from tests.console.conftest import Console, make_stream, send, until
 
 
 def read(server: Server, path: str) -> Any:
@@ -74,8 +74,7 @@ def test_an_action_waits_until_the_stream_is_known(console: Console) -> None:
     page.get_by_role("button", name="Append", exact=True).click()
     expect(page.locator("#content-type")).to_have_text("…")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    while not held:
-        page.wait_for_timeout(50)
+    until(page, lambda: held)
     for route in held:
         route.continue_()
     expect(page.get_by_role("dialog", name="Append")).to_be_visible()

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Route, expect
 
 from tests.authorization.tokens import SECRET, token
 from tests.conformance.servers import Server, running, tidemark_server
-from tests.console.conftest import Console, append, make_stream, send
+from tests.console.conftest import Console, append, make_stream, send, until
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'</style>"
 MESSAGES = 100_000
@@ -124,8 +124,7 @@ def test_a_page_of_data_runs_no_script_and_has_no_handle_on_the_console(
     send(closed_server, "PUT", "/pubs/bare", PAGES["text/html"].encode(), Content_Type="text/html", **admin)
     context.route("**/pubs/bare", without_headers)
     page.goto(f"{closed_server.base_url}/pubs/bare")
-    while not ran:
-        page.wait_for_timeout(100)
+    until(page, lambda: ran)
     context.close()
 
 
@@ -277,8 +276,7 @@ def test_a_long_stream_is_not_read_from_its_beginning_because_the_server_was_bus
     page = console.open_stream(path)
     expect(page.get_by_role("alert")).to_have_text("Storage does not answer; try again in 1 s")
     expect(page.get_by_text("This page looks again every 5 s.")).to_be_visible()
-    while not any("/v1/start?" in url for url in refused):
-        page.wait_for_timeout(50)
+    until(page, lambda: any("/v1/start?" in url for url in refused))
     page.unroute_all()
     expect(page.locator("#counted")).to_contain_text("1,000 messages shown")
     expect(console.row("1499")).to_be_visible()

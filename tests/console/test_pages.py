@@ -11,7 +11,7 @@ import uuid
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.console.conftest import Console, append, make_stream, send
+from tests.console.conftest import Console, append, make_stream, send, until
 
 
 def test_the_overview_shows_what_the_server_did_before_the_page_was_opened(console: Console) -> None:
@@ -115,8 +115,7 @@ def test_the_next_page_is_asked_for_once_while_it_is_on_its_way(console: Console
     page.get_by_role("button", name="Next page").click()
     expect(page.get_by_role("button", name="Next page")).to_be_disabled()
     expect(page.get_by_text("Loading…")).to_be_visible()
-    while not held:
-        page.wait_for_timeout(50)
+    until(page, lambda: held)
     held[0].continue_()
     expect(page.get_by_text("1 stream on page 2")).to_be_visible()
     assert len(held) == 1
@@ -228,8 +227,7 @@ def test_the_offsets_of_a_page_that_was_compacted_are_asked_for(console: Console
     page.get_by_role("button", name="Fork").click()
     expect(page.get_by_label("At offset")).to_have_value(f"{9:016}")
     page.keyboard.press("Escape")
-    while not asked:
-        page.wait_for_timeout(50)
+    until(page, lambda: asked)
     times = {"times_ms": [1_000, 2_000], "messages": [1, 1], "bytes": [4, 7]}
     asked[0].fulfill(json=times | {"end_offset": f"{16:016}", "message_ends": [f"{9:016}", f"{16:016}"]})
     expect(offset).to_have_text(f"{5:016}")

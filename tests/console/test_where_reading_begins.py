@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.console.conftest import Console, append, make_stream, send
+from tests.console.conftest import Console, append, make_stream, send, until
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,7 @@ def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answere
     expect(page.locator("#state")).to_contain_text("connecting")
     assert set(page.evaluate("said")) == {"0 messages shown"}
     append(console.server, path, "before the answer")
-    while not held:
-        page.wait_for_timeout(50)
+    until(page, lambda: held)
     held[0].continue_()
     expect(page.locator("#counted")).to_have_text("0 messages shown; new ones appear here")
     append(console.server, path, "after")
@@ -158,8 +157,7 @@ def test_another_token_reads_the_stream_of_an_address_anew(console: Console) -> 
     page.get_by_role("button", name="Use this token").click()
     expect(page.get_by_label("Bearer token")).to_have_value("")
     page.keyboard.press("Escape")
-    while not reads:
-        page.wait_for_timeout(50)
+    until(page, lambda: reads)
     append(console.server, path, {"n": 10})
     expect(console.row('{"n": 10}')).to_be_visible()
     expect(page.locator("#counted")).to_contain_text("8 messages shown")
