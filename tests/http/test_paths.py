@@ -66,6 +66,8 @@ def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -
         ("/v1/stream/__ds/nothing", SubscriptionNotFound),
         ("/v1/stream/__ds/subscriptions/", SubscriptionNotFound),
         ("/abc/a/b/c", Malformed),
+        ("*", Malformed),
+        ("", Malformed),
         ("/tides/%FF", Malformed),
         ("/tides/%", Malformed),
     ],

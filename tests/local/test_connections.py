@@ -50,7 +50,7 @@ class Application:
         self.received = 0
         self.bodies: list[bytes] = []
         #: Of the last request, once it was answered.
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.scope: Scope = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]  # A lifespan has none, and uvicorn goes on without.
@@ -68,7 +68,7 @@ class Application:
             await Response(b"done")(scope, receive, send)
         else:
             await self._echo(scope, receive, send)
-            self.headers = scope["headers"]
+            self.scope = scope
 
     async def _endless(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -213,6 +213,30 @@ def test_what_rfc_9112_has_a_server_refuse_gets_a_sentence(sent: bytes, status: 
     assert said in body["error"]
 
 
+@pytest.mark.parametrize(
+    ("target", "url", "host"),
+    [
+        (b"http://tide:4437/a?x=http://b", (b"/a", b"x=http://b"), b"tide:4437"),
+        (b"HTTPS://tide?x", (b"/", b"x"), b"tide"),
+        (b"http://[::1]:80", (b"/", b""), b"[::1]:80"),
+        (b"http://me:secret@tide//b", (b"//b", b""), b"tide"),
+        (b"/http://b/c", (b"/http://b/c", b""), b"a"),
+    ],
+)
+def test_a_target_that_is_a_url_means_its_path_and_its_host(
+    target: bytes, url: tuple[bytes, bytes], host: bytes
+) -> None:
+    """RFC 9112 §3.2.2. The Host header is ignored, so that checks of the host are made with this one."""
+
+    async def scenario(port: int, application: Application) -> Scope:
+        await ask(port, b"GET " + target + b" HTTP/1.1\r\nHost: a\r\nX: y\r\nConnection: close\r\n\r\n")
+        return application.scope
+
+    scope = play(scenario)
+    assert (scope["path"].encode(), scope["raw_path"], scope["query_string"]) == (url[0], *url)
+    assert scope["headers"] == [(b"host", host), (b"x", b"y"), (b"connection", b"close")]
+
+
 def test_https_to_the_http_port_logs_one_line_and_ends_the_connection(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -258,11 +282,11 @@ def test_a_trailer_field_is_no_header(is_one_read: bool) -> None:
             writer.write(piece)
             await asyncio.sleep(0)
         answer = await reader.readuntil(b"\r\n\r\n")
-        seen = application.headers
+        seen = application.scope["headers"]
         writer.write(b"GET / HTTP/1.1\r\nhost: t\r\nx-own: 1\r\nconnection: close\r\n\r\n")
         await reader.read()
         writer.close()
-        return seen, answer, application.headers
+        return seen, answer, application.scope["headers"]
 
     seen, answer, later = play(scenario)
     assert answer.startswith(b"HTTP/1.1 200")

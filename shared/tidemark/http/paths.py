@@ -215,8 +215,8 @@ def raise_not_found(scope: Scope) -> NoReturn:
     path = sent_path(path, encoded=encoded)
     if path.startswith(SUBSCRIPTION_ROOTS):
         raise SubscriptionNotFound
-    first = unquote(path.split("/")[1])
-    if first.partition("/")[0] != PLAIN_BUCKET:
+    first = unquote(path.removeprefix("/").partition("/")[0])
+    if first.partition("/")[0] != PLAIN_BUCKET:  # Also `*`, a target that is no path (RFC 9112 §3.2.4).
         parse_bucket_id(first)
     raise RouteNotFound
 

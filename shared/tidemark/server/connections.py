@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import gc
 import json
+import re
 import resource
 import socket
 import sys
@@ -47,6 +48,8 @@ MOST_LINGERING: Final = 64
 MAX_HEAD_BYTES: Final = 64 * 1024
 #: What a header has beside its name and value.
 _FIELD_BYTES: Final = len(": \r\n")
+#: A target that is a URL: its host, and its path and query (RFC 9112 §3.2.2).
+ABSOLUTE_FORM: Final = re.compile(rb"https?://(?:[^/?#@]*@)?([^/?#@]+)/?(.*)", re.IGNORECASE)
 #: The first byte of a TLS handshake. No HTTP request begins with it.
 TLS_HANDSHAKE: Final = b"\x16"
 
@@ -294,6 +297,9 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         self._refusal = refusal_of(version, self.url, self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal[1])
+        if url := ABSOLUTE_FORM.fullmatch(self.url):
+            self.url = b"/" + url[2]
+            self.headers[:] = [(b"host", url[1]), *(pair for pair in self.headers if pair[0] != b"host")]
         super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
         self._has_headers = True
         if version == "1.0":
