@@ -236,7 +236,7 @@ rotate-keys: $(LOCAL) ## a new key for webhooks (STACK=tidemark, else this machi
 	@$(VENV) -m tidemark.ops.signing_keys $(if $(STACK),--stack $(STACK),--data-dir $(or $(DATA_DIR),.data)) $(or $(ARGS),rotate)
 
 .PHONY: smoke
-smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TOKEN in the environment)
+smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TIDEMARK_TOKEN in the environment)
 	@$(VENV) -m tidemark.ops.smoke $(if $(URL),$(URL),"$$URL")
 
 # Each lock pins versions and hashes, and names no registry. What is locked stays as it is unless its .in file or

@@ -15,7 +15,9 @@ from typing import Any
 
 import httpx
 
-HEADERS = {"Authorization": f"Bearer {os.environ['TOKEN']}"} if os.environ.get("TOKEN") else {}
+HEADERS = (
+    {"Authorization": f"Bearer {os.environ['TIDEMARK_TOKEN']}"} if os.environ.get("TIDEMARK_TOKEN") else {}
+)
 
 
 def main() -> None:

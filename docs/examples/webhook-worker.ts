@@ -7,7 +7,7 @@ import { createPublicKey, verify } from "node:crypto"
 import { createServer } from "node:http"
 
 const server = process.env.SERVER ?? "http://127.0.0.1:4437"
-const headers = process.env.TOKEN ? { authorization: `Bearer ${process.env.TOKEN}` } : {}
+const headers = process.env.TIDEMARK_TOKEN ? { authorization: `Bearer ${process.env.TIDEMARK_TOKEN}` } : {}
 
 createServer(async (request, response) => {
   const chunks = []

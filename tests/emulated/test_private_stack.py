@@ -114,7 +114,7 @@ def test_smoke_passes_with_a_token(
     stack: Stack, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step of a stream's life, by the roles as IAM evaluates them."""
-    monkeypatch.setenv("TOKEN", token("read:v1 write:v1 manage:v1"))
+    monkeypatch.setenv("TIDEMARK_TOKEN", token("read:v1 write:v1 manage:v1"))
     assert smoke.main([stack.url]) == 0
 
 

@@ -120,7 +120,7 @@ def run_line(name: str, base_url: str, *, private: bool) -> str:
     assert "${" not in line
     ran = subprocess.run(
         ["bash", "-c", line],
-        env=os.environ | {"TOKEN": "a.b.c"},
+        env=os.environ | {"TIDEMARK_TOKEN": "a.b.c"},
         capture_output=True,
         text=True,
         check=True,

@@ -44,7 +44,7 @@ def token(*options: str, secret: str = SECRET) -> Result:
 def test_smoke_creates_appends_reads_waits_and_deletes(
     base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TOKEN", token(secret=SECRET + "\nan older one").output.strip())
+    monkeypatch.setenv("TIDEMARK_TOKEN", token(secret=SECRET + "\nan older one").output.strip())
     monkeypatch.setattr(smoke, "_SETTLE_SECONDS", 0.1)
     assert smoke.main([base_url + "/"]) == 0
     said = capsys.readouterr().out
@@ -122,9 +122,9 @@ def test_smoke_fails_where_a_socket_tells_another_thing_or_nothing(
 def test_smoke_without_a_token_fails_and_says_what_to_set(
     base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("TOKEN", raising=False)
+    monkeypatch.delenv("TIDEMARK_TOKEN", raising=False)
     assert smoke.main([base_url]) == 1
-    assert "create: 401 (set TOKEN" in capsys.readouterr().err
+    assert "create: 401 (set TIDEMARK_TOKEN" in capsys.readouterr().err
 
 
 def test_smoke_fails_where_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:

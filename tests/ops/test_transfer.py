@@ -141,22 +141,57 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
     assert refused.exit_code in {1, 2}
 
 
-def test_a_token_goes_to_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ("--token t --url http://home cp http://away/x y", {}, "home t, away -"),
+        ("--token t --url http://home cp http://away/x y --source-token s", {}, "home t, away s"),
+        ("cp x http://away/y", {"TIDEMARK_TOKEN": "t"}, "home t, away -"),
+        ("cp x http://away/y --token a", {"TIDEMARK_TOKEN": "t"}, "home -, away a"),
+        ("cp http://away/x y", {"TIDEMARK_TOKEN": "t", "SOURCE_TOKEN": "s"}, "home t, away s"),
+        ("cat http://HOME:80/x", {"TIDEMARK_TOKEN": "t"}, "home t"),
+        ("cat http://home:81/x", {"TIDEMARK_TOKEN": "t"}, "home -"),
+        ("cat http://away/x", {"TIDEMARK_TOKEN": "t"}, "away -"),
+        ("cat http://away/x --token a", {"TIDEMARK_TOKEN": "t"}, "away a"),
+        ("cat x --url http://away", {"TIDEMARK_TOKEN": "t"}, "away -"),
+        ("cat x --url http://away", {"TIDEMARK_TOKEN": "t", "TIDEMARK_URL": ""}, "away t"),
+        ("cat moved", {"TIDEMARK_TOKEN": "t"}, "home t, away -"),
+        ("cat x", {"TIDEMARK_TOKEN": "t", "TOKEN": "old"}, "home t"),
+        ("cat x", {"TIDEMARK_TOKEN": "", "TOKEN": "old"}, "home -"),
+        ("cat x", {"TOKEN": "old"}, "home old, said"),
+        ("cat http://away/x", {"TOKEN": "old"}, "away -, said"),
+    ],
+)
+def test_a_token_goes_to_its_own_server_alone(
+    monkeypatch: pytest.MonkeyPatch, arguments: str, environment: dict[str, str], expected: str
+) -> None:
     sent = set()
 
     def answer(request: httpx.Request) -> httpx.Response:
-        sent.add((request.url.host, request.headers.get("Authorization")))
+        token = request.headers.get("Authorization", "-").removeprefix("Bearer ")
+        sent.add(f"{request.url.host} {token}")
+        if request.url.path.endswith("/moved"):
+            return httpx.Response(307, headers={"Location": "http://away/x"})
         headers = {"Stream-Next-Offset": "0", "Content-Type": "text/plain", "Stream-Up-To-Date": "true"}
         return httpx.Response(200, headers=headers)
 
     with httpx.Client(transport=httpx.MockTransport(answer)) as client:
         monkeypatch.setattr(blocking, "_shared_client", lambda: client)
-        arguments = ["--token", "t", "--url", "http://target", "cp", "http://source/x", "copy"]
-        assert CliRunner().invoke(main, arguments).exit_code == 0
-        assert sent == {("source", None), ("target", "Bearer t")}
-        sent.clear()
-        assert CliRunner().invoke(main, [*arguments, "--source-token", "s"]).exit_code == 0
-        assert sent == {("source", "Bearer s"), ("target", "Bearer t")}
+        done = CliRunner().invoke(main, arguments.split(), env={"TIDEMARK_URL": "http://home", **environment})
+    assert done.exit_code == 0, done.output
+    if "call it TIDEMARK_TOKEN" in done.stderr:
+        sent.add("said")
+    assert sent == {*expected.split(", ")}
+
+
+def test_a_refusal_says_that_the_token_of_the_environment_was_not_sent(
+    server: Server, tmp_path: Path
+) -> None:
+    private = {"AUTH_SECRET": "s" * 32, "ALLOW_ANONYMOUS": "false"}
+    with running(tidemark_server("asgi", tmp_path, **private)) as away:
+        environment = {"TIDEMARK_URL": server.base_url, "TIDEMARK_TOKEN": "t"}
+        done = CliRunner().invoke(main, ["cat", f"{away.base_url}/v1/stream/x"], env=environment)
+    assert f"; TIDEMARK_TOKEN goes to {server.base_url} alone: give --token" in done.output
 
 
 def test_a_server_behind_a_path_has_its_streams_there() -> None:

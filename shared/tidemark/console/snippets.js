@@ -12,7 +12,7 @@ export function snippets({ method, path, headers = {}, body }, { hasToken = fals
   return {
     curl: [
       `curl -X ${method} ${shell(url)}`,
-      ...(hasToken ? ['  -H "Authorization: Bearer $TOKEN"'] : []),
+      ...(hasToken ? ['  -H "Authorization: Bearer $TIDEMARK_TOKEN"'] : []),
       ...named.map(([name, value]) => `  -H ${shell(`${name}: ${value}`)}`),
       ...(file ? [`  --data-binary @${shell(file)}`] : body ? [`  --data-binary ${shell(body)}`] : []),
     ].join(" \\\n"),
@@ -23,7 +23,7 @@ export function snippets({ method, path, headers = {}, body }, { hasToken = fals
       ...(named.length || hasToken
         ? [
             "  headers: {",
-            ...(hasToken ? ["    Authorization: `Bearer ${process.env.TOKEN}`,"] : []),
+            ...(hasToken ? ["    Authorization: `Bearer ${process.env.TIDEMARK_TOKEN}`,"] : []),
             ...named.map(([name, value]) => `    ${quoted(name)}: ${quoted(value)},`),
             "  },",
           ]
@@ -42,7 +42,7 @@ export function snippets({ method, path, headers = {}, body }, { hasToken = fals
       ...(named.length || hasToken
         ? [
             "    headers={",
-            ...(hasToken ? ['        "Authorization": f"Bearer {os.environ[\'TOKEN\']}",'] : []),
+            ...(hasToken ? ['        "Authorization": f"Bearer {os.environ[\'TIDEMARK_TOKEN\']}",'] : []),
             ...named.map(([name, value]) => `        ${python(name)}: ${python(value)},`),
             "    },",
           ]
@@ -57,9 +57,9 @@ export function snippets({ method, path, headers = {}, body }, { hasToken = fals
 // Following a stream, by the official clients.
 export function readSnippets(path, offset, { hasToken = false } = {}) {
   const url = new URL(path, location.href).href
-  const header = hasToken ? `, headers: { Authorization: \`Bearer \${process.env.TOKEN}\` }` : ""
+  const header = hasToken ? `, headers: { Authorization: \`Bearer \${process.env.TIDEMARK_TOKEN}\` }` : ""
   return {
-    curl: `curl -N ${hasToken ? '-H "Authorization: Bearer $TOKEN" ' : ""}${shell(`${url}?offset=${offset}&live=sse`)}`,
+    curl: `curl -N ${hasToken ? '-H "Authorization: Bearer $TIDEMARK_TOKEN" ' : ""}${shell(`${url}?offset=${offset}&live=sse`)}`,
     TypeScript: [
       'import { stream } from "@durable-streams/client"',
       "",
@@ -70,7 +70,7 @@ export function readSnippets(path, offset, { hasToken = false } = {}) {
       ...(hasToken ? ["import os"] : []),
       "from durable_streams import stream",
       "",
-      `with stream(${python(url)}, offset=${python(offset)}, live="long-poll"${hasToken ? `, headers={"Authorization": f"Bearer {os.environ['TOKEN']}"}` : ""}) as response:`,
+      `with stream(${python(url)}, offset=${python(offset)}, live="long-poll"${hasToken ? `, headers={"Authorization": f"Bearer {os.environ['TIDEMARK_TOKEN']}"}` : ""}) as response:`,
       '    for event in response.iter_events(mode="bytes"):',
       "        print(event.next_offset, event.data)",
     ].join("\n"),

@@ -31,6 +31,7 @@ from tidemark.ops.commands import (
     asks_a_server,
     checked_url,
     complete_stream,
+    server_of,
     stream_path,
 )
 from tidemark.ops.messages import append, cat, tail
@@ -65,13 +66,15 @@ _TRAFFIC_HEADER: Final = ("STREAM", "APPENDS/S", "APPENDED/S", "READS/S", "READ/
     show_default=True,
     callback=checked_url,
 )
-@click.option("--token", envvar="TOKEN", default="", help="A bearer token (or TOKEN in the environment).")
+@click.option(
+    "--token", help="A bearer token (or TIDEMARK_TOKEN, which goes to the server of TIDEMARK_URL alone)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")
 @click.version_option(__version__)
 @click.pass_context
-def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
+def main(ctx: click.Context, url: str, token: str | None, *, as_json: bool) -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
-    ctx.obj = RemoteServer(url, token)
+    ctx.obj = server_of(url, token)
     ctx.meta["as_json"] = as_json
 
 

@@ -4,6 +4,7 @@ to print, and the names that a shell completes."""
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import click
 from click.shell_completion import CompletionItem
 
-from tidemark.client import MalformedReply, NotFound, Retry, Stream, StreamError, Unreachable
+from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.core import CreateOptions
 from tidemark.client.exchange import Reply, Request, Steps, exchange
@@ -37,14 +38,21 @@ _NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """`token` goes into the Authorization header; empty sends none. Everything raises StreamError."""
+    """`token` goes into the Authorization header; empty sends none. With `token_home` it goes to
+    the origin of that URL alone. Everything raises StreamError."""
 
     url: str
     token: str = ""
+    token_home: str | None = None
+
+    @property
+    def withholds_token(self) -> bool:
+        return bool(self.token and self.token_home and origin_of(self.url) != origin_of(self.token_home))
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        sends = self.token and not self.withholds_token
+        return {"Authorization": f"Bearer {self.token}"} if sends else {}
 
     def serving(self, stream: str) -> RemoteServer:
         """The server of a stream: this one, unless the stream's URL names another."""
@@ -93,6 +101,19 @@ class RemoteServer:
             page = self.get(path, **query, **({"after": after} if after else {}))
             yield from page[name]
             after = page["next_cursor"] if page["has_more"] else None
+
+
+def server_of(url: str, token: str | None) -> RemoteServer:
+    """A token of the environment is for the server that the environment names."""
+    if token is not None:
+        return RemoteServer(url, token)
+    token = os.environ.get("TIDEMARK_TOKEN", os.environ.get("TOKEN", ""))
+    return RemoteServer(url, token, os.environ.get("TIDEMARK_URL") or url)
+
+
+def origin_of(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def stream_path(stream: str) -> str:
@@ -150,13 +171,14 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     import httpx
 
     given = ctx.find_root().params
+    server = server_of(given.get("url") or DEFAULT_URL, given.get("token"))
     bucket, slash, prefix = begun.removeprefix("/").partition("/")
     before = f"/{bucket}/" if begun.startswith("/") and slash else ""
     try:
         reply = httpx.get(
-            (given.get("url") or DEFAULT_URL).rstrip("/") + (f"{before}streams" if before else "/v1/streams"),
+            server.url.rstrip("/") + (f"{before}streams" if before else "/v1/streams"),
             params={"prefix": prefix if before else begun, "limit": _COMPLETED_NAMES},
-            headers={"Authorization": f"Bearer {given['token']}"} if given.get("token") else {},
+            headers=server.headers,
             timeout=_COMPLETION_SECONDS,
         )
         names = [before + each["stream_id"] for each in reply.json()["streams"]]
@@ -182,7 +204,8 @@ def _use_server(ctx: click.Context, option: click.Parameter, value: str | None) 
     if option.name == "url":
         checked_url(ctx, option, value)
     if value is not None:
-        ctx.obj = replace(ctx.obj, **{str(option.name): value})
+        known = {"url": ctx.obj.url, "token": None if ctx.obj.token_home else ctx.obj.token}
+        ctx.obj = server_of(**known | {str(option.name): value})
 
 
 PRINTS_JSON: Final = click.option(
@@ -201,7 +224,16 @@ def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def given(**values: Any) -> None:
         server = click.get_current_context().obj
-        command(server.serving(values.get("stream", "")), **values)
+        if server.token and server.token_home and "TIDEMARK_TOKEN" not in os.environ:
+            click.echo("The next release does not read TOKEN: call it TIDEMARK_TOKEN", err=True)
+        serving = server.serving(values.get("stream", ""))
+        try:
+            command(serving, **values)
+        except NotAllowed as refused:
+            if not serving.withholds_token:
+                raise
+            hint = f"TIDEMARK_TOKEN goes to {server.token_home} alone: give --token"
+            raise click.ClickException(visible(f"{refused}; {hint}")) from None
 
     for name in ("--token", "--url"):
         option = click.option(name, expose_value=False, callback=_use_server, help="As before the command.")

@@ -2,7 +2,7 @@
 
 Creates a stream, appends, reads, waits by long-poll for a second append and once more until the time is over,
 watches the stream by a socket, where there is one, and deletes it. It needs no more than the URL, and a token
-where the system asks for one (TOKEN in the environment).
+where the system asks for one (TIDEMARK_TOKEN in the environment).
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def expect(name: str, read: Chunk, data: bytes) -> None:
 
 def advice(status: int) -> str:
     if status == 401:
-        return " (set TOKEN; `make token` makes one)"
+        return " (set TIDEMARK_TOKEN; `make token` makes one)"
     if status == 403:
         return " (the token's scopes must cover read:v1 write:v1 manage:v1; behind CloudFront use its URL)"
     return ""
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if urllib.parse.urlsplit(given.url).scheme not in ("http", "https"):
         parser.error(f"{given.url!r} is no URL; write it with https://")
     try:
-        smoke(given.url, os.environ.get("TOKEN", ""))
+        smoke(given.url, os.environ.get("TIDEMARK_TOKEN", ""))
     except (SmokeFailed, ValueError) as failure:  # ValueError: what was given cannot be sent.
         print(f"FAILED    {failure}", file=sys.stderr)
         return 1

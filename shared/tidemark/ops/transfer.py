@@ -38,7 +38,11 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.argument("target", shell_complete=complete_stream)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
-@click.option("--source-token", envvar="SOURCE_TOKEN", help="The source's, if it is on another server.")
+@click.option(
+    "--source-token",
+    envvar=["TIDEMARK_SOURCE_TOKEN", "SOURCE_TOKEN"],
+    help="The source's, if it is on another server.",
+)
 @asks_a_server
 def cp(
     server: RemoteServer,
@@ -64,10 +68,13 @@ def cp(
     else:
         here = server.serving(source)
         is_other = not is_file(target) and here.url != there.url
-        given = source_token if source_token is not None else "" if is_other else here.token
+        if source_token is not None:
+            here = replace(here, token=source_token, token_home=None)
+        elif is_other and not here.token_home:
+            here = replace(here, token="")
         meta = click.get_current_context().meta
         meta["stream"] = source
-        origin = StreamSource(replace(here, token=given).stream(source), follow=follow)
+        origin = StreamSource(here.stream(source), follow=follow)
         del meta["stream"]  # Of the target, the request says what is missing.
     copied = copy(origin, FileTarget(target) if is_file(target) else StreamTarget(there, target))
     if target != "-":
