@@ -121,6 +121,43 @@ def test_json_messages_become_one_array_each_a_message() -> None:
     assert taken(made).body == b'[[1,2],"a",{"b": 1}]'
 
 
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"no JSON", "must be one JSON value: Invalid JSON: .* at byte 1"),
+        (b'{"a":1},{"b":2}', "must be one JSON value: .* at byte 8"),
+        (bytearray(b""), "must be one JSON value"),
+        (b'"\xff"', "must be one JSON value: .*UTF-8"),
+        (float("nan"), "not JSON compliant"),
+        (10**400, "must be one JSON value: .*beyond the range of a double"),
+        (b"[" * 501 + b"]" * 501, "must be one JSON value: .*500 levels"),
+        ("x" * (4 * 1024 * 1024 - 3), "has 4,194,303 bytes; a request takes at most 4,194,304"),
+    ],
+    ids=["no JSON", "two values", "nothing", "no UTF-8", "NaN", "large number", "deep", "large"],
+)
+def test_a_message_that_the_server_would_refuse_is_refused_at_once_and_takes_no_other_with_it(
+    data: Any, why: str
+) -> None:
+    made = batches("application/json")
+    made.add(made.encode(1), 0.0)
+    with pytest.raises(ValueError, match=why):
+        made.encode(data)
+    made.add(made.encode(b" 2 "), 0.0)
+    assert taken(made).body == b"[1,2]"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json"])
+def test_a_batch_fits_a_request_with_its_commas_and_brackets(content_type: str) -> None:
+    made = batches(content_type, epoch=0, max_request_bytes=10, max_in_flight=9)
+    made.add(made.encode(b"12345678" if content_type.endswith("json") else b"1234567890"), 0.0)
+    for _ in range(9):
+        made.add(made.encode(b"123"), 0.0)
+    made.hurry()
+    bodies = [batch.body for batch in iter(lambda: made.take(0.0), None)]
+    assert max(map(len, bodies)) == 10
+    assert b"".join(bodies).count(b"123") == 10
+
+
 def test_only_one_batch_is_on_its_way_until_the_epoch_is_claimed() -> None:
     made = batches(max_batch_messages=1)
     for message in (b"a", b"b", b"c"):
@@ -322,6 +359,7 @@ def test_a_message_that_waits_counts_with_the_memory_that_it_takes() -> None:
         ({"max_batch_messages": -1}, "max_batch_messages"),
         ({"max_in_flight": 0}, "max_in_flight"),
         ({"max_held_bytes": 0}, "max_held_bytes"),
+        ({"max_request_bytes": 0}, "max_request_bytes"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], name: str) -> None:

@@ -109,12 +109,13 @@ def test_a_creation_may_ask_for_compaction_by_the_protocols_key_or_another(
         ({"a": "ü"}, "application/json", '[{"a":"ü"}]'.encode()),
         ([1, [2]], "application/json; charset=utf-8", b"[[1,[2]]]"),
         ("text", "application/json", b'["text"]'),
-        (b'[{"a": 1}]', "application/json", b'[{"a": 1}]'),
+        (b' [{"a": 1}] ', "application/json", b'[[{"a": 1}]]'),
+        ({"t": "a\ud83d"}, "application/json", rb'[{"t":"a\ud83d"}]'),
         ("ü", "text/plain", "ü".encode()),
         (b"\x00", "application/octet-stream", b"\x00"),
     ],
 )
-def test_a_value_of_a_json_stream_is_one_message_and_bytes_are_sent_as_they_are(
+def test_a_value_of_a_json_stream_is_one_message_and_so_are_its_bytes(
     data: Any, content_type: str, body: bytes
 ) -> None:
     assert encode_body(data, content_type) == body

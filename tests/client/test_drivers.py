@@ -152,6 +152,27 @@ def test_a_producer_writes_each_message_once_through_a_network_that_loses(
 
 
 @both
+@pytest.mark.parametrize("bad", [b"no JSON", b'{"a":1},{"b":2}', b'"%b"' % (b"x" * 5_000_000)])
+def test_a_bad_message_is_refused_and_the_good_ones_are_written(
+    tidemark_url: str, kind: Any, bad: bytes
+) -> None:
+    url = f"{tidemark_url}/v1/stream/bad-{kind.__name__}-{len(bad)}"
+    Stream.create(url, content_type="application/json")
+
+    async def write() -> None:
+        producer = kind(url).producer("p")
+        for number in range(20):
+            if number == 10:
+                with pytest.raises(ValueError, match="message"):
+                    await awaited(producer.append(bad))
+            await awaited(producer.append(b"%d" % number))
+        await awaited(producer.close())
+
+    asyncio.run(write())
+    assert Stream(url).read().messages == list(range(20))
+
+
+@both
 def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
     tidemark_url: str, kind: Any
 ) -> None:

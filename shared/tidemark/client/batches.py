@@ -12,7 +12,7 @@ dropped.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Final, TypedDict
 
@@ -42,25 +42,28 @@ class ProducerOptions(TypedDict, total=False):
     max_batch_messages: int
     max_in_flight: int
     max_held_bytes: int
+    max_request_bytes: int
 
 
 @dataclass(frozen=True)
 class ProducerLimits:
     """When a batch is sent: `linger_seconds` after its first message, or as soon as it has so many bytes or
-    messages. `max_held_bytes` bounds the memory of what has no answer yet: at that, `append` waits."""
+    messages. `max_held_bytes` bounds the memory of what has no answer yet: at that, `append` waits. The
+    server takes `max_request_bytes` at once: `append` refuses a message that is larger."""
 
     linger_seconds: float = 0.02
     max_batch_bytes: int = 1024 * 1024
     max_batch_messages: int = 10_000
     max_in_flight: int = 5
     max_held_bytes: int = 16 * 1024 * 1024
+    max_request_bytes: int = 4 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if not 0 <= self.linger_seconds <= 86_400:
             raise ValueError(f"linger_seconds is {self.linger_seconds}; it must be from 0 to 86,400")
-        for name in ("max_batch_bytes", "max_batch_messages", "max_in_flight", "max_held_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for name, value in asdict(self).items():
+            if name != "linger_seconds" and value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 or more")
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +123,11 @@ class Batches:
         self._result_seq = 0
 
     def encode(self, data: object) -> bytes:
-        return encode_message(data, self.content_type or "")
+        content_type, most = self.content_type or "", self.limits.max_request_bytes
+        message = encode_message(data, content_type)
+        if len(message) > most - 2 * is_json(content_type):  # In brackets.
+            raise ValueError(f"the message has {len(message):,} bytes; a request takes at most {most:,}")
+        return message
 
     @property
     def is_full(self) -> bool:
@@ -240,6 +247,7 @@ class Batches:
             batch.failures += 1
             batch.may_be_written |= not not_carried_out(reply)
         else:
+            why.add_note(f"Message {batch.since + 1} of this producer is the first one in that request.")
             self.failure = why
 
     def fail(self, why: Exception) -> None:
@@ -302,10 +310,13 @@ class Batches:
     def _begin(self) -> ProducerBatch:
         messages, size = list[bytes](), 0
         for message in islice(self._waiting, self.limits.max_batch_messages):
-            if messages and size + len(message) > self.limits.max_batch_bytes:
+            longer = size + len(message)
+            # JSON has a comma or bracket around each.
+            most = min(self.limits.max_batch_bytes, self.limits.max_request_bytes - len(messages) - 2)
+            if messages and longer > most:
                 break
             messages.append(message)
-            size += len(message)
+            size = longer
         since = self.added - len(self._waiting)
         for _ in messages:
             self._waiting.popleft()

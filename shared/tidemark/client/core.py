@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from tidemark.client.chunks import is_json
@@ -25,9 +25,13 @@ from tidemark.client.exchange import (
     passing,
 )
 from tidemark.client.reading import ReadOperations, given_values, next_offset
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.json_text import check_value
 
 #: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,18 @@ class Receipt:
 
 
 def encode_message(data: Data, content_type: str) -> bytes:
-    """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
+    """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value. Raises
+    ValueError for what a server would refuse, and in a producer's batch the messages beside it too."""
+    is_bytes = isinstance(data, bytes | bytearray | memoryview)
     if is_json(content_type):
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        # The only characters that UTF-8 has not are lone surrogates, which are in strings: \ud83d there.
+        text = bytes(data) if is_bytes else _JSON.encode(data).encode(errors="backslashreplace")
+        try:
+            return check_value(text)
+        except Malformed as wrong:
+            raise ValueError(f"a message of a JSON stream must be one JSON value: {wrong.message}") from None
+    if is_bytes:
+        return bytes(data)
     if isinstance(data, str):
         return data.encode()
     kind = type(data).__name__
@@ -52,11 +63,10 @@ def encode_message(data: Data, content_type: str) -> bytes:
 
 
 def encode_body(data: Data, content_type: str) -> bytes:
-    """The body of an append: bytes as they are; a value of a JSON stream in an array, which the server
-    flattens by one level, so that a list stays one message."""
+    """The body of an append: a message of a JSON stream in an array, which the server flattens by one level,
+    so that a list stays one message."""
     message = encode_message(data, content_type)
-    as_it_is = isinstance(data, bytes | bytearray | memoryview) or not is_json(content_type)
-    return message if as_it_is else b"[%b]" % message
+    return b"[%b]" % message if is_json(content_type) else message
 
 
 class CreateOptions(TypedDict, total=False):
@@ -100,9 +110,9 @@ class Protocol(ReadOperations):
     def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
     ) -> Steps[Receipt]:
-        """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. With
-        `seq` or `if_match` the server refuses a second copy, so a request without an answer is repeated.
-        Without them, or if the repeat is refused, it raises UnconfirmedWrite: a `producer` writes once."""
+        """Append one message of a JSON stream (bytes: its JSON), or bytes or text of any other. With `seq` or
+        `if_match` the server refuses a second copy, so a request without an answer is repeated. Without them,
+        or if the repeat is refused, it raises UnconfirmedWrite: a `producer` writes once."""
         content_type = yield from self.known_content_type()
         headers = {
             "Content-Type": content_type,

@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from tidemark.client import Retry, Stream, StreamError
+from tidemark.client.exchange import Request, exchange
 from tidemark.ops.commands import RemoteServer, asks_a_server
 from tidemark.ops.terminal import columns, show, size
 
@@ -60,7 +61,7 @@ def bench(
                 )
             )
         measured = [
-            measure_appends(streams, body, seconds),
+            measure_appends(server, streams, body, seconds),
             measure_reads(streams),
             measure_wakes(streams[0], message, wakes),
         ]
@@ -96,7 +97,7 @@ def measured_of(
     return Measured(what, len(ranked), total_bytes, round(seconds, 3), failed, ms(0.5), ms(0.99), ms(1))
 
 
-def measure_appends(streams: Sequence[Stream], body: bytes, seconds: float) -> Measured:
+def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes, seconds: float) -> Measured:
     """Each writer sends the next append when the last one is answered, and at least one. Raises StreamError
     if all failed."""
     began = time.perf_counter()
@@ -106,7 +107,8 @@ def measure_appends(streams: Sequence[Stream], body: bytes, seconds: float) -> M
         while not (latencies or failures) or time.perf_counter() < began + seconds:
             sent = time.perf_counter()
             try:
-                stream.append(body)
+                headers = {"Content-Type": "application/json"}
+                server.run(exchange(Request("POST", stream.url, headers, body=body), _ONCE))
                 latencies.append(time.perf_counter() - sent)
             except StreamError as failed:
                 failures.append(failed)
