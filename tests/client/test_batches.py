@@ -114,6 +114,21 @@ def test_a_batch_is_sent_after_its_time_or_when_it_is_whole() -> None:
     assert taken(made, 2.0).body == b"efg"
 
 
+def test_a_producer_whose_requests_overtake_each_other_sends_one_at_a_time_for_a_while() -> None:
+    server, made = Server(), batches("application/json", epoch=0, max_in_flight=3, max_batch_messages=1)
+    for number in range(300):
+        made.add(b"%d" % number, 0.0)
+    statuses = list[int]()
+    while made.unwritten:
+        for batch in reversed(list(iter(lambda: made.take(0.0), None))):  # The latest arrives first.
+            reply = server.answer(made.request(batch))
+            statuses.append(reply.status)
+            made.answered(batch, reply, 0.0)
+    assert server.messages == [*range(300)]
+    assert statuses[:3] == [409, 409, 200]
+    assert statuses.count(409) == 2 + 2, "once more two at a time, after a hundred"
+
+
 def test_json_messages_become_one_array_each_a_message() -> None:
     made = batches("application/json")
     for value in ([1, 2], "a", b'{"b": 1}'):

@@ -2,7 +2,7 @@
 
 Messages wait until they are a batch. A batch has a sequence number, is sent, and is sent again until it has
 an answer; the server writes a number once. Several are on their way at once: one that overtakes the batch
-before it gets 409 and waits for it.
+before it gets 409 and waits for it, and from then on fewer are.
 
 A producer that starts claims its id by an epoch above all earlier ones: the time in microseconds. With a
 number that begins at 0 in an epoch that somebody has used, its first batch would be taken for a duplicate and
@@ -30,6 +30,8 @@ from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_
 
 #: JavaScript's servers count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
+#: Where requests overtake each other, one more is in flight after so many that did not.
+_IN_ORDER: Final = 100
 #: What a message that waits takes beside its bytes: an object, and its place in the queue (CPython).
 _MESSAGE_BYTES: Final = 64
 
@@ -114,6 +116,7 @@ class Batches:
         self._waiting_since = 0.0
         self._unanswered: list[ProducerBatch] = []
         self._next_seq = 0
+        self._in_flight: float = limits.max_in_flight
         self.added = 0
         self._urgent = False
         self._closing = self._close_is_made = False
@@ -230,7 +233,7 @@ class Batches:
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
         elif isinstance(why, OutOfOrderSequence) and not batch.was_first:
-            batch.overtook = True
+            batch.overtook, self._in_flight = True, 1
         elif may_have_closed and self._awaits_close(batch):
             batch.ready_at = now + self._retry.delay(0, reply)
             # The closing batch may have been refused because it overtook this one, and a late copy of it may
@@ -261,6 +264,7 @@ class Batches:
     def _acknowledge(self, batch: ProducerBatch, reply: Reply) -> None:
         """The server takes a number only behind all before it: these are written too."""
         self._claiming = False
+        self._in_flight = min(self.limits.max_in_flight, self._in_flight + 1 / _IN_ORDER)
         while self._unanswered and self._unanswered[0].seq <= batch.seq:
             self._held_bytes -= len(self._unanswered.pop(0).body)
         headers = reply.headers
@@ -295,7 +299,7 @@ class Batches:
             return False
         if self._unanswered and (self._claiming or self._unanswered[0].failures):
             return False
-        return len(self._unanswered) < self.limits.max_in_flight
+        return len(self._unanswered) < int(self._in_flight)
 
     @property
     def _linger_end(self) -> float:

@@ -22,7 +22,7 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
-#: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
+#: So much, or so many lines, is taken of the input at once.
 APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
 #: What an append takes, without the brackets around it.
@@ -121,14 +121,9 @@ def append(
     of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
     file_bytes = size_of(file)
-    # A producer, so that what is sent again because no answer came lands once.
-    producer = target.producer(
-        f"tidemark-{uuid.uuid4().hex}",
-        closes=close,
-        max_batch_bytes=APPEND_BYTES,
-        max_batch_messages=APPEND_LINES,
-        max_held_bytes=4 * APPEND_BYTES,
-    )
+    # A producer, so that what is sent again because no answer came lands once. One request at a time: of
+    # several, the server refuses those that overtake another, and larger ones are as fast.
+    producer = target.producer(f"tidemark-{uuid.uuid4().hex}", closes=close, max_in_flight=1)
     is_hidden = not file_bytes or not sys.stderr.isatty()
     shown = click.progressbar(
         range(file_bytes), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden
