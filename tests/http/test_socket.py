@@ -141,6 +141,8 @@ def test_what_nobody_watches_is_not_told(server: Door, path: str) -> None:
         async with open_socket(server) as client:
             await client.watch(path, path + "/other")
             await client.say(unwatch=[path, "/v1/stream/never-watched"])
+            await client.say(action="ping")
+            assert [await client.told(), await client.told()] == [[], []]
             assert await client.is_silent()
             await append(server, path)
             await append(server, path + "/other")
@@ -357,6 +359,7 @@ def test_a_socket_watches_so_many_streams_and_no_more(
             assert told["status"] == 400
             assert "at most 2 streams" in told["error"]
             await client.say(unwatch=[path + "a"])
+            assert await client.told() == []
             assert (await client.watch(path + "c"))[0]["offset"]
 
     server.run(scenario())

@@ -47,8 +47,15 @@ Resources:
       IntegrationUri: !Sub "arn:${AWS::Partition}:lambda:path/${Probe.Arn}/invocations"
   Pings:
     Type: AWS::ApiGatewayV2::Route
-    Properties: {RouteKey: ping, Target: !Sub "integrations/${Nothing}"}
-  Nothing:
+    Properties:
+      {RouteKey: ping, Target: !Sub "integrations/${Mock}", RouteResponseSelectionExpression: $default}
+  Pongs:
+    Type: AWS::ApiGatewayV2::RouteResponse
+    Properties: {RouteId: !Ref Pings, RouteResponseKey: $default}
+  MockAnswers:
+    Type: AWS::ApiGatewayV2::IntegrationResponse
+    Properties: {IntegrationId: !Ref Mock, ResponseTemplates: {$default: pong}}
+  Mock:
     Type: AWS::ApiGatewayV2::Integration
     Properties: {IntegrationType: MOCK}
   Sweeper:

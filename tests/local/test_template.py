@@ -64,7 +64,7 @@ def test_globals_default_parameters_and_short_tags_are_resolved(tmp_path: Path) 
     ("declared", "instead", "responds"),
     [
         ("", "", True),
-        ("RouteResponseSelectionExpression: $default", "", False),
+        ("\n      RouteResponseSelectionExpression: $default", "", False),
         ("RouteId: !Ref SocketRoute", "RouteId: !Ref Pings", False),
     ],
 )
@@ -74,7 +74,7 @@ def test_the_routes_of_a_websocket_api_lead_to_their_functions(
     """What one returns goes back only with both, a response and the expression that selects it."""
     path = project / "template.yaml"
     path.write_text(path.read_text().replace(declared, instead))
-    expected = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, responds=False))
+    expected = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, True, "pong"))
     assert load_template(path).socket == SocketRoutes("action", expected)
 
 

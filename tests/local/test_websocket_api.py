@@ -97,7 +97,7 @@ def make_api(project: Path) -> Iterator[MakeApi]:
         write_function(project, "probe", code)
         template = load_template(project / "template.yaml")
         probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
-        routes = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, responds=False))
+        routes = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, responds, "pong"))
         connections = Connections(replace(Quotas(), **quotas))
         made.append(WebSocketApi(SocketRoutes("action", routes), {"Probe": probe}, connections))
         return made[-1]
@@ -241,12 +241,16 @@ async def test_a_frame_of_32_kibibytes_is_handed_on(make_api: MakeApi) -> None:
         assert (await client.answer("x" * 32 * 1024))["body"] == "x" * 32 * 1024
 
 
+@pytest.mark.parametrize("responds", [True, False])
 @on_a_loop
-async def test_a_message_of_a_route_without_a_function_has_no_answer(make_api: MakeApi) -> None:
-    async with connected(make_api()) as client:
+async def test_a_mock_starts_no_function_and_its_text_goes_back_if_its_route_has_a_response(
+    make_api: MakeApi, responds: bool
+) -> None:
+    async with connected(make_api("def handler(*_): 1 / 0", responds=responds)) as client:
         client.say('{"action": "ping"}')
-        assert (await client.answer("{}"))["body"] == "{}"
-        assert len(client.texts) == 1
+        client.say("{}")
+        await eventually(lambda: len(client.texts) == 1 + responds)
+        assert client.texts.count("pong") == responds
 
 
 @on_a_loop

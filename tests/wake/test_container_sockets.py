@@ -53,7 +53,7 @@ async def test_while_a_socket_watches_nothing_no_receive_is_made(make_scene: Mak
     scene = make_scene(many_at_once, settings=SETTINGS)
     async with watching(scene) as client:
         await client.say(unwatch=[scene.path])
-        assert await client.is_silent()
+        assert await client.told() == []
         assert not scene.wake.hub._waiting
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -165,7 +166,7 @@ class SocketSession:
             self._end(name)
         began = time.monotonic()
         answers = await self._answers.watch(frame, self._begin)
-        await self._tell(answers)
+        await self._tell(answers, or_else=[socket.NOTHING])
         for answer in answers:
             if (watch := self._watches.get(answer["stream"])) is not None:
                 watch.ends_at, watch.is_answered = began + answer["seconds"], True
@@ -251,8 +252,8 @@ class SocketSession:
         watch.told = tail.offset
         return tail_message(watch.name, tail), tail.closed
 
-    async def _tell(self, messages: list[socket.Message]) -> None:
-        for frame in render_messages(messages):
+    async def _tell(self, messages: list[socket.Message], or_else: Sequence[str] = ()) -> None:
+        for frame in render_messages(messages) or or_else:
             await self._send({"type": "websocket.send", "text": frame})
 
 

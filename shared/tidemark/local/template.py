@@ -22,6 +22,7 @@ SOCKET_API: Final = "AWS::ApiGatewayV2::Api"
 SOCKET_ROUTE: Final = "AWS::ApiGatewayV2::Route"
 SOCKET_INTEGRATION: Final = "AWS::ApiGatewayV2::Integration"
 SOCKET_RESPONSE: Final = "AWS::ApiGatewayV2::RouteResponse"
+SOCKET_MOCK_RESPONSE: Final = "AWS::ApiGatewayV2::IntegrationResponse"
 #: API Gateway's extensions of OpenAPI.
 ANY_METHOD: Final = "x-amazon-apigateway-any-method"
 INTEGRATION: Final = "x-amazon-apigateway-integration"
@@ -73,8 +74,10 @@ class SocketRoute:
     key: str
     #: None: it starts none (the integration is a mock).
     function: str | None
-    #: Without a route response, what the function returns reaches nobody.
+    #: Without a route response, what the function or the mock returns reaches nobody.
     responds: bool
+    #: What the mock returns.
+    mocked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,11 @@ def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | No
         for _, response in _resources(document, SOCKET_RESPONSE)
         for name in _references(response["RouteId"])
     }
+    mocked = {
+        name: response["ResponseTemplates"][DEFAULT]
+        for _, response in _resources(document, SOCKET_MOCK_RESPONSE)
+        for name in _references(response["IntegrationId"])
+    }
     for _, api in _resources(document, SOCKET_API):
         return SocketRoutes(
             selector=api["RouteSelectionExpression"].removeprefix("$request.body."),
@@ -220,6 +228,7 @@ def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | No
                     key=route["RouteKey"],
                     function=_called(integrations[_referred(route["Target"], integrations)], functions),
                     responds=name in answered and "RouteResponseSelectionExpression" in route,
+                    mocked=mocked.get(_referred(route["Target"], integrations), ""),
                 )
                 for name, route in _resources(document, SOCKET_ROUTE)
             ),

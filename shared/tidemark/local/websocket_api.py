@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.events import Event, SocketClient, domain_of, make_id, message_event
-from tidemark.local.template import Function, SocketRoutes
+from tidemark.local.template import Function, SocketRoute, SocketRoutes
 from tidemark.protocol.socket import PATH
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK
@@ -167,11 +167,9 @@ class WebSocketApi:
 
     async def _answer(self, client: SocketClient, text: str, send: Send) -> None:
         route = self._routes.match(text)
-        if route.function is None:
-            return
         event = message_event(client, route, text, datetime.now(UTC))
         try:
-            body = await self._invoke(self._environments[route.function], event)
+            body = await self._returned(route, event)
         except InvocationFailed as failure:
             ids = {name: event["requestContext"][name] for name in ("connectionId", "requestId")}
             body = json.dumps({"message": str(failure), **ids})
@@ -181,8 +179,11 @@ class WebSocketApi:
             with suppress(OSError, RuntimeError):  # The client has left, or was sent away.
                 await send({"type": "websocket.send", "text": body})
 
-    async def _invoke(self, environments: Environments, event: Event) -> str | None:
+    async def _returned(self, route: SocketRoute, event: Event) -> str | None:
         """The body that is returned. Raises InvocationFailed, with what the client is told."""
+        if route.function is None:
+            return route.mocked
+        environments = self._environments[route.function]
         payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         function = environments.function
         patience = min(function.timeout_seconds, self._quotas.integration_seconds)

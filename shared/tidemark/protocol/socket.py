@@ -23,8 +23,11 @@ PATH: Final = "/v1/socket"
 MAX_FRAME_BYTES: Final = 32 * 1024
 #: What a client sends is half of that, so that the answer, which repeats the names, fits a frame too.
 MAX_SENT_BYTES: Final = 16 * 1024
-#: What a client sends to keep a silent socket open. API Gateway takes it itself, and starts no function.
+#: What a client sends to keep a silent socket open, and to learn whether it is alive. API Gateway answers it
+#: itself, and starts no function.
 PING: Final = '{"action":"ping"}'
+#: The answer to a ping and to an `unwatch`. A client that expects none finds no message in it.
+NOTHING: Final = "[]"
 #: The streams that one message may name: each is looked up before the answer.
 MAX_NAMED: Final = 100
 #: The streams that one socket of this server may watch at once.

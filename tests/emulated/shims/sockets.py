@@ -1,8 +1,10 @@
-"""A WebSocket API: the emulator serves one, but CloudFormation there makes no route response, and nothing
+"""A WebSocket API: the emulator serves one, but CloudFormation there makes no responses, and nothing
 resolves its address, which the functions name to clients and send to themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ministack.core import lambda_runtime
@@ -11,7 +13,8 @@ from ministack.services.cloudformation import provisioners
 
 from tests.emulated.shims.names import replace
 
-RESOURCE = "AWS::ApiGatewayV2::RouteResponse"
+ROUTE_RESPONSE = "AWS::ApiGatewayV2::RouteResponse"
+INTEGRATION_RESPONSE = "AWS::ApiGatewayV2::IntegrationResponse"
 #: Of the emulator's worker script, where a function's variables become the process's own.
 GIVEN = "    os.environ.update(env)\n"
 #: Behind it: the same API by a path of the emulator's own address.
@@ -26,9 +29,11 @@ ADDRESSED = r"""
 
 
 def install() -> None:
-    if RESOURCE in provisioners._RESOURCE_HANDLERS:
-        raise SystemExit(f"this ministack makes {RESOURCE}: remove the shim")
-    provisioners._RESOURCE_HANDLERS[RESOURCE] = {"create": create, "delete": delete}
+    for resource, (create, responses) in RESPONSES.items():
+        if resource in provisioners._RESOURCE_HANDLERS:
+            raise SystemExit(f"this ministack makes {resource}: remove the shim")
+        handlers = {"create": partial(checked, create), "delete": partial(delete, responses)}
+        provisioners._RESOURCE_HANDLERS[resource] = handlers
     detect = lambda_runtime._detect_runtime_binary
 
     def detect_addressed(runtime: str) -> tuple[str, str]:
@@ -42,16 +47,33 @@ def install() -> None:
     replace(lambda_runtime, "_detect_runtime_binary", detect_addressed)
 
 
-def create(_logical_id: str, properties: Any, _stack_name: str) -> tuple[str, dict[str, Any]]:
-    api_id, route_id = properties["ApiId"], properties["RouteId"].rpartition("/")[2]
-    status, _, body = apigateway._create_route_response(
-        api_id, route_id, {"routeResponseKey": properties["RouteResponseKey"]}
-    )
+def create_route_response(api_id: str, properties: Any) -> tuple[str, Any]:
+    route_id = properties["RouteId"].rpartition("/")[2]
+    data = {"routeResponseKey": properties["RouteResponseKey"]}
+    return route_id, apigateway._create_route_response(api_id, route_id, data)
+
+
+def create_integration_response(api_id: str, properties: Any) -> tuple[str, Any]:
+    integration_id = properties["IntegrationId"].rpartition("/")[2]
+    data = {"responseTemplates": properties["ResponseTemplates"]}
+    return integration_id, apigateway._create_integration_response(api_id, integration_id, data)
+
+
+RESPONSES = {
+    ROUTE_RESPONSE: (create_route_response, apigateway._route_responses),
+    INTEGRATION_RESPONSE: (create_integration_response, apigateway._integration_responses),
+}
+
+
+def checked(
+    create: Callable[[str, Any], tuple[str, Any]], _logical_id: str, properties: Any, _stack_name: str
+) -> tuple[str, dict[str, Any]]:
+    owner_id, (status, _, body) = create(properties["ApiId"], properties)
     if status >= 400:
-        raise ValueError(f"{RESOURCE} create failed: {body!r}")
-    return f"{api_id}/{route_id}", {}
+        raise ValueError(f"a response was not created: {body!r}")
+    return f"{properties['ApiId']}/{owner_id}", {}
 
 
-def delete(physical_id: str, _properties: Any) -> None:
-    api_id, _, route_id = physical_id.partition("/")
-    apigateway._route_responses.get(api_id, {}).pop(route_id, None)
+def delete(responses: Any, physical_id: str, _properties: Any) -> None:
+    api_id, _, owner_id = physical_id.partition("/")
+    responses.get(api_id, {}).pop(owner_id, None)
