@@ -226,7 +226,37 @@ def test_an_event_source_goes_on_behind_the_last_event_it_saw(door: Door, make_s
     assert data(rest.events) == ["[2]"]
 
 
-@pytest.mark.parametrize("last", ["now", "-1", "7", "0" * 15 + "x"])
+@pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", ""])
+def test_the_id_of_an_event_leads_into_no_other_stream_of_this_name(
+    door: Door, make_stream: Make, way: str
+) -> None:
+    """A browser sends it as `Last-Event-ID`, and a page as the offset: neither gets the end of one stream
+    behind the beginning of another. The id of an earlier release was the offset alone."""
+    path = make_stream("application/json", b"[1, 2]")
+    (last,) = {event.last_id for event in door.get(f"{path}?offset=-1{SSE}").events}
+    offset = door.head(path).next_offset
+    door.delete(path)
+    door.put(path, JSON, b"[3, 4, 5]")
+    first = door.get(f"{path}?offset=-1{SSE}", {"Last-Event-ID": last})
+    assert (first.status, first["location"]) == (307, f"?live=sse&offset={last}")
+    refused = door.get(f"{path}?offset={last}{way}", {"Last-Event-ID": last})
+    assert refused.status == 410
+    assert "deleted and created again under this name" in refused.json["error"]
+    assert door.get(f"{path}?offset={offset}{way}", {"Last-Event-ID": offset}).status == 200
+
+
+@pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", ""])
+def test_the_id_of_an_event_is_an_offset_to_read_from(door: Door, make_stream: Make, way: str) -> None:
+    path = make_stream("application/json", b"[1]")
+    last = door.get(f"{path}?offset=-1{SSE}").events[0].last_id
+    door.post(path, JSON, b"[2]")
+    for cursor in ("", "&cursor=7", f"&cursor={door.cursor_of(path) + 1}"):
+        answer = door.get(f"{path}?offset={last}{cursor}{way}")
+        assert answer.status == 200
+        assert (data(answer.events) or [answer.body.decode()]) == ["[2]"]
+
+
+@pytest.mark.parametrize("last", ["now", "-1", "7", "0" * 15 + "x", "0" * 16 + ".", "0" * 16 + ".x"])
 def test_an_id_that_no_event_had_is_refused(door: Door, make_stream: Make, last: str) -> None:
     path = make_stream("text/plain", b"x")
     answer = door.get(f"{path}?offset=-1{SSE}", {"Last-Event-ID": last})

@@ -196,14 +196,14 @@ class EventStream:
         stored = self.half + reading.data
         begins_at = page.end - len(stored)
         whole = len(stored) if page.closed else _characters_end(content_type, stored)
-        data = _data_event(content_type, stored[:whole], begins_at + whole)
+        own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
+        self.cursor = max(self.cursor, own)
+        data = self._data_event(content_type, stored[:whole], begins_at + whole)
         self.is_cut = len(data) > self.limit_bytes and not content_type.is_json
         while self.is_cut and len(data) > self.limit_bytes:
             whole = _characters_end(content_type, stored[: whole // 2])
-            data = _data_event(content_type, stored[:whole], begins_at + whole)
+            data = self._data_event(content_type, stored[:whole], begins_at + whole)
         self.half = stored[whole:]
-        own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
-        self.cursor = max(self.cursor, own)
         return data + render_control_event(
             begins_at + whole,
             self.cursor,
@@ -233,21 +233,20 @@ class EventStream:
             control = render_control_event(
                 offset, self.cursor, up_to_date=up_to_date and is_last, closed=closed and is_last
             )
-            yield _event_pieces(content_type, stored[begin:cut], offset, control)
+            yield self._event_pieces(content_type, stored[begin:cut], offset, control)
             begin = cut
 
-
-def _event_pieces(
-    content_type: ContentType, stored: bytes, next_offset: int, control: bytes
-) -> Iterator[bytes]:
-    if not stored:
+    def _event_pieces(
+        self, content_type: ContentType, stored: bytes, next_offset: int, control: bytes
+    ) -> Iterator[bytes]:
+        if len(stored) <= PIECE_BYTES:
+            yield self._data_event(content_type, stored, next_offset) + control
+            return
+        yield from render_data_slices(content_type, stored, next_offset, self.cursor, PIECE_BYTES)
         yield control
-        return
-    if len(stored) <= PIECE_BYTES:
-        yield render_data_event(content_type, stored, next_offset) + control
-        return
-    yield from render_data_slices(content_type, stored, next_offset, PIECE_BYTES)
-    yield control
+
+    def _data_event(self, content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
+        return render_data_event(content_type, stored, next_offset, self.cursor) if stored else b""
 
 
 def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
@@ -278,10 +277,6 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
 def _characters_end(content_type: ContentType, stored: bytes) -> int:
     """The end of the last whole character or line end of text; JSON is cut at messages, bytes anywhere."""
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
-
-
-def _data_event(content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
-    return render_data_event(content_type, stored, next_offset) if stored else b""
 
 
 def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:

@@ -86,7 +86,7 @@ _sent: Final = partial(_parameter, "header")
 _NAME: Final = r"^[^/\u0000-\u001f\u007f]+$"
 _A_STREAM: Final = "The stream's name: segments with `/` between, at most 1,000 bytes in UTF-8."
 _AN_ID: Final = "A stream's id: with its bucket's, at most 122 bytes in UTF-8."
-_FROM: Final = "Where to read from: a `Stream-Next-Offset`, `-1` for the beginning, `now` for the tail."
+_FROM: Final = "A `Stream-Next-Offset`, the `id` of an event, `-1` for the beginning, `now` for the tail."
 _LIVE: Final = "Wait for what is to come: one answer, or an event stream. Needs `offset`."
 _CURSOR: Final = "The last `Stream-Cursor`, so that caches collapse readers (§10.1)."
 _BEARER: Final = "The bearer token of an EventSource, which cannot send headers; with `live=sse` only."
@@ -108,13 +108,15 @@ PARAMETERS: Final[dict[str, Part]] = {
         _asked("prefix", "Only names that begin like this.", _TEXT, "run-"),
         _asked("after", "The `next_cursor` of the page before.", _TEXT, "run-7"),
         _asked("limit", "So many at most.", {"type": "integer", "minimum": 1, "maximum": 1000}, 50),
-        _asked("offset", _FROM, _like("^(-1|now|[0-9]{16})$", default="-1"), "0000000000000042"),
+        _asked(
+            "offset", _FROM, _like(r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?)$", default="-1"), "0000000000000042"
+        ),
         _asked("live", _LIVE, _one_of("long-poll", "sse"), "sse"),
         _asked("cursor", _CURSOR, _COUNT, 1234567),
         _asked("access_token", _BEARER, _TEXT),
         _sent("If-Match", _IF_MATCH, _like(r'^(\*|"[!#-~]*")$'), "*"),
         _sent("If-None-Match", "An `ETag`: 304 where it still holds.", _TEXT),
-        _sent("Last-Event-ID", "The `id` of the last event: the answer leads to what follows.", _TOKEN),
+        _sent("Last-Event-ID", "The `id` of the last event: the answer leads to what follows.", _TEXT),
         _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT, 3600),
         _sent("Stream-Compact", "Keep the last message of each key, of JSON.", _one_of("last-by-key")),
         _sent("Stream-Compact-After", "Keep all messages for so many seconds.", _COUNT, 3600),

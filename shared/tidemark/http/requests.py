@@ -21,6 +21,7 @@ from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
+from tidemark.protocol.sse import EVENT_ID
 from tidemark.protocol.stream_key import (
     RESERVED_SEGMENT,
     StreamKey,
@@ -263,7 +264,9 @@ async def parse_append(request: Request) -> AppendRequest:
 
 
 def parse_read(request: Request) -> ReadRequest:
-    mode, token = single(request, "live"), single(request, "offset")
+    mode, token, cursor = (single(request, name) for name in ("live", "offset", "cursor"))
+    if event_id := EVENT_ID.fullmatch(token or ""):
+        token, cursor = event_id[1], event_id[2] or cursor
     try:
         live = Live(mode) if mode is not None else None
     except ValueError:
@@ -279,16 +282,16 @@ def parse_read(request: Request) -> ReadRequest:
     return ReadRequest(
         read_from=read_from,
         live=live,
-        cursor=parse(single(request, "cursor")),
+        cursor=parse(cursor),
         if_none_match=header(request, "If-None-Match"),
     )
 
 
 def last_event_id(request: Request) -> str | None:
-    """The offset of the last event that a browser's EventSource saw, as it says when it connects again (HTML,
+    """The id of the last event that a browser's EventSource saw, as it says when it connects again (HTML,
     server-sent events). Raises Malformed."""
     value = header(request, "Last-Event-ID")
-    if value and not isinstance(offset.parse_read_from(value), int):
+    if value and not EVENT_ID.fullmatch(value):
         raise Malformed(f"Last-Event-ID must be the id of an event of this stream, got {value!r:.80}")
     return value or None
 

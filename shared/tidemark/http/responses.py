@@ -204,11 +204,11 @@ def event_stream_headers(request: ReadRequest, record: StreamRecord) -> dict[str
     return headers
 
 
-def resumed(request: Request, offset: str) -> Response:
-    """Leads an EventSource to the address with the offset of its last event, so that a cache in front tells
-    the two apart."""
+def resumed(request: Request, last: str) -> Response:
+    """Leads an EventSource to the address with the id of its last event as the offset, so that a cache in
+    front tells the two apart."""
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "offset"]
-    location = f"?{urlencode([*query, ('offset', offset)])}"
+    location = f"?{urlencode([*query, ('offset', last)])}"
     return Response(status_code=307, headers={"Location": location, "Cache-Control": NO_STORE})
 
 

@@ -1,12 +1,14 @@
 """Server-sent events (§5.8): a data event, then a control event, for every batch of data.
 
-The `id` of both is the offset to go on from. A browser's EventSource sends the last one that it saw as
-`Last-Event-ID` when it connects again, and so goes on where it was.
+The `id` of both is the offset to go on from and the cursor, which names the incarnation. A browser's
+EventSource sends the last one that it saw as `Last-Event-ID` when it connects again, and so goes on where it
+was. A read takes an id as its `offset`, too.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,22 +20,25 @@ from tidemark.protocol.offset import render_offset
 #: A comment: keeps proxies from dropping a silent connection, and no client sees it.
 HEARTBEAT: Final = b": heartbeat\n\n"
 
+#: An event's id. One that an earlier release gave has no cursor.
+EVENT_ID: Final = re.compile(r"([0-9]{16})(?:\.([0-9]{1,16}))?", re.ASCII)
+
 #: Between the tokens of JSON a line end is as good as a space, and inside them there is none.
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-def _begin(event: bytes, next_offset: int) -> bytes:
+def _begin(event: bytes, next_offset: int, cursor: int) -> bytes:
     """The official suite looks for `data` right behind `event`."""
-    return b"id: %b\nevent: %b" % (render_offset(next_offset).encode(), event)
+    return b"id: %b.%d\nevent: %b" % (render_offset(next_offset).encode(), cursor, event)
 
 
-def render_data_event(content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
+def render_data_event(content_type: ContentType, stored: bytes, next_offset: int, cursor: int) -> bytes:
     """One `data` event. JSON goes on one line, text line by line; anything else as base64.
 
     A payload cannot end the event or begin another: each of its lines, however it ends,
     becomes a `data:` line. A leading space is doubled, because a client strips one.
     """
-    begin = _begin(b"data", next_offset)
+    begin = _begin(b"data", next_offset, cursor)
     if not content_type.is_text:
         return begin + b"\ndata:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
@@ -55,20 +60,20 @@ def _as_utf8(text: bytes) -> bytes:
 
 
 def render_data_slices(
-    content_type: ContentType, stored: bytes, next_offset: int, slice_bytes: int
+    content_type: ContentType, stored: bytes, next_offset: int, cursor: int, slice_bytes: int
 ) -> Iterator[bytes]:
     """The same event in slices, for a message of JSON that is too large to be held once more."""
     if len(stored) <= slice_bytes or not content_type.is_json:
-        yield render_data_event(content_type, stored, next_offset)
+        yield render_data_event(content_type, stored, next_offset, cursor)
         return
-    yield _begin(b"data", next_offset) + b"\ndata:["
+    yield _begin(b"data", next_offset, cursor) + b"\ndata:["
     for at in range(0, len(stored) - 1, slice_bytes):  # Without the last comma.
         yield stored[at : min(at + slice_bytes, len(stored) - 1)].translate(_ON_ONE_LINE)
     yield b"]\n\n"
 
 
 def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
-    """The control event after data, or alone. A closed stream needs no cursor."""
+    """The control event after data, or alone. A closed stream needs no cursor but in the id."""
     fields: dict[str, str | bool] = {"streamNextOffset": render_offset(next_offset)}
     if not closed:
         fields["streamCursor"] = str(cursor)
@@ -76,7 +81,7 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, clo
         fields["upToDate"] = True
     if closed:
         fields["streamClosed"] = True
-    return _begin(b"control", next_offset) + b"\ndata:" + orjson.dumps(fields) + b"\n\n"
+    return _begin(b"control", next_offset, cursor) + b"\ndata:" + orjson.dumps(fields) + b"\n\n"
 
 
 def text_end(data: bytes) -> int:

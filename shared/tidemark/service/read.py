@@ -114,8 +114,8 @@ def load_page(
         if guess != _begin(record, asked_from) or record.compacted != remembered.record.compacted:
             page = None
     start = _begin(record, asked_from)
-    # From where the data begins on, a reader begins anew, whatever cursor it still has.
-    if asked_from not in {EARLIEST, record.retained} and is_of_another(cursor, record.incarnation, now_ms):
+    # A reader that has read nothing yet begins anew, whatever cursor it still has.
+    if asked_from not in {EARLIEST, 0} and is_of_another(cursor, record.incarnation, now_ms):
         last_used_ms(stores, record, 0)
         raise StaleCursor(record.retained)
     if start < record.retained:
