@@ -245,6 +245,23 @@ def test_the_id_of_an_event_leads_into_no_other_stream_of_this_name(
     assert door.get(f"{path}?offset={offset}{way}", {"Last-Event-ID": offset}).status == 200
 
 
+def test_an_event_source_that_has_seen_the_end_of_a_closed_stream_is_told_to_stop(
+    door: Door, make_stream: Make
+) -> None:
+    """204 ends it (HTML, server-sent events): after any other answer it asks again, for ever."""
+    path = make_stream(body=b"all")
+    door.post(path, CLOSE)
+    last = door.get(f"{path}?offset=-1{SSE}").events[-1].last_id
+    for seen, status in ((last, 204), ("", 200)):
+        answer = door.get(f"{path}?offset={last}{SSE}", {"Last-Event-ID": seen})
+        assert (answer.status, len(answer.events)) == (status, 0 if seen else 1)
+    assert (
+        door.get(f"{path}?offset=-1{SSE}", {"Last-Event-ID": last})["location"] == f"?live=sse&offset={last}"
+    )
+    before = "0000000000000002"
+    assert data(door.get(f"{path}?offset={before}{SSE}", {"Last-Event-ID": before}).events) == ["l"]
+
+
 @pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", ""])
 def test_the_id_of_an_event_is_an_offset_to_read_from(door: Door, make_stream: Make, way: str) -> None:
     path = make_stream("application/json", b"[1]")

@@ -171,6 +171,13 @@ def test_an_invalid_name_in_raw_path_is_refused(functions: Functions, raw_path: 
         assert functions(event).status in {400, 404}, method
 
 
+def test_an_event_source_that_has_seen_the_end_is_told_to_stop(functions: Functions, path: str) -> None:
+    functions(http_event("PUT", path, headers=TEXT | {"stream-closed": "true"}, body=b"all"))
+    last = functions(http_event("GET", path, "live=sse&offset=-1")).events[-1].last_id
+    for seen, status in (({"last-event-id": last}, 204), ({}, 200)):
+        assert functions(http_event("GET", path, f"live=sse&offset={last}", headers=seen)).status == status
+
+
 def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
     """As text it would be escaped in JSON, up to six bytes for one (`test_size.py`)."""
     functions(http_event("PUT", path, headers=TEXT, body=b"a\xff"))

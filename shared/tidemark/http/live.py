@@ -14,7 +14,6 @@ from typing import Final
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
-from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
@@ -323,9 +322,7 @@ async def event_stream(
             del later
 
 
-async def gathered_events(
-    backend: Backend, key: StreamKey, request: ReadRequest
-) -> tuple[StreamRecord, bytes]:
+async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest) -> tuple[Reading, bytes]:
     """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
     that is there or comes within a moment, and the offset to ask from next. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
@@ -342,7 +339,7 @@ async def gathered_events(
         await asyncio.sleep(left_seconds)
         rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
     count_wake(reading, began_ms, backend.stores.clock_ms())
-    return reading.record, rendered
+    return reading, rendered
 
 
 async def _other_half(backend: Backend, reading: Reading, until: float) -> Reading | None:

@@ -238,7 +238,7 @@ async def stream_metadata(request: Request) -> Response:
     "read",
     {
         200: ("Data, events, or nothing yet.", *_READ),
-        204: ("Nothing came while waiting.", *_READ),
+        204: ("Nothing came while waiting, or an EventSource has seen the end.", *_READ),
         304: ("The client has it already.", *_READ),
         307: ("There an EventSource goes on that has seen events before.", "Location"),
     },
@@ -281,14 +281,18 @@ async def server_sent_events(
     last = last_event_id(request)
     if last is not None and last != single(request, "offset"):
         return responses.resumed(request, last)
+    read_from, cursor, gathered = read_request.read_from, read_request.cursor, None
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
-            record, events = await gathered_events(backend, key, read_request)
-        return Response(events, headers=responses.event_stream_headers(read_request, record))
-    read_from, cursor = read_request.read_from, read_request.cursor
-    async with backend.first_pages:
-        reading = await backend.call(read, key, read_from, cursor, small=True)
+            reading, gathered = await gathered_events(backend, key, read_request)
+    else:
+        async with backend.first_pages:
+            reading = await backend.call(read, key, read_from, cursor, small=True)
     headers = responses.event_stream_headers(read_request, reading.record)
+    if last is not None and reading.page.closed and reading.page.end == read_from:
+        return Response(status_code=204, headers=headers)  # After any other answer an EventSource asks again.
+    if gathered is not None:
+        return Response(gathered, headers=headers)
 
     async def counted_events() -> AsyncIterator[bytes]:
         with PROCESS.waiting("sse"):
