@@ -70,6 +70,9 @@ def test_a_request_is_one_line_with_time_bytes_and_offset_but_never_its_query() 
         (BROKEN, logging.ERROR, ": Service Unavailable\n"),
         # The application has logged it already, and the client did not get this status.
         ((499, [], b""), logging.WARNING, ""),
+        # The producer sends it again.
+        ((409, [(b"producer-expected-seq", b"3")], b'{"error": "gap"}'), logging.WARNING, ""),
+        ((409, [(b"producer-expected-seq", b"3")], b'{"error": "gap"}'), logging.INFO, ": gap\n"),
     ],
 )
 def test_the_level_says_which_failures_are_logged_with_their_error_text(

@@ -16,7 +16,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import StreamTraffic, Traffic
 from tidemark.local.engines import LocalServices
-from tidemark.observability.metrics import Meter
+from tidemark.observability.metrics import OVERTAKEN, PROCESS, Meter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -73,8 +73,9 @@ def test_the_last_hour_is_kept_by_interval(monkeypatch: pytest.MonkeyPatch) -> N
         rates.sample()
         clock.now += 5
         meter.appended(10 * number)
-        for status in (204, 404, 409, 500):
+        for status in (204, 404, 409, 409, 500):
             meter.answered("POST", status, 0.001)
+        meter.add(OVERTAKEN)
         counted.read(A)
         counted.sent(A, 7)
     with meter.waiting("sse"):
@@ -108,6 +109,10 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
         server("POST", path, TEXT, b"twelve bytes")
         server("POST", path, TEXT | {"Stream-Seq": ""}, b"refused")
         server("POST", path, {"Content-Type": "application/json"}, b"{}")
+        before = PROCESS.snapshot().counts.get((OVERTAKEN, ()), 0)
+        producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "1"}
+        server("POST", path, TEXT | producer, b"overtook the first")
+        assert PROCESS.snapshot().counts[OVERTAKEN, ()] == before + 1
         server("GET", path)
         server("GET", f"{path}?offset=-1&live=long-poll")
         server("GET", f"{path}?offset=-1&live=sse")

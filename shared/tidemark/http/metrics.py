@@ -27,11 +27,13 @@ from tidemark.observability.metrics import (
     BOUNDS,
     COUNTERS,
     HISTOGRAMS,
+    OVERTAKEN,
     PROCESS,
     REQUESTS,
     Labels,
     Meter,
     MetricsSnapshot,
+    overtook,
 )
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import RouteNotFound
@@ -169,7 +171,8 @@ class CountedTraffic:
         async def send_counted(message: Message) -> None:
             nonlocal key
             if message["type"] == "http.response.start":
-                key = self._begin(method, scope.get(STREAM), message["status"], received)
+                if not overtook(message):
+                    key = self._begin(method, scope.get(STREAM), message["status"], received)
             elif key is not None:
                 self._traffic.sent(key, len(message.get("body", b"")))
             await send(message)
@@ -221,6 +224,7 @@ class Rates:
         statuses = [
             (labels[1], count) for (each, labels), count in counted.counts.items() if each is REQUESTS
         ]
+        refused = sum(count for status, count in statuses if 400 <= int(status) < 500)
         self._samples.append(
             Sample(
                 at_ms=round(self._clock() * 1000),
@@ -228,7 +232,7 @@ class Rates:
                 append_bytes=int(counted.counts.get((APPEND_BYTES, ()), 0)),
                 reads=self._traffic.reads,
                 read_bytes=self._traffic.read_bytes,
-                refused=int(sum(count for status, count in statuses if 400 <= int(status) < 500)),
+                refused=int(refused - counted.counts.get((OVERTAKEN, ()), 0)),
                 failed=int(sum(count for status, count in statuses if int(status) >= 500)),
                 waiting=counted.waiting,
             )

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 #: Upper bounds of the histograms' buckets, in seconds.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -41,6 +41,9 @@ REQUESTS: Final = Counter("requests", "Responses, by method and status", ("metho
 APPENDS: Final = Counter("appends", "Accepted appends, including repetitions by a producer")
 APPEND_BYTES: Final = Counter("append_bytes", "Bytes in accepted appends")
 CONFLICTS: Final = Counter("conflicts", "Requests that contradicted the state of their stream (409)")
+OVERTAKEN: Final = Counter(
+    "overtaken", "Those of them whose producer sends them again: they overtook the request before them"
+)
 THROTTLED: Final = Counter("throttled", "Requests refused with 429: storage or the server was too busy")
 FAULTS: Final = Counter("faults", "Responses of 500 and above")
 STORAGE_CALLS: Final = Counter("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
@@ -106,6 +109,14 @@ class MetricsSnapshot:
 Watch = Callable[[str, str, float, int], None]
 """Called when a storage call has ended, with its service, operation, seconds, and the status of the
 reply; 0 is no reply."""
+
+
+def overtook(started: Mapping[str, Any]) -> bool:
+    """Whether the response that begins with this ASGI message tells a producer to send its request again,
+    behind the one before it: a client with several requests in flight gets such responses."""
+    if started["status"] != 409:
+        return False
+    return any(name == b"producer-expected-seq" for name, _ in started.get("headers", ()))
 
 
 class Meter:

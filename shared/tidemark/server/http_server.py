@@ -106,9 +106,8 @@ class Requests:
             if not completed:
                 await send({"type": "http.response.body", "body": b""})
         finally:
-            if log and (
-                log.logs_everything or (logged.status >= from_status and logged.status != CLIENT_LEFT)
-            ):
+            is_error = logged.status >= from_status and logged.status != CLIENT_LEFT and not logged.overtook
+            if log and (log.logs_everything or is_error):
                 log.write(scope, logged)
 
 

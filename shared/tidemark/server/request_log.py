@@ -1,8 +1,8 @@
 """The request log of the local server: one line a request, on standard error.
 
 `LOG_LEVEL=INFO` logs every request once its response has ended; `WARNING`, the default, logs those that are
-answered 4xx or 5xx, with the error's text; `ERROR` logs 5xx alone. Queries and headers are left out: they may
-hold tokens.
+answered 4xx or 5xx, with the error's text, unless a producer sends them again because they overtook another;
+`ERROR` logs 5xx alone. Queries and headers are left out: they may hold tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Final, TextIO
 
+from tidemark.observability.metrics import overtook
 from tidemark.server import Message, Scope
 
 #: How much of an error's body is kept: the reason is at its beginning.
@@ -33,7 +34,7 @@ def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:
 class LoggedRequest:
     """The fields of a request's log line, collected from the messages of its response."""
 
-    __slots__ = ("error", "offset", "received", "sent", "started_at", "status")
+    __slots__ = ("error", "offset", "overtook", "received", "sent", "started_at", "status")
 
     def __init__(self) -> None:
         self.started_at = time.perf_counter()
@@ -41,6 +42,7 @@ class LoggedRequest:
         self.received = 0
         self.sent = 0
         self.offset = b""
+        self.overtook = False
         self.error = b""
 
     def watch(self, message: Message) -> None:
@@ -48,6 +50,7 @@ class LoggedRequest:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message.get("headers", ())
+            self.overtook = overtook(message)
             self.offset = next((value for name, value in headers if name == b"stream-next-offset"), b"")
             return
         body = message.get("body", b"")
