@@ -27,10 +27,9 @@ from typing import Any
 from benchmarks.spark_floors import FLOORS, Floor
 from benchmarks.spark_standin import PAGE_ROWS, STORED, row
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.folds import SnapshotPlan, snapshot_streams
 from tidemark.spark.job import open_session
 from tidemark.spark.lake import LakeTable
-from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS
 from tidemark.spark.whole import read_whole
 
@@ -42,7 +41,6 @@ TARGETS = {
     "dynamodb, 100 messages an item": 0.15,
     "dynamodb, packs": 0.30,
     "http": 0.27,
-    "fold": 0.25,
     "staged write": 0.20,
 }
 #: By the clock, of local[2] beside local[1].
@@ -106,19 +104,9 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files
         "Spark's text": (rows, lambda: drain(spark.read.text(lines))),
         "Spark's json": (rows, lambda: drain(spark.read.schema(schema).json(lines))),
     }
-    connection = parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection
-    plan = SnapshotPlan(
-        connection=connection,
-        fold="last-by-key",
-        key="key",
-        skip_bad=False,
-        dry_run=True,
-    )
-    names = [f"s{number}" for number in range(4)]
-    fold = (4 * rows, lambda: drain(snapshot_streams(spark, plan, names, 2)))
     sink = {"url": urls["many"], "stream": "bench", "stagingDir": str(directory / "staging")}
     lake = lake_reads(spark, directory, rows, table(urls["many"]) | {"subscribe": "bench"})
-    return sparks_own | reads(spark, rows, urls) | lake | {"fold": fold} | writes(spark, rows, lines, sink)
+    return sparks_own | reads(spark, rows, urls) | lake | writes(spark, rows, lines, sink)
 
 
 def reads(spark: Any, rows: int, urls: dict[str, str]) -> Measures:

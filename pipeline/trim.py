@@ -12,6 +12,7 @@ offset. Readers below get 410; the janitor removes the messages an hour later. M
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -77,7 +78,9 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     for row in results:
         if row.detail:
             job.say(f"{row.stream}: {row.outcome} {row.detail}")
-    job.finish_streams(results, bytes=sum(row.bytes for row in results))
+    counts = Counter(row.outcome.replace(" ", "_") for row in results)
+    size = sum(row.bytes for row in results)
+    job.finish(streams=len(results), bytes=size, **dict(sorted(counts.items())))
 
 
 if __name__ == "__main__":

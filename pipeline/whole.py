@@ -28,7 +28,6 @@ from tidemark.local.emulators import Child, EngineFailed
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
-from tidemark.spark.folds import LastByKey, fold_messages
 from tidemark.spark.job import JobFailed, find_java
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +36,7 @@ KEPT = ROOT / ".data" / "pipeline"
 BUCKET = "pipeline"
 STREAMS = 6
 MESSAGES = 4_000
-#: A body of more than 64 KB lies in S3, and so does a snapshot.
+#: A body of more than 64 KB lies in S3.
 LARGE = 100_000
 TABLE, BLOBS = "tidemark", "tidemark-blobs"
 #: What `replay` and `ingest` make.
@@ -239,33 +238,6 @@ def count_and_compare(pipeline: Pipeline) -> None:
     check(f"what the streams have was drawn: {picture}", holds=picture.stat().st_size > 1000)
 
 
-def bootstrap(pipeline: Pipeline, name: str) -> tuple[bytes | None, list[bytes]]:
-    """The snapshot and the messages after it, as a new client gets them."""
-    answer = pipeline.ask("GET", f"{name}/bootstrap")
-    boundary = answer.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
-    parts = answer.data.split(b"--" + boundary)[1:-1]
-    bodies = [part.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n") for part in parts]
-    return bodies[0] or None, bodies[1:]
-
-
-def fold_and_compare(pipeline: Pipeline) -> None:
-    histories = {name: pipeline.messages(name) for name in pipeline.names}
-    fold = ["--pattern", "user-.*", "--fold", "last-by-key", "--key", "key"]
-    fold += ["--consumer", f"archive={pipeline.path('checkpoint')}"]
-    pipeline.job("snapshot", *fold)
-    pipeline.make(100)
-    for name in pipeline.names:
-        snapshot, updates = bootstrap(pipeline, name)
-        by_key = LastByKey()
-        whole = fold_messages(by_key, by_key.load(None), [*histories[name], *updates])
-        rebuilt = fold_messages(by_key, by_key.load(snapshot), updates)
-        same = orjson.loads(by_key.dump(rebuilt)) == orjson.loads(by_key.dump(whole))
-        check(
-            f"bootstrap of {name}, {len(updates)} updates after it, is the fold of its full history",
-            holds=same,
-        )
-
-
 def join_and_compare(pipeline: Pipeline) -> None:
     """The table has all but the last hundred messages of each stream, which came since."""
     from tidemark.spark.job import open_session
@@ -354,7 +326,6 @@ STEPS = {
     "An Iceberg table, queried by DuckDB": lake_and_compare,
     "Stats": count_and_compare,
     "History and tail in one frame, and a view of it": join_and_compare,
-    "Snapshots": fold_and_compare,
     "Streams let go of what the Iceberg table has": trim_and_ask,
 }
 #: A trim needs the table of the streams, and the Iceberg table is made in the same way by both.

@@ -94,9 +94,9 @@ def test_what_is_put_into_it_is_what_it_asks_for() -> None:
     assert asked == MACHINE["DefinitionSubstitutions"].keys()
 
 
-def run(fold: str, table: str, *, failing: set[str]) -> tuple[list[str], str]:
+def run(table: str, *, failing: set[str]) -> tuple[list[str], str]:
     """The jobs that a run starts, and how it ends: the machine, played."""
-    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.fold": fold, "plan.table": table}
+    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.table": table}
     while True:
         state = STATES[name]
         match state["Type"]:
@@ -121,18 +121,16 @@ def holds(choice: dict[str, Any], data: dict[str, str]) -> bool:
     return bool(data[variable] == choice["StringEquals"])
 
 
-ALL_JOBS = ("archive", "compact", "snapshot", "stats")
-SUBSETS = [subset for size in range(5) for subset in itertools.combinations(ALL_JOBS, size)]
+ALL_JOBS = ("archive", "compact", "stats")
+SUBSETS = [subset for size in range(4) for subset in itertools.combinations(ALL_JOBS, size)]
 
 
-@pytest.mark.parametrize("fold", ["", "last-by-key"])
 @pytest.mark.parametrize("table", ["", "lake.messages"])
-def test_nothing_is_let_go_that_was_not_archived(fold: str, table: str) -> None:
-    """No snapshot after an archive that failed; numbers even after a snapshot that failed; and a run
-    of which anything failed has failed."""
-    wanted = ["archive", *(["compact"] if table else []), *(["snapshot"] if fold else []), "stats"]
+def test_a_run_of_which_a_job_failed_has_failed(table: str) -> None:
+    """Nothing follows an archive that failed; the numbers follow a compaction that failed."""
+    wanted = ["archive", *(["compact"] if table else []), "stats"]
     for failing in SUBSETS:
-        jobs, end = run(fold, table, failing=set(failing))
+        jobs, end = run(table, failing=set(failing))
         assert jobs == (["archive"] if "archive" in failing else wanted), failing
         assert end == ("Fail" if set(jobs) & set(failing) else "Succeed"), failing
 
@@ -148,7 +146,7 @@ def test_every_job_exists_and_understands_its_arguments(name: str, has_table: bo
     kind = "lake.messages" if has_table else "files"
     progress = f"s3://a-lake/checkpoints/{kind}/agents"
     given = arguments_of(job, taken(spark["EntryPointArguments"], has_table=has_table), f"{kind}/agents")
-    if job != "snapshot" and has_table:
+    if has_table:
         assert given.iceberg == "lake.messages"
         assert set(given.catalog_property) == {
             "type=glue",
@@ -186,8 +184,6 @@ VALUES = {
     "Streams": "agents",
     "Region": "eu-central-1",
     "Pattern": ".*",
-    "Fold": "last-by-key",
-    "FoldKey": "id",
     "FailOnDataLoss": "false",
 }
 
@@ -200,7 +196,7 @@ def arguments_of(job: str, texts: list[str], progress: str) -> argparse.Namespac
 
 def test_no_value_can_break_out_of_the_text_it_is_put_into() -> None:
     """Substitutions are text within JSON: whatever a person may choose has neither quotes nor backslashes."""
-    free = ("Streams", "Pattern", "Fold", "FoldKey", "LakeTable")
+    free = ("Streams", "Pattern", "LakeTable")
     for name in free:
         allowed = re.compile(NESTED["Parameters"][name]["AllowedPattern"])
         assert allowed.match('a"b') is None, name

@@ -18,8 +18,7 @@ def token(index: int) -> str:
 
 
 class OpaqueServer(ThreadedServer):
-    """`snapshots` lists what was published: path, body and content type. With an `incarnation` its
-    entity tags tell it, as the protocol's form of them does (§10.1)."""
+    """With an `incarnation` its entity tags tell it, as the protocol's form of them does (§10.1)."""
 
     def __init__(self, *, is_json: bool) -> None:
         super().__init__(self._serve)
@@ -27,8 +26,6 @@ class OpaqueServer(ThreadedServer):
         self.incarnation = ""
         self._bodies: list[bytes] = []
         self._retained = 0
-        self.snapshots: list[tuple[str, bytes, str]] = []
-        self.snapshot_status = 204
 
     @property
     def tail(self) -> str:
@@ -45,40 +42,18 @@ class OpaqueServer(ThreadedServer):
     def retain_from(self, index: int) -> None:
         self._retained = index
 
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        status, headers, body = await self._answer(scope, receive)
+    async def _serve(self, scope: Any, _receive: Any, send: Any) -> None:
+        status, headers, body = self._answer(scope)
         headers["content-length"] = str(len(body))
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
+    def _answer(self, scope: Any) -> tuple[int, dict[str, str], bytes]:
         query = parse_qs(scope["query_string"].decode())
-        if scope["method"] == "PUT":
-            return await self._publish(scope, receive)
-        if "/snapshot" in scope["path"]:
-            return self._snapshot(scope["path"])
         if scope["path"].endswith("/streams"):
             return 200, {}, json.dumps({"streams": [{"stream_id": "s"}], "has_more": False}).encode()
         return self._read(scope["method"], query)
-
-    async def _publish(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-        types = [value.decode() for name, value in scope["headers"] if name == b"content-type"]
-        self.snapshots.append((scope["path"], body, types[0]))
-        return self.snapshot_status, {}, b""
-
-    def _snapshot(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        if not self.snapshots:
-            return 404, {}, b""
-        there, body, content_type = self.snapshots[-1]
-        if path.endswith("/snapshot"):
-            return 307, {"location": there}, b""
-        offset = there.rpartition("/")[2]
-        return 200, {"content-type": content_type, "stream-snapshot-offset": offset}, body
 
     def _read(self, method: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
         headers = {

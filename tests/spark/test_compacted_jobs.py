@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.spark.changes import AT_ONCE, Rows, compacted_rows
+from tests.spark.changes import Rows, compacted_rows
 from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
 from tests.spark.streams import Streams, plan_here, read_here, table_of
-from tests.support import JSON
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
-from tidemark.spark.folds import CONFLICT, PUBLISHED, SnapshotPlan, Snapshotter
 from tidemark.spark.gaps import losses_beside_compaction
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.trim import TRIMMED, Stretch, Trimmer, TrimPlan, TrimResult, archived_end_of_compacted
@@ -137,19 +133,3 @@ def test_what_was_not_retained_is_lost_to_the_archive_of_a_compacted_stream(rows
     assert losses_beside_compaction({name: 99}, {name: start}, heads, {name: replace(now, compacted=0)}) == {
         name: 99
     }
-
-
-@pytest.mark.parametrize("by", ["table", "http"])
-def test_a_compacted_stream_is_told_apart_by_the_fold_job_and_others_are_folded(
-    streams: Streams, by: str
-) -> None:
-    process, bucket = streams.process, streams.name
-    create_bucket(process.stores, bucket)
-    for name, compaction in (("compacted", AT_ONCE), ("plain", None)):
-        process.create(StreamKey(bucket, name), content_type=JSON, compaction=compaction, body=b'[{"id":1}]')
-    given = {"table": streams.by_table, "http": streams.by_http}[by](bucket=bucket, subscribePattern=".*")
-    connection = parse_read_options(given, streaming=False).connection
-    snapshotter = Snapshotter(SnapshotPlan(connection, "last-by-key", "id", skip_bad=False))
-    results = [snapshotter.run(name) for name in ("compacted", "plain")]
-    assert [result.outcome for result in results] == [CONFLICT, PUBLISHED]
-    assert "A compacted stream takes no snapshot: it keeps the last message of each key" in results[0].detail

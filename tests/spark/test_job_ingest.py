@@ -1,4 +1,4 @@
-"""The ingest job, once under its id; and the snapshot job: folds, and what of them is published."""
+"""The ingest job, once under its id."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark.jobs import Jobs
-from tests.spark.opaque import OpaqueServer, token
 from tests.spark.streams import Streams
-from tests.support import JSON
 
 
 def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path) -> None:
@@ -32,41 +30,3 @@ def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Stream
         assert "give it an id of its own" in said
     for user in range(3):
         assert streams.values(f"-{user}") == [{"row.id": index} for index in range(user, 300, 3)]
-
-
-def test_snapshots_are_published_for_what_the_archive_has_taken(jobs: Jobs, tmp_path: Path) -> None:
-    """Against a stand-in for the server: what is sent, and that retention does not run ahead."""
-    with OpaqueServer(is_json=True) as foreign:
-        for body in (b'{"id":1,"n":1}', b'{"id":2,"n":1}', b'{"id":1,"n":2}'):
-            foreign.append(body)
-        whole = ["--url", foreign.url, "--bucket", "some-bucket", "--subscribe", "s"]
-        archive = ["archive", *whole, "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")]
-        jobs.run(*archive)
-        foreign.append(b'{"id":3,"n":1}')
-        fold = ["--fold", "last-by-key", "--key", "id", "--consumer", f"archive={tmp_path / 'c'}"]
-        assert "published=1" in jobs.run("snapshot", *whole, *fold)
-        path = f"/some-bucket/s/snapshot/{token(3)}"
-        assert foreign.snapshots == [(path, b'[{"id":1,"n":2},{"id":2,"n":1}]', "application/json")]
-        # The next one begins from it, and is refused: somebody else was first.
-        jobs.run(*archive)
-        foreign.snapshot_status = 409
-        assert "conflict=1" in jobs.run("snapshot", *whole, *fold)
-        body = b'[{"id":1,"n":2},{"id":2,"n":1},{"id":3,"n":1}]'
-        assert foreign.snapshots[1][:2] == (f"/some-bucket/s/snapshot/{token(4)}", body)
-
-
-def test_a_message_that_does_not_fold_is_named_or_skipped(
-    jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
-) -> None:
-    streams.fill(b'[{"a":1}]', b"[7]", content_type=JSON)
-    streams.fill(b"{}", b"not json", suffix="-t")
-    dry = ["--no-consumer", "--dry-run", str(tmp_path / "folds")]
-    by_key = ["--subscribe", streams.name, "--fold", "last-by-key", "--key", "a"]
-    code, _, err = jobs.start("snapshot", *jobs.where, *by_key, *dry)
-    what = f"stream {streams.name}, message at 0000000000000008: it is no JSON object"
-    assert (code, what in err) == (1, True)
-    patch = ["--subscribe", f"{streams.name}-t", "--fold", "merge-patch", "--on-error", "skip"]
-    code, said, err = jobs.start("snapshot", *jobs.where, *patch, *dry)
-    assert (code, "skipped_messages=1" in said) == (0, True)
-    assert "-t: 1 skipped, the first of them: message at 0000000000000002: it is not JSON" in err
-    assert spark.read.json(str(tmp_path / "folds")).first().detail == "{}"

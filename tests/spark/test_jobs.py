@@ -17,7 +17,6 @@ from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.job import parse_arguments
 
 ARCHIVE = ["archive", "--subscribe", "a", "--out", "x"]
-SNAPSHOT = ["snapshot", "--subscribe", "a", "--no-consumer"]
 COMPACT = ["compact", "--iceberg", "a.b"]
 REPLAY = ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--staging", "s", "--id", "i"]
 
@@ -27,9 +26,6 @@ REPLAY = ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--sta
     [
         (ARCHIVE, "--checkpoint is missing"),
         ([*ARCHIVE, "--checkpoint", "y", "--option", "b"], "NAME=VALUE"),
-        ([*SNAPSHOT, "--fold", "sum", "--dry-run", "x"], "fold must be"),
-        ([*SNAPSHOT, "--fold", "json:nope", "--dry-run", "x"], "cannot be loaded"),
-        ([*SNAPSHOT, "--fold", "merge-patch"], "--bucket is missing"),
         (["compact", "--iceberg", "a.b", "--keep-days", "-1"], "--keep-days must not be below 0"),
         (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
         (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),
@@ -48,7 +44,7 @@ def test_what_is_wrong_is_told_in_one_line(jobs: Jobs, arguments: list[str], wha
     [
         (["stats", "--subscribe", "a", "--subscribed", "b"], "unrecognized arguments: --subscribed b"),
         ([*COMPACT, "--file-bytes", "-1"], "--file-bytes: must be"),
-        ([*SNAPSHOT, "--fold", "f", "--tasks", "0"], "--tasks: must be"),
+        (["trim", "--subscribe", "a", "--iceberg", "a.b", "--tasks", "0"], "--tasks: must be"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(
@@ -70,7 +66,6 @@ def test_arguments_that_glue_adds_are_passed_over() -> None:
         [*ARCHIVE, "--checkpoint", "y"],
         ["stats", "--subscribe", "a", "--consumer", "c=y"],
         ["trim", "--archived", "--subscribe", "a", "--iceberg", "a.b", "--consumer", "c=y"],
-        ["snapshot", "--bucket", "some", "--subscribe", "a", "--fold", "merge-patch", "--consumer", "c=y"],
     ],
 )
 def test_over_spark_connect_a_job_that_needs_a_checkpoint_says_so_at_once(
@@ -105,7 +100,7 @@ def test_a_job_is_a_script_of_its_own_and_does_not_start_spark_for_its_help(tmp_
         )
         return done.returncode, done.stdout, done.stderr
 
-    for job in ("archive", "compact", "ingest", "replay", "snapshot", "stats", "trim"):
+    for job in ("archive", "compact", "ingest", "replay", "stats", "trim"):
         code, said, _ = script(job, "--help")
         assert (code, "spark-submit" in said) == (0, True), job
     missing = "stats: Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME\n"

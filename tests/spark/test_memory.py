@@ -25,7 +25,6 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
-from tidemark.spark.folds import SnapshotPlan, Snapshotter
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import connect
@@ -57,12 +56,6 @@ def read(origin: ConnectionOptions, rows: int) -> None:
     head = reader.head("bench")
     (part,) = reader.partitions("bench", head.earliest, head.tail, 1 << 40)
     assert sum(batch.num_rows for batch in reader.read(part)) == rows
-
-
-def fold(origin: ConnectionOptions, rows: int) -> None:
-    """With a thousand keys."""
-    plan = SnapshotPlan(origin, "last-by-key", "key", skip_bad=False, dry_run=True)
-    assert Snapshotter(plan).run("bench").messages == rows
 
 
 def stage(directory: str, rows: int, streams: int) -> None:
@@ -98,7 +91,6 @@ def stage(directory: str, rows: int, streams: int) -> None:
 KINDS: dict[str, Callable[[str, int], None]] = {
     "read over dynamodb": lambda place, rows: read(table(place), rows),
     "read over http": lambda place, rows: read(server(place), rows),
-    "fold": lambda place, rows: fold(table(place), rows),
     "stage": lambda place, rows: stage(place, rows, 1),
     "stage to many streams": lambda place, rows: stage(place, rows, 500),
 }
@@ -179,9 +171,8 @@ def one_page(rows: int) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("kind", ["read over dynamodb", "fold"])
-def test_reading_and_folding(kind: str) -> None:
-    assert_bounded(kind, ROWS, ROW_BYTES, stand_in)
+def test_reading() -> None:
+    assert_bounded("read over dynamodb", ROWS, ROW_BYTES, stand_in)
 
 
 def test_a_page_without_a_limit() -> None:

@@ -23,7 +23,6 @@ from tidemark.spark.writer.publish import Publication, connect_publisher
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {
-    ("Bodies", "s3:AbortMultipartUpload"): "a large snapshot could not be put together",
     ("KeepInLake", "s3:AbortMultipartUpload"): "a large file could not be uploaded",
 }
 
@@ -67,7 +66,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    """Every job, twice where it goes on from what it did; bodies and snapshots of every size; a
+    """Every job, twice where it goes on from what it did; bodies of every size; a
     stream with more producers than its last batch remembers."""
     services.create_bucket(LAKE)
     tables, _ = recorded
@@ -87,7 +86,6 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
     for _ in range(2):
         run(*archive)
-        run("snapshot", *every, "--fold", "last-by-key", *consumer)
         web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
     run("stats", *every, *consumer)
     run("stats", *every, *consumer, "--archive", lake)

@@ -35,7 +35,7 @@ def lake(services: Any, spark: Any) -> Iterator[tuple[str, Recorder]]:
 def test_every_job_with_its_lake_in_s3(
     start: Start, where: list[str], spark: Any, world: World, name: str, lake: tuple[str, Recorder]
 ) -> None:
-    """Archive, copy, replay, ingest, stats and a fold, each a second time: checkpoints, Parquet, JSON and
+    """Archive, replay, ingest and stats, each a second time: checkpoints, Parquet, JSON and
     staging, all of them in one bucket. And what was asked of the bucket is what the role allows."""
     bucket, recorder = lake
     root = f"s3a://{bucket}"
@@ -67,9 +67,6 @@ def test_every_job_with_its_lake_in_s3(
         code, said, err = start("stats", *where, *both, *consumer, *counted)
         assert (code, f"{name}-a" in said) == (0, True), err
     assert spark.read.json(f"{root}/stats/t").count() == 2
-    fold = ["--fold", "merge-patch", "--on-error", "skip", "--dry-run", f"{root}/stats/folds"]
-    code, said, err = start("snapshot", *where, "--subscribe", f"{name}-a", *fold, *consumer)
-    assert (code, "folded=1" in said) == (0, True), err
     judge(bucket, recorder)
 
 

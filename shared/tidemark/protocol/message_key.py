@@ -35,7 +35,7 @@ def make_key_rule(pointer: str | None) -> KeyRule:
     """The rule of `Compaction.key`."""
     if pointer is None:
         return _make_rule(_read_change, _read_any_change)
-    path = split_pointer(pointer)
+    path = _split_pointer(pointer)
     read_any = partial(_read_any_member, path)
     try:
         return _make_rule(_make_reader(path), read_any)
@@ -43,7 +43,7 @@ def make_key_rule(pointer: str | None) -> KeyRule:
         return _make_rule(read_any, read_any)
 
 
-def split_pointer(pointer: str) -> list[str]:
+def _split_pointer(pointer: str) -> list[str]:
     """The names of the members on the way."""
     return [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
 
@@ -94,8 +94,8 @@ def _read_change(text: bytes) -> _Found:
 
 def _read_any_change(text: bytes) -> _Found:
     message = json.loads(text)
-    kind, key = find_member(message, "type"), find_member(message, "key")
-    operation = find_member(message, "headers", "operation")
+    kind, key = _find_member(message, "type"), _find_member(message, "key")
+    operation = _find_member(message, "headers", "operation")
     is_change = operation in get_args(_Operation) and "control" not in message["headers"]
     if is_change and isinstance(kind, str) and isinstance(key, str):
         return f"{len(kind)}:{kind}{key}", operation
@@ -112,36 +112,27 @@ class _AnyHeaders(msgspec.Struct, gc=False):
 _HEADERS: Final[Any] = _AnyHeaders | list[msgspec.Raw] | str | int | float | bool | None
 
 
-def make_decoder(
-    path: list[str], key: Any, *more: str
-) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
-    """Decodes a key of that type, and `headers` and `more` members, which may be missing; and finds the key.
-    Raises ValueError for names that msgspec does not take: with quotes, or one twice."""
+def _make_reader(path: list[str]) -> _Reader:
+    """Raises ValueError for names that msgspec does not take: with quotes, or one twice."""
+    key: Any = Any
     for name in reversed(path[1:]):
         key = msgspec.defstruct("Inner", [("at", key)], rename={"at": name}, gc=False)
-    members: list[Any] = [("at", key), ("headers", _HEADERS, None), *((name, Any, None) for name in more)]
+    members: list[Any] = [("at", key), ("headers", _HEADERS, None)]
     message = msgspec.defstruct("Message", members, rename={"at": path[0]}, gc=False)
-    return msgspec.json.Decoder(message).decode, attrgetter(".".join(["at"] * len(path)))
-
-
-def operation_of(decoded: Any) -> Any:
-    headers = decoded.headers
-    return headers.operation if type(headers) is _AnyHeaders else None
-
-
-def _make_reader(path: list[str]) -> _Reader:
-    decode, find_key = make_decoder(path, Any)
+    decode, find_key = msgspec.json.Decoder(message).decode, attrgetter(".".join(["at"] * len(path)))
 
     def read(text: bytes) -> _Found:
-        decoded = decode(text)
-        return _name_scalar(find_key(decoded)), operation_of(decoded)
+        decoded: Any = decode(text)
+        headers = decoded.headers
+        operation = headers.operation if type(headers) is _AnyHeaders else None
+        return _name_scalar(find_key(decoded)), operation
 
     return read
 
 
 def _read_any_member(path: list[str], text: bytes) -> _Found:
     message = json.loads(text)
-    return _name_scalar(find_member(message, *path)), find_member(message, "headers", "operation")
+    return _name_scalar(_find_member(message, *path)), _find_member(message, "headers", "operation")
 
 
 def _name_scalar(key: Any) -> str | None:
@@ -154,7 +145,7 @@ def _name_scalar(key: Any) -> str | None:
     return None if key is None or isinstance(key, list | dict) else repr(key)
 
 
-def find_member(value: Any, *path: str) -> Any:
+def _find_member(value: Any, *path: str) -> Any:
     """None for what is not there."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None

@@ -37,10 +37,8 @@ def retry(act: Callable[[], T], seconds: float, *errors: type[Exception]) -> T:
 
 #: Statuses after which the same request may succeed a moment later.
 RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
-#: Redirects are followed (a snapshot may lie elsewhere), without the token if to another host;
-#: `HttpClient` decides on all other retries, not urllib3.
+#: Redirects are followed, without the token if to another host; `HttpClient` decides on all other retries.
 _REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 _SHOWN_BYTES: Final = 300
 
@@ -97,7 +95,6 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         stream: bool = False,
-        redirect: bool = True,
         allow: frozenset[int] = frozenset(),
     ) -> urllib3.BaseHTTPResponse:
         """The response, once it is a 2xx or one of `allow`. Raises HttpFault.
@@ -113,7 +110,7 @@ class HttpClient:
                     headers=self._headers | dict(headers or {}),
                     body=body,
                     preload_content=not stream,
-                    redirect=redirect and method in ("GET", "HEAD"),
+                    redirect=method in ("GET", "HEAD"),
                 )
             except urllib3.exceptions.HTTPError as failure:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure

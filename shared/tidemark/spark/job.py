@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -47,13 +46,6 @@ class Job:
         clear = _CLEAR_LINE if sys.stderr.isatty() else ""
         sys.stderr.write(f"{clear}{self.name}: {text}\n")
         sys.stderr.flush()
-
-    def finish_streams(self, results: Sequence[Any], **summary: object) -> Counter[str]:
-        """The summary of rows that have the `outcome` of a stream each: how many of each."""
-        counts = Counter(row.outcome for row in results)
-        words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
-        self.finish(streams=len(results), **summary, **words)
-        return counts
 
     def finish(self, **summary: object) -> None:
         """The summary, on standard output, for people and for scripts."""

@@ -20,7 +20,6 @@ from tidemark.blobs import BlobStore
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -122,18 +121,6 @@ def connect_to_write(connection: ConnectionOptions) -> Stores:
     stores = Stores(connect_table(connection), connect_blobs(connection))
     stores.check_format(raises=True)
     return stores
-
-
-class LogWriter:
-    """Writes by the application's own rules, in this process, without a server."""
-
-    def __init__(self, connection: ConnectionOptions) -> None:
-        self._bucket = connection.bucket
-        self._retry_seconds = connection.retry_seconds
-        self._stores = connect_to_write(connection)
-
-    def _key(self, stream: str) -> StreamKey:
-        return StreamKey(self._bucket, stream)
 
 
 def connect_table(

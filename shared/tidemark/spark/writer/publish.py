@@ -24,6 +24,7 @@ from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.header_values import MAX_SAFE_INTEGER
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.producer import Claim
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.group_commit import MAX_GROUP
@@ -31,7 +32,7 @@ from tidemark.service.load import load_head
 from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault, retry
 from tidemark.spark.options import ConnectionOptions, Transport
 from tidemark.spark.staging import Staging, decode_bodies
-from tidemark.spark.storage import LogWriter
+from tidemark.spark.storage import connect_to_write
 from tidemark.spark.writer.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
@@ -173,8 +174,16 @@ class HttpPublisher:
             raise NotPublished(f"tidemark: {stream} could not be closed: {fault}") from fault
 
 
-class LogPublisher(LogWriter):
+class LogPublisher:
     """Publishes through the application's own append, in this process, without a server."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._bucket = connection.bucket
+        self._retry_seconds = connection.retry_seconds
+        self._stores = connect_to_write(connection)
+
+    def _key(self, stream: str) -> StreamKey:
+        return StreamKey(self._bucket, stream)
 
     def find(self, stream: str) -> TargetStream | None:
         try:
