@@ -664,3 +664,13 @@ def test_messages_that_are_not_json_are_told() -> None:
     assert Chunk(b"", "9").messages == []
     with pytest.raises(errors.MalformedReply, match="up to 9 is not JSON"):
         _ = Chunk(b'[1,{"a"', "9").messages
+
+
+DEEP = b"[" * 5000
+
+
+def test_json_that_is_nested_too_deeply_is_a_reply_like_any_other_that_is_not_json() -> None:
+    with pytest.raises(errors.MalformedReply, match="up to 9 is not JSON"):
+        _ = Chunk(DEEP, "9").messages
+    assert not Reply(503, {}, DEEP).outcome_is_unknown
+    assert str(errors.refusal("get", 400, {}, DEEP, {})).endswith("[" * 200)

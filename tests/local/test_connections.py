@@ -199,6 +199,7 @@ NOT_HTTP = "This is not a valid HTTP/1.1 request; see RFC 9112"
         (b"GET / HTTP/1.1\r\n\r\n", 400, "one Host header; this one has 0"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "one Host header; this one has 2"),
         (CHUNKED.replace(b"chunked", b"gzip, chunked"), 501, "chunked alone, got 'gzip, chunked'"),
+        (CHUNKED.replace(b"1.1", b"1.0"), 400, "HTTP/1.0 has no Transfer-Encoding"),
         (b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, "at most 65536 bytes"),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:b\r\n" * 12_000 + b"\r\n", 431, "at most 65536 bytes"),
         (CHUNKED + b"1\r\nx\r\n0\r\nContent-Length: 3\r\n\r\n", 400, NOT_HTTP),

@@ -87,6 +87,7 @@ def test_the_routes_of_a_websocket_api_lead_to_their_functions(
         ('{"watch": []}', "$default"),
         ('["ping"]', "$default"),
         ("ping", "$default"),
+        ("[" * 1100, "$default"),
     ],
 )
 def test_a_message_takes_the_route_that_it_names(message: str, key: str) -> None:

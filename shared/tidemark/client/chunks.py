@@ -39,7 +39,7 @@ class Chunk:
             return []
         try:
             messages = json.loads(self.data)
-        except ValueError as wrong:
+        except (ValueError, RecursionError) as wrong:
             raise MalformedReply(f"what was read up to {self.offset} is not JSON: {wrong}") from wrong
         return messages if isinstance(messages, list) else [messages]
 

@@ -158,5 +158,5 @@ def _reason(body: bytes) -> str:
         error = said.get("error") or said["message"]
         # Subscriptions' errors have a code (section 6).
         return f"{error['code']}: {error['message']}" if isinstance(error, dict) else str(error)
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, RecursionError):
         return body[:200].decode(errors="replace").strip()

@@ -80,7 +80,7 @@ class Reply:
         """The server does not know whether the write landed: Tidemark's body has `"outcome": "unknown"`."""
         try:
             said = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return isinstance(said, dict) and said.get("outcome") == "unknown"
 

@@ -328,7 +328,7 @@ class ReadOperations:
         try:
             told = json.loads(control)
             offset = told["streamNextOffset"]
-        except (ValueError, TypeError, KeyError) as wrong:
+        except (ValueError, TypeError, KeyError, RecursionError) as wrong:
             raise MalformedReply(
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong

@@ -92,7 +92,7 @@ class SocketRoutes:
         """`$default` takes what names no other route, JSON or not."""
         try:
             parsed = json.loads(message)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = None
         key = parsed.get(self.selector) if isinstance(parsed, dict) else None
         by_key = {route.key: route for route in self.routes}

@@ -52,6 +52,6 @@ def lambda_context(scope: Scope) -> dict[str, Any]:
     header = dict(scope.get("headers") or ()).get(b"x-amzn-lambda-context", b"{}")
     try:
         context = json.loads(header)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return context if isinstance(context, dict) else {}

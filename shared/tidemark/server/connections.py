@@ -118,6 +118,8 @@ def refusal_of(version: str, target: bytes, headers: Sequence[tuple[bytes, bytes
     if len(hosts) > 1 or (version == "1.1" and not hosts):
         return 400, f"An HTTP/1.1 request has one Host header; this one has {len(hosts)}"
     codings = b", ".join(value for name, value in headers if name == b"transfer-encoding").decode("latin-1")
+    if codings and version == "1.0":
+        return 400, "HTTP/1.0 has no Transfer-Encoding: send HTTP/1.1, or a Content-Length"
     if codings and codings.strip().lower() != "chunked":
         return 501, f"Transfer-Encoding must be chunked alone, got {codings[:80]!r}"
     return None
