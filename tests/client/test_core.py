@@ -479,6 +479,7 @@ def of(incarnation: str, reply: Reply) -> Reply:
             ],
         ),
         ("now", [of(NEW, Reply(200, AT_42))]),
+        ("now", [of(OLD, Reply(200, AT_42)), of(NEW, STREAM)]),
     ],
 )
 def test_a_stream_with_another_incarnation_is_not_gone_on_with(

@@ -59,6 +59,7 @@ def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make
     answer = door.get(f"{path}?offset=-1{SSE}")
     assert answer.status == 200
     assert answer["content-type"] == "text/event-stream"
+    assert answer["etag"] == door.get(path)["etag"]
     assert "no-store" in (answer["cache-control"] or "")
     check_order(answer.events)
     assert [json.loads(text) for text in data(answer.events)] == [[{"a": 1}, {"b": 2}]]

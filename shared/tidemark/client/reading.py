@@ -292,6 +292,7 @@ class ReadOperations:
             raise
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+        self._same(place.incarnation, reply.headers.get("etag"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         events, pieces, last = EventParser(), list[bytes](), place
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):

@@ -192,12 +192,14 @@ def _etag(reading: Reading) -> str:
     return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc)
 
 
-def event_stream_headers(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
-    """The last one is for nginx, which would keep the events until the response has ended."""
+def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
+    """The tag is of the first page, and names the incarnation. The last header is for nginx, which would keep
+    the events until the response has ended."""
+    record = reading.record
     headers = (
         data_headers(_EVENTS)
         | _beginning(request, record)
-        | {"Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
+        | {"ETag": _etag(reading), "Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
     )
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"

@@ -288,7 +288,7 @@ async def server_sent_events(
     else:
         async with backend.first_pages:
             reading = await backend.call(read, key, read_from, cursor, small=True)
-    headers = responses.event_stream_headers(read_request, reading.record)
+    headers = responses.event_stream_headers(read_request, reading)
     if last is not None and reading.page.closed and reading.page.end == read_from:
         return Response(status_code=204, headers=headers)  # After any other answer an EventSource asks again.
     if gathered is not None:
