@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Generator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID, SafeUUID
 
+import orjson
 import pytest
+from pydantic import create_model
 
 from tidemark.client import errors
 from tidemark.client.chunks import Chunk, EventParser
-from tidemark.client.core import Protocol, encode_body
+from tidemark.client.core import Protocol
 from tidemark.client.exchange import Lost, Receive, Reply, Request, Retry, Sleep, Wait, retry_after
 
 URL = "http://server/v1/stream/tides"
@@ -118,9 +122,45 @@ def test_a_creation_may_ask_for_compaction_by_the_protocols_key_or_another(
 def test_a_value_of_a_json_stream_is_one_message_and_so_are_its_bytes(
     data: Any, content_type: str, body: bytes
 ) -> None:
-    assert encode_body(data, content_type) == body
+    assert protocol(content_type).encode_body(data) == body
     with pytest.raises(TypeError, match="a dict cannot be appended to a stream of 'text/plain'"):
-        encode_body({}, "text/plain")
+        protocol().encode_body({})
+
+
+NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Step:
+    at: datetime
+    of: Any = None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (datetime(2027, 1, 2, 3, 4, 5, 600, UTC), '"2027-01-02T03:04:05.000600+00:00"'),
+        (Step(NEW_YEAR, NEW_YEAR.date()), '{"at":"2027-01-01T00:00:00+00:00","of":"2027-01-01"}'),
+        ([UUID(int=7), time(1, 2)], '["00000000-0000-0000-0000-000000000007","01:02:00"]'),
+        (SafeUUID.safe, "0"),
+    ],
+)
+def test_values_that_orjson_takes_are_taken_and_written_as_it_does(value: Any, text: str) -> None:
+    assert protocol("application/json").encode_message(value).decode() == text == orjson.dumps(value).decode()
+
+
+def test_a_value_that_json_has_not_needs_a_function_which_is_asked_for_no_other() -> None:
+    def default(value: Any) -> Any:
+        return str(value) if isinstance(value, Decimal) else value.model_dump(mode="json")
+
+    made = Protocol(URL, "application/json", Retry(), default)
+    values = [Decimal("1.10"), create_model("Row", n=int)(n=1), Step(NEW_YEAR, {2**70: 1.5})]
+    written = b'["1.10",{"n":1},{"at":"2027-01-01T00:00:00+00:00","of":{"1180591620717411303424":1.5}}]'
+    assert made.encode_message(values) == written
+    with pytest.raises(TypeError, match="JSON has no Decimal; give the stream a function for it, such as"):
+        protocol("application/json").encode_message({"a": values})
+    with pytest.raises(ValueError, match="Out of range float"):
+        made.encode_message(Step(NEW_YEAR, float("inf")))
 
 
 WRITTEN = Reply(204, AT_42)
@@ -665,6 +705,8 @@ def test_messages_that_are_not_json_are_told() -> None:
     assert Chunk(b"", "9").messages == []
     with pytest.raises(errors.MalformedReply, match="up to 9 is not JSON"):
         _ = Chunk(b'[1,{"a"', "9").messages
+    with pytest.raises(TypeError, match="this one is text/plain: use text or data"):
+        _ = Chunk(b"1", "9", "text/plain").messages
 
 
 DEEP = b"[" * 5000

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -91,25 +93,33 @@ both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
 
 
 @both
+def test_help_shows_what_a_caller_gets(kind: Any) -> None:
+    chunks = "Iterator[Chunk]" if kind is Stream else "AsyncGenerator[Chunk]"
+    assert str(inspect.signature(kind("http://s/s").read)).endswith(" -> 'Chunk'")
+    assert str(inspect.signature(kind.follow)).endswith(f" -> '{chunks}'")
+    assert "Steps" not in pydoc.render_doc(kind)
+
+
+@both
 def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/life"
 
     async def live() -> None:
         with pytest.raises(NotFound, match="/v1/stream/life: 404"):
             await awaited(kind(url).head())
-        stream = await awaited(kind.create(url, content_type="application/json", ttl=60))
+        stream = await awaited(kind.create(url, content_type="application/json", ttl=60, default=str))
         with pytest.raises(StreamConflict):
             await awaited(kind.create(url, content_type="text/plain"))
         first = await awaited(stream.append({"n": 1}, seq="1"))
         with pytest.raises(SequenceConflict):
             await awaited(stream.append({"n": 1}, seq="1"))
-        await awaited(stream.append([2, 3], if_match=first.etag))
+        await awaited(stream.append([2, Decimal(3)], if_match=first.etag))
         with pytest.raises(ETagMismatch):
             await awaited(stream.append(4, if_match=first.etag))
         head = await awaited(kind(url).head())
         assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
         page = await awaited(kind(url).read(first.offset))
-        assert (page.messages, page.offset, page.up_to_date) == ([[2, 3]], head.offset, True)
+        assert (page.messages, page.offset, page.up_to_date) == ([[2, "3"]], head.offset, True)
         fork = await awaited(kind.create(f"{url}-fork", forked_from=url, fork_offset=first.offset))
         assert (await awaited(fork.close("end"))).closed
         followed = [chunk async for chunk in each(kind(fork.url).follow())]

@@ -16,7 +16,7 @@ import httpx
 
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
+from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, SocketFollower, bearer_token
@@ -28,6 +28,7 @@ from tidemark.client.wire import (
     AsyncValue,
     StreamAddress,
     check_process,
+    documented,
     follows_redirects,
     log,
     lost,
@@ -159,7 +160,7 @@ def _awaited(
     async def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._driver().run(operation(self._protocol, *args, **kwargs))
 
-    return method
+    return documented(method)
 
 
 def _following(
@@ -169,7 +170,7 @@ def _following(
     def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
-    return method
+    return documented(method, "AsyncGenerator[Chunk]")
 
 
 class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
@@ -193,10 +194,17 @@ class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
         params: Mapping[str, AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
+        default: Default | None = None,
         **creation: Unpack[CreateOptions],
     ) -> Self:
         stream = cls(
-            url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
+            url,
+            content_type=content_type,
+            headers=headers,
+            params=params,
+            client=client,
+            retry=retry,
+            default=default,
         )
         await stream._driver().run(stream._protocol.create(**creation))
         return stream
@@ -339,8 +347,8 @@ class AsyncProducer:
             await self._stop()
 
     async def _know_content_type(self) -> None:
-        if self._batches.content_type is None:
-            self._batches.content_type = await self._driver.run(self._protocol.known_content_type())
+        if self._protocol.content_type is None:
+            await self._driver.run(self._protocol.known_content_type())
 
     async def _until(self, condition: Any) -> None:
         while self._batches.failure is None and not condition():

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Final, TypedDict
 
-from tidemark.client.chunks import is_json
-from tidemark.client.core import Protocol, Receipt, encode_message
+from tidemark.client.core import Protocol, Receipt
 from tidemark.client.errors import (
     MalformedReply,
     OutOfOrderSequence,
@@ -104,10 +103,8 @@ class Batches:
             raise ValueError(f"producer_id is {producer_id!r}; it must be printable ASCII, and not empty")
         if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
             raise ValueError(f"epoch is {epoch}; it must be from 0 to {_MAX_EPOCH}")
-        self._url, self._retry, self.limits = protocol.url, protocol.retry, limits
+        self._protocol, self._retry, self.limits = protocol, protocol.retry, limits
         self.producer_id: Final = producer_id
-        #: None until it is known; then messages can be added.
-        self.content_type = protocol.content_type
         self.epoch = now_microseconds if epoch is None else epoch
         #: Until the first answer the epoch is not known to be above all others, and only one batch is sent.
         self._claiming = self._chooses_epoch = epoch is None
@@ -126,9 +123,9 @@ class Batches:
         self._result_seq = 0
 
     def encode(self, data: object) -> bytes:
-        content_type, most = self.content_type or "", self.limits.max_request_bytes
-        message = encode_message(data, content_type)
-        if len(message) > most - 2 * is_json(content_type):  # In brackets.
+        """The stream's content type must be known."""
+        message, most = self._protocol.encode_message(data), self.limits.max_request_bytes
+        if len(message) > most - 2 * self._protocol.has_json:  # In brackets.
             raise ValueError(f"the message has {len(message):,} bytes; a request takes at most {most:,}")
         return message
 
@@ -213,10 +210,10 @@ class Batches:
             "Producer-Seq": str(batch.seq),
         }
         if batch.body:
-            headers["Content-Type"] = self.content_type or ""
+            headers["Content-Type"] = self._protocol.content_type or ""
         if batch.closes:
             headers["Stream-Closed"] = "true"
-        return Request("POST", self._url, headers, body=batch.body)
+        return Request("POST", self._protocol.url, headers, body=batch.body)
 
     def answered(self, batch: ProducerBatch, reply: Reply | Lost, now: float) -> None:
         batch.in_flight = False
@@ -327,7 +324,7 @@ class Batches:
         self._waiting_bytes -= size
         self._urgent = self._urgent and bool(self._waiting)
         body = b"".join(messages)
-        if messages and is_json(self.content_type or ""):
+        if messages and self._protocol.has_json:
             body = b"[%b]" % b",".join(messages)
         self._held_bytes += len(body) - size - len(messages) * _MESSAGE_BYTES
         self._close_is_made = self._closing and not self._waiting

@@ -16,7 +16,7 @@ import httpx
 
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Protocol, Receipt
+from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import bearer_token
@@ -28,6 +28,7 @@ from tidemark.client.wire import (
     StreamAddress,
     Value,
     check_process,
+    documented,
     follows_redirects,
     log,
     lost,
@@ -153,7 +154,7 @@ def _blocking(
     def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._driver().run(operation(self._protocol, *args, **kwargs))
 
-    return method
+    return documented(method)
 
 
 def _following(
@@ -163,7 +164,7 @@ def _following(
     def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
-    return method
+    return documented(method, "Iterator[Chunk]")
 
 
 class Stream(StreamAddress[httpx.Client, Value]):
@@ -172,7 +173,8 @@ class Stream(StreamAddress[httpx.Client, Value]):
 
     `headers` and `params` go with every request; a value that is a function is called for each one. `client`
     is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of the
-    process share one."""
+    process share one. `default` is a function as orjson's: of a value that JSON has not (a `Decimal`, a model
+    of pydantic's) it makes one that JSON has; dates, times, UUIDs, enums and dataclasses need none."""
 
     head = _blocking(Protocol.head)
     append = _blocking(Protocol.append)
@@ -191,12 +193,19 @@ class Stream(StreamAddress[httpx.Client, Value]):
         params: Mapping[str, Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
+        default: Default | None = None,
         **creation: Unpack[CreateOptions],
     ) -> Self:
         """Create the stream; one that exists with the same configuration is as good. Raises StreamConflict if
         it exists with another configuration."""
         stream = cls(
-            url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
+            url,
+            content_type=content_type,
+            headers=headers,
+            params=params,
+            client=client,
+            retry=retry,
+            default=default,
         )
         stream._driver().run(stream._protocol.create(**creation))
         return stream

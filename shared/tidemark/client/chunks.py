@@ -34,7 +34,11 @@ class Chunk:
 
     @property
     def messages(self) -> list[Any]:
-        """The messages of a JSON stream."""
+        """The messages of a JSON stream. Raises TypeError of any other."""
+        if self.content_type and not is_json(self.content_type):
+            raise TypeError(
+                f"messages are of JSON streams; this one is {self.content_type}: use text or data"
+            )
         if not self.data.strip():
             return []
         try:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, datetime, time
+from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from tidemark.client.chunks import is_json
 from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
@@ -19,6 +22,7 @@ from tidemark.client.exchange import (
     Lost,
     Reply,
     Request,
+    Retry,
     Steps,
     exchange,
     not_carried_out,
@@ -31,7 +35,8 @@ from tidemark.protocol.json_text import check_value
 #: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
 
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+#: Makes something that JSON has of what it has not.
+Default: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +48,20 @@ class Receipt:
     etag: str | None = None
 
 
-def encode_message(data: Data, content_type: str) -> bytes:
-    """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value. Raises
-    ValueError for what a server would refuse, and in a producer's batch the messages beside it too."""
-    is_bytes = isinstance(data, bytes | bytearray | memoryview)
-    if is_json(content_type):
-        # The only characters that UTF-8 has not are lone surrogates, which are in strings: \ud83d there.
-        text = bytes(data) if is_bytes else _JSON.encode(data).encode(errors="backslashreplace")
-        try:
-            return check_value(text)
-        except Malformed as wrong:
-            raise ValueError(f"a message of a JSON stream must be one JSON value: {wrong.message}") from None
-    if is_bytes:
-        return bytes(data)
-    if isinstance(data, str):
-        return data.encode()
-    kind = type(data).__name__
-    raise TypeError(f"a {kind} cannot be appended to a stream of {content_type!r}; bytes or str can")
-
-
-def encode_body(data: Data, content_type: str) -> bytes:
-    """The body of an append: a message of a JSON stream in an array, which the server flattens by one level,
-    so that a list stays one message."""
-    message = encode_message(data, content_type)
-    return b"[%b]" % message if is_json(content_type) else message
+def _plain_value(default: Default | None, value: object) -> Any:
+    """Of a value that JSON has not. What orjson takes is taken, and written as it does."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if default is None:
+        kind = type(value).__name__
+        raise TypeError(f"JSON has no {kind}; give the stream a function for it, such as default=str")
+    return default(value)
 
 
 class CreateOptions(TypedDict, total=False):
@@ -88,6 +83,47 @@ class CreateOptions(TypedDict, total=False):
 class Protocol(ReadOperations):
     """All operations on one stream, which are the methods of `Stream` and `AsyncStream` too."""
 
+    def __init__(
+        self, url: str, content_type: str | None, retry: Retry, default: Default | None = None
+    ) -> None:
+        super().__init__(url, content_type, retry)
+        self.default: Final = default
+        self._json = json.JSONEncoder(
+            ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=partial(_plain_value, default)
+        )
+
+    @property
+    def has_json(self) -> bool:
+        return is_json(self.content_type or "")
+
+    def encode_message(self, data: Data) -> bytes:
+        """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value.
+        Raises ValueError for what a server would refuse, and in a producer's batch the messages beside it
+        too."""
+        is_bytes = isinstance(data, bytes | bytearray | memoryview)
+        if self.has_json:
+            # The only characters that UTF-8 has not are lone surrogates, which are in strings: \ud83d there.
+            text = bytes(data) if is_bytes else self._json.encode(data).encode(errors="backslashreplace")
+            try:
+                return check_value(text)
+            except Malformed as wrong:
+                fault = f"a message of a JSON stream must be one JSON value: {wrong.message}"
+                raise ValueError(fault) from None
+        if is_bytes:
+            return bytes(data)
+        if isinstance(data, str):
+            return data.encode()
+        kind = type(data).__name__
+        raise TypeError(
+            f"a {kind} cannot be appended to a stream of {self.content_type or ''!r}; bytes or str can"
+        )
+
+    def encode_body(self, data: Data) -> bytes:
+        """The body of an append: a message of a JSON stream in an array, which the server flattens by one
+        level, so that a list stays one message."""
+        message = self.encode_message(data)
+        return b"[%b]" % message if self.has_json else message
+
     def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
         if unknown := given.keys() - CreateOptions.__annotations__.keys():
             known = ", ".join(CreateOptions.__annotations__)
@@ -104,7 +140,7 @@ class Protocol(ReadOperations):
             "Stream-Fork-Offset": given.get("fork_offset"),
             "Stream-Fork-Sub-Offset": given.get("fork_sub_offset"),
         }
-        body = b"" if data is None else encode_body(data, self.content_type or "")
+        body = b"" if data is None else self.encode_body(data)
         return self._write(Request("PUT", self.url, given_values(headers), body=body))
 
     def append(
@@ -120,7 +156,7 @@ class Protocol(ReadOperations):
             "If-Match": if_match,
             "Stream-Closed": "true" if close else None,
         }
-        request = Request("POST", self.url, given_values(headers), body=encode_body(data, content_type))
+        request = Request("POST", self.url, given_values(headers), body=self.encode_body(data))
         twice_is_refused, may_be_written = seq is not None or if_match is not None, False
 
         def may_repeat(reply: Reply | Lost) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import warnings
@@ -13,7 +14,7 @@ import httpx
 
 from tidemark._version import __version__
 from tidemark.client.batches import Batches
-from tidemark.client.core import Protocol
+from tidemark.client.core import Default, Protocol
 from tidemark.client.exchange import Lost, Request, Retry
 
 #: A value, or what makes one for each request: a token that expires, the id of a trace.
@@ -21,6 +22,7 @@ Value: TypeAlias = str | Callable[[], str]
 AsyncValue: TypeAlias = Value | Callable[[], Awaitable[str]]
 ClientT = TypeVar("ClientT")
 ValueT = TypeVar("ValueT")
+T = TypeVar("T", bound=Callable[..., Any])
 
 _CONNECT_SECONDS: Final = 10.0
 #: How long a producer whose block was interrupted (Ctrl-C, a task that was cancelled) sends what it has.
@@ -51,8 +53,9 @@ class StreamAddress(Generic[ClientT, ValueT]):
         params: Mapping[str, ValueT] | None = None,
         client: ClientT | None = None,
         retry: Retry | None = None,
+        default: Default | None = None,
     ) -> None:
-        self._protocol = Protocol(url, content_type, retry or Retry())
+        self._protocol = Protocol(url, content_type, retry or Retry(), default)
         self._headers, self._params, self._client = headers or {}, params or {}, client
 
     def __repr__(self) -> str:
@@ -66,7 +69,8 @@ class StreamAddress(Generic[ClientT, ValueT]):
     def options(self) -> dict[str, Any]:
         """What it was made with beside its URL, for another stream on the same server."""
         kept = {"headers": self._headers, "params": self._params, "client": self._client}
-        return kept | {"content_type": self.content_type, "retry": self._protocol.retry}
+        learned = {"content_type": self.content_type, "default": self._protocol.default}
+        return kept | learned | {"retry": self._protocol.retry}
 
     def _stop_signal(self) -> Self:
         """A request to stop is not the end of the stream. It is built of what the protocol has: the writer
@@ -80,6 +84,14 @@ class StreamAddress(Generic[ClientT, ValueT]):
     def content_type(self) -> str | None:
         """As far as it is known yet; `head` asks for it."""
         return self._protocol.content_type
+
+
+def documented(method: T, returns: str | None = None) -> T:
+    """`help` shows what a method returns, and not the steps of its operation."""
+    signature = inspect.signature(method)
+    result = returns or str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    vars(method)["__signature__"] = signature.replace(return_annotation=result)
+    return method
 
 
 def check_process(process: int, what: str = "producer") -> None:
