@@ -86,7 +86,6 @@ SLOW_FILES = frozenset(
         "log/test_long_packs.py",
         "log/test_packs_interleaved.py",
         "log/test_retention.py",
-        "observability/test_traces.py",
         "http/test_loop_lag.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",

@@ -12,7 +12,6 @@ with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
-    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
     from tidemark.subscriptions.pending import remind
@@ -27,7 +26,7 @@ _reporter = Reporter("janitor", _settings)
 _SPARE_MS = 10_000
 
 
-def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
+def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
     _stores.check_format()
 
     def has_time_left() -> bool:
@@ -41,6 +40,3 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
         # Otherwise not: a metric is billed for each hour in which it has a value.
         _reporter.report()
     return swept
-
-
-handler = traced("janitor", _settings, _run)

@@ -12,7 +12,6 @@ with garbage_collection_paused():
     from tidemark.http.app import create_data_path
     from tidemark.http.backend import many_at_once
     from tidemark.observability.report import Reporter, Reporting
-    from tidemark.observability.traces import traced_app
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 
@@ -25,4 +24,4 @@ _settings.authorization.check_not_open()
 #: connection must not wait for them.
 _stores = connect(_settings)
 _served = create_data_path(many_at_once(_stores, _settings), _stores.check_format)
-app = traced_app("live", _settings, Reporting(_served, Reporter("live", _settings)))
+app = Reporting(_served, Reporter("live", _settings))

@@ -17,7 +17,6 @@ with garbage_collection_paused():
     from tidemark.aws.http import Account
     from tidemark.aws.sockets import connect_sockets
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
@@ -43,7 +42,7 @@ _registry = StreamRegistry(_stores)
 _processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
-def _run(event: dict[str, Any], context: Any) -> Any:
+def handler(event: dict[str, Any], context: Any) -> Any:
     """Handle all records at once, then report each record that failed: those of a log whose readers
     could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
     decoded, are delivered again."""
@@ -78,6 +77,3 @@ def _decoded(
             found = decode(record)
             if found is not None:
                 yield found
-
-
-handler = traced("notifier", _settings, _run)

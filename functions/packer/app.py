@@ -11,7 +11,6 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
-    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 
@@ -23,7 +22,7 @@ _reporter = Reporter("packer", _settings)
 _SPARE_MS = 20_000
 
 
-def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
+def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
     _stores.check_format(raises=True)
 
     def has_time_left() -> bool:
@@ -34,6 +33,3 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
         # Otherwise not: a metric is billed for each hour in which it has a value.
         _reporter.report({"PackingLag": swept.lag_ms})
     return asdict(swept)
-
-
-handler = traced("packer", _settings, _run)

@@ -13,7 +13,6 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.aws.sqs import WorkQueue, sqs_client
     from tidemark.observability.report import Reporter
-    from tidemark.observability.traces import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
     from tidemark.subscriptions.deliveries import Deliverer
@@ -32,7 +31,7 @@ _THREADS: Final = 200
 _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 
-def _run(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Each message by itself; those that failed come again."""
     _stores.check_format()
     done = list(_pool.map(_handle, event["Records"]))
@@ -50,6 +49,3 @@ def _handle(record: Mapping[str, Any]) -> bool:
         _log.exception("a subscription could not be handled; the notice comes again")
         return False
     return True
-
-
-handler = traced("subscriptions", _settings, _run)

@@ -141,8 +141,6 @@ class Settings:
     log_level: str = "WARNING"
     #: The CloudWatch namespace of a deployed function's metrics.
     metrics_namespace: str = "Tidemark"
-    #: Whether a deployed function sends traces to X-Ray.
-    tracing: bool = False
     #: The queue of the function that delivers to subscriptions. Without it nothing is delivered.
     subscriptions_queue_url: str = ""
     #: The location of the private keys that sign webhooks: `ssm:` and the beginning of parameters' names, or
@@ -165,8 +163,6 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Raises InvalidSetting."""
         default = cls()
-        # The two words are Lambda's own for the mode of its tracing.
-        tracing = parse_choice(environment, "TRACING", ("Active", "Disabled"), "Disabled")
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
@@ -187,7 +183,6 @@ class Settings:
             ),
             log_level=parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
-            tracing=tracing == "Active",
             subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
             webhook_keys=environment.get("WEBHOOK_KEYS") or "",
             public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),

@@ -550,13 +550,3 @@ def test_moto_refuses_what_is_not_a_functions_business(
     name: str, action: str, target: str, keys: list[str], roles: Roles
 ) -> None:
     assert not roles.allow(name, action, target, keys)
-
-
-@pytest.mark.parametrize("name", ["LiveFunction", "NotifierFunction"])
-def test_what_traces_take_is_in_the_layer(run: Run, name: str) -> None:
-    """Imported where they are asked for, and nowhere else."""
-    steps = [{"target": "/v1/health"}] if name == "LiveFunction" else []
-    variables = {"LAMBDA_TASK_ROOT": str(BUILD / name), "AWS_XRAY_DAEMON_ADDRESS": "127.0.0.1:1"}
-    traced = run(name, *steps, TRACING="Active", **variables)["origins"]
-    assert Path(traced["aws_xray_sdk"]).is_relative_to(LAYER)
-    assert "aws_xray_sdk" not in run(name, *steps, **variables)["origins"]

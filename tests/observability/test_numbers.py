@@ -184,7 +184,7 @@ def test_a_function_reports_its_metrics_at_most_every_ten_seconds(capsys: pytest
     reporter = Reporter("write", Settings(metrics_namespace="Tidemark/a-stack"), meter, lambda: now[0])
     for _ in range(3):
         meter.appended(10)
-        meter.called("DynamoDB", "PutItem", 0.004, 200)
+        meter.called("PutItem", 0.004)
         reporter.report()
     now[0] += INTERVAL_SECONDS
     reporter.report()

@@ -6,7 +6,6 @@ for the calls that every request makes.)
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,7 +15,7 @@ import urllib3
 from tidemark.aws.http import has_tag, missing
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Refusal
-from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch
+from tidemark.observability.metrics import PROCESS, STORAGE_CALLS
 
 #: Arguments of botocore's Config. Every call may be repeated, so timeouts are short.
 CLIENT_SETTINGS: Final[dict[str, Any]] = {
@@ -126,25 +125,7 @@ def s3_client() -> Any:
         PROCESS.add(STORAGE_CALLS, 1, (event_name.rpartition(".")[2],))
 
     s3.meta.events.register("before-send.s3", count)
-    if PROCESS.watch is not None:
-        _watch_calls(s3, PROCESS.watch)
     return s3
-
-
-def _watch_calls(client: Any, watch: Watch) -> None:
-    """Time each call from before its first attempt to after its last. `context` belongs to one call."""
-
-    def begin(context: dict[str, Any], **_: Any) -> None:
-        context["tidemark_began"] = time.perf_counter()
-
-    def end(event_name: str, context: dict[str, Any], http_response: Any = None, **_: Any) -> None:
-        seconds = time.perf_counter() - context["tidemark_began"]
-        status = http_response.status_code if http_response is not None else 0
-        watch("S3", event_name.rpartition(".")[2], seconds, status)
-
-    client.meta.events.register("before-call.s3", begin)
-    client.meta.events.register("after-call.s3", end)
-    client.meta.events.register("after-call-error.s3", end)
 
 
 class ParameterUnavailable(Exception):

@@ -123,7 +123,7 @@ class DynamoDB:
         attempts = Attempts(self.sleep, self.now, self.policy)
         while True:
             try:
-                status, reply = self.breaker.exchange("DynamoDB", self.now, self.send, operation, body)
+                status, reply = self.breaker.exchange(self.now, self.send, operation, body)
                 return self.parse(operation, status, reply)
             except Failure as failure:
                 if not attempts.go_on_after(failure):

@@ -3,7 +3,7 @@
     attempts = Attempts(sleep, now)
     while True:
         try:
-            return parse(*breaker.exchange("DynamoDB", now, send, operation, request))
+            return parse(*breaker.exchange(now, send, operation, request))
         except Failure as failure:
             if not attempts.go_on_after(failure):
                 raise
@@ -82,7 +82,6 @@ class Breaker:
 
     def exchange(
         self,
-        service: str,
         now: Callable[[], float],
         send: Callable[..., tuple[int, bytes]],
         operation: str,
@@ -90,7 +89,7 @@ class Breaker:
     ) -> tuple[int, bytes]:
         """Send one request. The status and body of its reply, which is counted and timed as a storage call.
         Raises NoAnswer, and Silent in place of sending while the breaker is open."""
-        sent, started, status = now(), time.perf_counter(), 0
+        sent, started = now(), time.perf_counter()
         if self.is_open and not self.admit(sent):
             raise Silent("the service does not answer; not sent")
         try:
@@ -99,7 +98,7 @@ class Breaker:
             self.silent(sent, now())
             raise
         finally:
-            PROCESS.called(service, operation, time.perf_counter() - started, status)
+            PROCESS.called(operation, time.perf_counter() - started)
         self.answered(now())
         return status, body
 

@@ -76,7 +76,7 @@ class Objects:
         attempts = Attempts(self.sleep, self.now)
         while True:
             try:
-                status, reply = self.breaker.exchange("S3", self.now, self.send, operation, key, body)
+                status, reply = self.breaker.exchange(self.now, self.send, operation, key, body)
                 if operation == "GetRange" and status in {200, 416}:
                     raise WrongSize(f"{key} has no {body.decode()} (status {status})")
                 if status != (206 if operation == "GetRange" else 200):

@@ -1,5 +1,4 @@
-"""Metrics, structured logs and traces.
+"""Metrics and structured logs, written to standard output.
 
-Every room but `protocol` imports it; it imports none. It writes to standard output, and traces to the
-daemon that Lambda runs.
+Every room but `protocol` imports it; it imports `settings` alone.
 """

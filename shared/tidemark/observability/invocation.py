@@ -40,7 +40,7 @@ def read_edge_path(path: str) -> str:
 
 
 def event_path(event: Mapping[str, Any]) -> str:
-    """The decoded path of an HTTP event, for logs and traces: without the query, where a token may be."""
+    """The decoded path of an HTTP event, for logs: without the query, where a token may be."""
     path = str(event.get("rawPath") or "").partition("?")[0]
     version = (event.get("headers") or {}).get(EDGE_VERSION_HEADER.lower())
     return unquote(read_edge_path(path)) if version == EDGE_VERSION else path

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -106,11 +106,6 @@ class MetricsSnapshot:
     waiting: int
 
 
-Watch = Callable[[str, str, float, int], None]
-"""Called when a storage call has ended, with its service, operation, seconds, and the status of the
-reply; 0 is no reply."""
-
-
 def overtook(started: Mapping[str, Any]) -> bool:
     """Whether the response that begins with this ASGI message tells a producer to send its request again,
     behind the one before it: a client with several requests in flight gets such responses."""
@@ -123,8 +118,6 @@ class Meter:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
-        #: Set where calls are traced (`traces.py`).
-        self.watch: Watch | None = None
         self._lock = threading.Lock()
         self._counts: defaultdict[tuple[Counter, Labels], float] = defaultdict(float)
         self._distributions = {histogram: Distribution() for histogram in HISTOGRAMS}
@@ -148,13 +141,11 @@ class Meter:
         elif status in _COUNTED_STATUSES:
             self.add(_COUNTED_STATUSES[status])
 
-    def called(self, service: str, operation: str, seconds: float, status: int) -> None:
+    def called(self, operation: str, seconds: float) -> None:
         """Count one storage call that has ended."""
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
             self._distributions[STORAGE_SECONDS].observe(seconds)
-        if self.watch is not None:
-            self.watch(service, operation, seconds, status)
 
     def appended(self, size_bytes: int) -> None:
         """Count one accepted append."""

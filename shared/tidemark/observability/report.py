@@ -32,7 +32,6 @@ from tidemark.observability.metrics import (
     Meter,
     MetricsSnapshot,
 )
-from tidemark.observability.traces import traced
 from tidemark.settings import Settings
 
 INTERVAL_SECONDS: Final = 10.0
@@ -126,7 +125,7 @@ def _camel(title: str) -> str:
 
 
 def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
-    """The handler of HTTP events, with its log lines, metrics and traces."""
+    """The handler of HTTP events, with its log lines and metrics."""
     reporter = Reporter(service, settings)
 
     def reported(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], di
         reporter.report()
         return response
 
-    return traced(service, settings, reported)
+    return reported
 
 
 class Reporting:
