@@ -16,9 +16,12 @@ import pytest
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
+from tidemark.log.due import due_entries, schedule
+from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import Item
 from tidemark.log.table import IF_ABSENT, ConditionFailed
 from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.stream_key import StreamKey
 
 #: The name of a stream may have a line end.
 PARTITIONS = ("bucket/v1", "log/v1/a#1", "log/v1/b\nb#1", "log/v1/c#1")
@@ -147,3 +150,33 @@ def test_a_store_of_format_1_is_read_and_gets_checksums(
     counted = "SELECT count(*), count(crc) FROM items"
     rows, with_checksum = table.database.operate(lambda db: db.execute(counted).fetchone(), writes=False)
     assert (rows, with_checksum) == (len(PARTITIONS) * ROWS + 1, 2 if is_large else rows)
+
+
+@pytest.mark.parametrize(
+    ("place", "most_missing"), [(rb'"kd"', 1), (rb'"sk":{"S":"0', 3), (rb"due/p\d0001", 3)]
+)
+def test_a_damaged_entry_hides_no_other_entry_of_the_janitors_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: bytes, most_missing: int
+) -> None:
+    """A flipped bit of an item hides that entry; one of a key may hide its neighbours too. However often the
+    queue is read, the log has one line for each partition."""
+    path, now_ms = tmp_path / "tidemark.db", 1_790_000_000_000
+    table = EmbeddedTable(Database(path))
+    dues = [
+        Due(DueKind.PACK, StreamKey("v1", f"s{number}"), "one", now_ms - 60_000 * number, str(number))
+        for number in range(60)
+    ]
+    for due in dues:
+        schedule(table, due)
+    table.database.close()
+    data = bytearray(path.read_bytes())
+    found = [match.end() for match in re.finditer(place, bytes(data))]
+    data[found[len(found) // 2] - 1] ^= 4
+    path.write_bytes(data)
+    with closing(Database(path)) as database:
+        table = EmbeddedTable(database)
+        for _ in range(2):
+            entries = {due.mark for due in due_entries(table, now_ms, packing=True)}
+            assert len(entries) >= 60 - most_missing
+    partitions = [message.split()[8] for message in caplog.messages]
+    assert 1 <= len(partitions) == len(set(partitions)), caplog.messages

@@ -16,11 +16,13 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tidemark.engine.rows import RowFault
 from tidemark.engine.sqlite_file import (
     MEMORY,
     LogLength,
@@ -44,6 +46,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.01
 _LAST_PAUSE_SECONDS: Final = 1.6
 #: A call on a thread that takes longer hangs.
 SLOW_SECONDS: Final = 30.0
+_HOUR_SECONDS: Final = 3600
 _log: Final = logging.getLogger("tidemark")
 
 Operation = Callable[[sqlite3.Connection], _T]
@@ -75,6 +78,8 @@ class Database:
         self._resting: list[Call] = []
         self._then: list[Callable[[], object]] = []
         self._commits = 0
+        # By partition: before that time, its damage is not logged again.
+        self._log_again_at: dict[str, float] = {}
         self._log_length = LogLength(path)
         try:
             if read_only:
@@ -130,15 +135,24 @@ class Database:
             self._take_back(error)
             if isinstance(error, sqlite3.OperationalError):
                 raise StorageUnavailable from error
-            _log.error("the database is damaged: %s", error)
+            self._log_damage("", f"the database is damaged: {error}")
             raise Damaged from error
         except BaseException as error:
+            if isinstance(error.__cause__, RowFault):
+                self._log_damage(error.__cause__.pk, str(error.__cause__))
             if self._connection.total_changes != changes:  # Half an operation must not be committed.
                 self._take_back(error)
             raise
         if self._call is not None and writes:
             self._call.has_written = True
         return result
+
+    def _log_damage(self, pk: str, fault: str) -> None:
+        """Once an hour for each partition: who reads around a damaged row meets it many times."""
+        now = time.monotonic()
+        if now >= self._log_again_at.get(pk, now):
+            self._log_again_at[pk] = now + _HOUR_SECONDS
+            _log.error("%s", fault)
 
     def _refuse_if_lost(self) -> None:
         if self._call is not None and self._call.is_lost:

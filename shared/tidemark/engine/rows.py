@@ -12,7 +12,6 @@ is whole.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -55,8 +54,6 @@ _BEHIND: Final = _KEYS.format(_BESIDE.format(">", "ASC", "ASC"), 1)
 _THIS_AND_NEXT: Final = _KEYS.format("WHERE pk = ? AND sk >= ? ORDER BY sk", 2)
 _FIRST: Final = _KEYS.format("ORDER BY pk, sk", 1)
 
-_log: Final = logging.getLogger("tidemark")
-
 Place = tuple[str, str]
 """A row's partition key and sort key."""
 
@@ -74,7 +71,7 @@ class Range(NamedTuple):
 
 
 class Rows:
-    """Raises Damaged where a row is, or may be missing, after a line in the log."""
+    """Raises Damaged where a row is, or may be missing."""
 
     def __init__(self) -> None:
         #: Of partitions: a sort key beyond which nothing lies but what was written here since.
@@ -215,12 +212,15 @@ def _row(item: Item) -> tuple[str, str, bytes, int | None, int]:
 class RowFault(LookupError):
     """The cause of a Damaged: which row, and what is wrong with it."""
 
+    def __init__(self, place: Place, fault: str) -> None:
+        super().__init__(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
+        self.pk = place[0]
+
 
 def damaged_row(place: Place, fault: str) -> Damaged:
-    """The error for a row at or behind a place, after a line in the log."""
+    """The error for a row at or behind a place. `Database` logs it."""
     damaged = Damaged()
-    damaged.__cause__ = RowFault(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
-    _log.error("%s", damaged.__cause__)
+    damaged.__cause__ = RowFault(place, fault)
     return damaged
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from tidemark.log.schema import (
     DUE_SHARDS,
     KIND,
     SK,
+    Item,
     decode_due,
     due_before,
     due_key,
@@ -25,37 +27,47 @@ from tidemark.protocol.tail import Tail
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919
+_PAGE: Final = 100
 
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
     """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
     waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
     with another shard, so that runs that are cut short reach every shard in time."""
-    begins = {(now_ms // _TURN_MS + turn) % DUE_SHARDS: "0" for turn in range(DUE_SHARDS)}
-    while begins:
-        for shard, begin in list(begins.items()):
-            pk = due_pk(shard, packing=packing)
-            try:
-                items, more = table.query(pk, at_least=begin, at_most=due_before(now_ms), limit=100)
-            except Damaged:  # The log says what is; the other shards go on.
-                items, more = [], False
-            yield from map(decode_due, items)
-            if more and items:
-                begins[shard] = f"{items[-1][SK]['S']} "  # just behind the last one
-            else:
-                del begins[shard]
+    turns = [(now_ms // _TURN_MS + turn) % DUE_SHARDS for turn in range(DUE_SHARDS)]
+    waiting = deque(_pages(table, due_pk(shard, packing=packing), now_ms) for shard in turns)
+    while waiting:
+        pages = waiting.popleft()
+        if (page := next(pages, None)) is not None:
+            yield from map(decode_due, page)
+            waiting.append(pages)
 
 
 def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
     """All that has fallen due in one shard."""
-    found: list[Due] = []
-    at_least, more = "0", True
-    while more:
-        items, more = table.query(due_pk(shard), at_least=at_least, at_most=due_before(now_ms))
-        found += map(decode_due, items)
-        if items:
-            at_least = f"{items[-1][SK]['S']}/"  # behind the last one, whatever its mark
-    return found
+    pages = _pages(table, due_pk(shard), now_ms)
+    return [decode_due(item) for page in pages for item in page]
+
+
+def _pages(table: Table, pk: str, now_ms: int) -> Iterator[list[Item]]:
+    """Pages of what has fallen due in a shard: up to a damaged entry, and then from the last one back to it.
+    So one place that is damaged hides no other entry. The engine logs which row it is."""
+    low, high, more = "0", due_before(now_ms), True
+    with suppress(Damaged):
+        while more:
+            items, more = table.query(pk, at_least=low, at_most=high, limit=_PAGE)
+            yield items
+            if items:
+                low = f"{items[-1][SK]['S']} "  # Just behind the last one.
+        return
+    known = None
+    with suppress(Damaged):
+        while True:
+            items, _ = table.query(pk, at_least=low, at_most=high, limit=_PAGE, backward=True)
+            if not (items := [item for item in items if item[SK]["S"] != known]):
+                return
+            yield items
+            high = known = items[-1][SK]["S"]
 
 
 def schedule(table: Table, due: Due) -> None:
