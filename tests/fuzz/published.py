@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.authorization.ways import Answer, Way
 from tests.fuzz.subject import Subject
+from tidemark.http.openapi import HEADERS
 from tidemark.http.requests import SUBSCRIPTION_ROOTS
 
 CHECKS: Final = [
@@ -123,8 +124,10 @@ def send(subject: Subject, way: Way, case: Case, twist: Twist) -> None:
     answer = subject.exchange(method, path, encoded=True, ask=ask)
     request = httpx.Request(method, f"http://streams.example{target}")
     response = httpx.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
-    response.elapsed = timedelta()
+    response.elapsed, ours = timedelta(), set(map(str.lower, HEADERS))
     case.validate_response(response, checks=CHECKS)
+    told = case.operation.definition.raw["responses"][str(answer.status)]["headers"]
+    assert ours & answer.headers.keys() <= set(map(str.lower, told)), (method, target, answer.headers)
 
 
 def target_of(case: Case, twist: Twist) -> str:

@@ -64,6 +64,7 @@ from tidemark.service.snapshots import (
 
 router: Final = APIRouter(route_class=DirectRoute, tags=["buckets"])
 _STREAM: Final = "/{bucket:bucket}/{stream:stream}"
+_SETTINGS: Final = (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)
 _SNAPSHOT_HEADERS: Final = ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Up-To-Date")
 _BUCKET_READ: Final = [Security(BUCKET, scopes=["read"])]
 _BUCKET_MANAGE: Final = [Security(BUCKET, scopes=["manage"])]
@@ -100,7 +101,7 @@ async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retentio
     with a content type from `fetch`, which the official clients and their command line send. Raises
     Malformed."""
     body_type = parse_body_type(request)
-    settings = {name.lower() for name in (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)}
+    settings = set(map(str.lower, _SETTINGS))
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
     is_for_stream = is_typed or any(
         name.startswith("stream-") and name not in settings for name in request.headers
@@ -242,7 +243,8 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
 @router.put(
     "/{bucket:bucket}",
     dependencies=_BUCKET_MANAGE,
-    responses=answers({201: ("It was made.", "Location"), 409: ("It is there.",)}),
+    responses=answers({201: ("It was made.", "Location", *_SETTINGS), 409: ("It is there.",)}),
+    openapi_extra=takes(*_SETTINGS),
 )
 async def create_bucket(request: Request) -> Response:
     """Create a bucket (extensions §1.2)."""
@@ -252,7 +254,11 @@ async def create_bucket(request: Request) -> Response:
     return render_bucket_made(request, made)
 
 
-@router.get("/{bucket:bucket}", dependencies=_BUCKET_READ)
+@router.get(
+    "/{bucket:bucket}",
+    dependencies=_BUCKET_READ,
+    responses=answers({200: ("It is there.", *_SETTINGS)}),
+)
 async def describe_bucket(request: Request) -> Response:
     """A bucket (extensions §1.3)."""
     backend, bucket = backend_of(request), bucket_of(request)

@@ -165,7 +165,7 @@ async def hang_up(receive: Receive) -> None:
     "PUT",
     "write manage",
     {
-        201: ("It was made.", "Location", *_TAIL),
+        201: ("It was made.", "Location", *_TAIL, "ETag"),
         200: ("It was there already, the same.", *_TAIL, "ETag"),
         409: ("A different stream is there, or the source cannot be forked.", "Stream-Compacted-Offset"),
         413: ("The body is too large.",),
