@@ -42,7 +42,7 @@ NAME = "stats"
 LINES = 9
 BARS = 100
 #: Of the archive, as a directory or as a table.
-ARCHIVE = "bucket STRING, stream STRING, timestamp TIMESTAMP, time TIMESTAMP, value BINARY, bytes BIGINT"
+ARCHIVE = "bucket STRING, stream STRING, timestamp TIMESTAMP, time TIMESTAMP, bytes BIGINT"
 COLUMNS = ("stream", "messages", "bytes", "mean_bytes", "max_bytes", "per_second", "last_append")
 TABLE = (
     "stream STRING, messages BIGINT, bytes BIGINT, mean_bytes DOUBLE, max_bytes BIGINT, per_second DOUBLE, "
@@ -73,7 +73,8 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.archive or given.iceberg:
         rows = subscribed(archived_rows(spark, given, options.connection.bucket), options)
     else:
-        rows = sized(spark.read.format("tidemark").options(**read_options(given)).load())
+        rows = spark.read.format("tidemark").options(**read_options(given)).load()
+        rows = rows.selectExpr("*", "CAST(length(value) AS BIGINT) AS bytes").drop("value")
     minutes = by_minute(rows).persist()
     table = [row.asDict() for row in measure(minutes).collect()]
     if given.iceberg:
@@ -104,20 +105,12 @@ class LakeProgress:
 
 
 def archived_rows(spark: Any, given: argparse.Namespace, bucket: str) -> Any:
-    """Of the directory, or the table. Values are read of those files alone that have no sizes, which an
-    earlier version wrote."""
+    """Of the directory, or the table."""
     from pyspark.sql import functions
 
     files = open_lake(given).files_of_bucket(bucket) if given.iceberg else [given.archive]
     rows = spark.read.schema(ARCHIVE).parquet(*files) if files else spark.createDataFrame([], ARCHIVE)
-    rows = rows.withColumn("timestamp", functions.coalesce("timestamp", "time"))
-    return rows.where("bytes IS NOT NULL").drop("value").unionByName(sized(rows.where("bytes IS NULL")))
-
-
-def sized(rows: Any) -> Any:
-    from pyspark.sql import functions
-
-    return rows.withColumn("bytes", functions.length("value").cast("bigint")).drop("value")
+    return rows.withColumn("timestamp", functions.coalesce("timestamp", "time"))
 
 
 def by_minute(rows: Any) -> Any:

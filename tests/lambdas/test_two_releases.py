@@ -5,45 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-import pytest
-
 from tests.lambdas.releases import TODAY, environments
 from tests.support import World
 
 #: The commit of the release before (`CONTRIBUTING.md`, A release).
 RELEASE_BEFORE: Final = "390d53d"
-#: It reads neither batches of several objects nor lists of producers over 768 bytes
-#: (`docs/operations/restore.md`).
-TWO_RELEASES_BEFORE: Final = "df57d16"
 WRITERS: Final = 12
 LARGE: Final = (3000,) * 8
 MIXED: Final = (40, 3000, 200, 30_000, 1500, 9000)
 
 
-@pytest.mark.parametrize(
-    ("before", "producer", "readers"),
-    [
-        (RELEASE_BEFORE, "a producer with a name so long that a list of twelve is deflated", (0, -1)),
-        (TWO_RELEASES_BEFORE, "p", (-1,)),
-    ],
-    ids=[RELEASE_BEFORE, TWO_RELEASES_BEFORE],
-)
-def test_what_two_releases_acknowledge_is_there_once(
-    world: World, before: str, producer: str, readers: tuple[int, ...]
-) -> None:
+def test_what_two_releases_acknowledge_is_there_once(world: World) -> None:
+    producer = "a producer with a name so long that a list of twelve is deflated"
     variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
-    with environments([before, TODAY] * (WRITERS // 2), variables) as running:
+    with environments([RELEASE_BEFORE, TODAY] * (WRITERS // 2), variables) as running:
         for number, (sizes, claims) in enumerate(
             [(LARGE, ""), (MIXED, ""), (LARGE, producer), (MIXED, producer)]
         ):
-            path = f"/v1/stream/{before}/{number}"
+            path = f"/v1/stream/two/{number}"
             assert running[0].do("create", path) == 201
             for writer, environment in enumerate(running):
                 environment.ask("write", path, f"{claims}{writer:02}" if claims else None, writer, sizes)
             answers = [tuple(answer) for environment in running for answer in environment.answer()]
             assert {status for _, _, status in answers} <= {200, 204}, Counter(answers)
             appended = Counter((name, size) for name, size, _ in answers)
-            for reader in readers:
+            for reader in (0, -1):
                 status, found = running[reader].do("read", path)
                 assert status == 200
                 assert Counter(map(tuple, found)) == appended, running[reader].release

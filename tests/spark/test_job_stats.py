@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import orjson
-import pytest
 
 from tests.infra.jobs import load_job
 from tests.spark.jobs import Jobs
@@ -81,23 +78,6 @@ def test_a_plot_tells_the_largest_streams_apart_and_adds_up_all_others() -> None
     far = [*counts, {"stream": "s-12", "minute": begin + timedelta(days=1), "messages": 30}]
     rates = load_job("stats").rates_of(far)
     assert (len(rates), rates["s-12"].iloc[-1]) == (97, 2)
-
-
-def test_stats_read_no_values_of_an_archive_that_has_sizes(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of files that an earlier version wrote they do."""
-    stats, rows = load_job("stats"), spark.range(3).selectExpr("'v1' bucket", "'s' stream", "now() timestamp")
-    for place, columns in (
-        ("new", ("3L bytes", "CAST('lie' AS BINARY) value")),
-        ("old", ("CAST('four' AS BINARY) value",)),
-    ):
-        rows.selectExpr("*", *columns).write.parquet(str(tmp_path / place))
-    files = [str(tmp_path / "new"), str(tmp_path / "old")]
-    monkeypatch.setattr(stats, "open_lake", lambda _: SimpleNamespace(files_of_bucket=lambda _: files))
-    found = stats.archived_rows(spark, SimpleNamespace(iceberg="lake.messages"), "v1")
-    assert {row.bytes for row in found.collect()} == {3, 4}
-    assert "value" not in found.columns
 
 
 def test_what_no_stream_or_no_time_leaves_out_is_said(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:

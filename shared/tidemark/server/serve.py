@@ -93,11 +93,6 @@ def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
                 return _run(configuration, settings, None, Path(folder), listener)
         data_dir = configuration.data_dir
-        if (data_dir / "dynamodb").exists():
-            raise OSError(
-                f"{data_dir} is of an earlier version, whose data this one does not read; "
-                "choose another DATA_DIR, or remove it"
-            )
         with locked(data_dir):
             return _run(configuration, settings, data_dir, data_dir, listener)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -72,9 +72,7 @@ class Position:
         return value
 
     @classmethod
-    def decode(cls, value: Sequence[str | int] | Mapping[str, str]) -> Position:
-        if isinstance(value, Mapping):  # As version 0.1 wrote it.
-            return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
+    def decode(cls, value: Sequence[str | int]) -> Position:
         offset, incarnation, kind, since, closed = (*value, *("", "", "", 0, 0)[len(value) :])
         kind = _LONG_TYPES.get(str(kind), str(kind))
         return cls(str(offset), str(incarnation), kind, int(since), bool(closed))
