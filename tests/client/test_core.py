@@ -665,7 +665,25 @@ HALF, REST = "€".encode()[:2], "€".encode()[2:]
     [
         (follow(False), [page(b"a" + HALF, "3"), page(REST + b"b", "5", UP)], [("a€b".encode(), "5")]),
         (follow(False), [page(b"a" + HALF, "3"), of(OLD, page(REST, "4", UP))], [("a€".encode(), "4")]),
-        (follow(False), [page(b"a", "1"), page(HALF, "3", UP)], [(b"a", "1"), (HALF, "3")]),
+        (follow(False), [page(b"a", "1"), page(HALF, "3", UP)], [(b"a", "1")]),
+        (
+            protocol().follow(live=False, whole_text=False),
+            [page(b"a", "1"), page(HALF, "3", UP)],
+            [(b"a", "1"), (HALF, "3")],
+        ),
+        (
+            follow("sse"),
+            [
+                page(HALF[:1], "1", UP),
+                page(HALF[1:], "2", UP),
+                page(b"", "2", UP),
+                page(REST, "3", UP),
+                STREAM,
+                CLOSED % b"3",
+                page(b"", "3", END),
+            ],
+            [("€".encode(), "3"), (b"", "3")],
+        ),
         (follow("long-poll"), [page(HALF, "2", UP), page(REST, "3", END)], [("€".encode(), "3")]),
         (follow("long-poll"), [page(HALF, "2", END)], [(HALF, "2")]),
         (

@@ -307,6 +307,14 @@ def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door,
     late = server.get(f"{path}?offset=-1{SSE}").events
     assert "".join(data(events)) == "".join(data(late)) == "a\nb\nc\n\n"
     assert [int(control["streamNextOffset"]) for control in controls(events)][:6] == [0, 1, 1, 3, 4, 4]
+    assert [control.get("upToDate") for control in controls(events)][:6] == [
+        True,
+        True,
+        None,
+        True,
+        True,
+        None,
+    ]
 
 
 def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: str) -> None:
@@ -328,6 +336,7 @@ def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: s
     events = server.run(follow())
     assert data(events) == ["10 ", "€!"]
     assert [int(control["streamNextOffset"]) for control in controls(events)] == [3, 6, 6, 10]
+    assert [control.get("upToDate") for control in controls(events)] == [True, None, None, True]
     server.post(path, TEXT | CLOSE, b"a" + euro[:1])
     events = server.get(f"{path}?offset=0000000000000010{SSE}").events
     assert data(events) == ["a\ufffd"], "no more will be written"

@@ -73,8 +73,8 @@ def ends_whole(chunk: Chunk) -> bool:
 def whole_characters(
     steps: Generator[Effect | Chunk, Any, None],
 ) -> Generator[Effect | Chunk, Any, None]:
-    """The same, but text that ends inside a character is handed out with the next. So each offset that is
-    handed out is one from which a later reader can decode."""
+    """The same, but text that ends inside a character is handed out with the next; at the tail it is kept for
+    a later reader. So each offset that is handed out is one from which that can decode."""
     held: Chunk | None = None
     result = None
     while True:
@@ -92,8 +92,6 @@ def whole_characters(
                 yield chunk
         else:
             result = yield effect
-    if held is not None:
-        yield held
 
 
 class EventParser:

@@ -131,6 +131,7 @@ class ReadOperations:
         on_recreated: Literal["error", "restart"] = "error",
         cursor: str | None = None,
         incarnation: str | None = None,
+        whole_text: bool = True,
     ) -> Generator[Effect | Chunk, Any, None]:
         """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
         catches up, waits for more, and reconnects for as long as it takes once it has had an answer. An
@@ -142,13 +143,17 @@ class ReadOperations:
         raising StreamGone, if `offset` is older. `missing="wait"` waits for a stream that is not there yet,
         instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
         by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
-        stream instead, from its beginning: its chunks have its `incarnation`."""
+        stream instead, from its beginning: its chunks have its `incarnation`.
+
+        Text that ends inside a character is handed out once the rest is there; with `whole_text=False` as it
+        comes."""
         _check_choice("live", live, _LIVE)
         _check_choice("gone", gone, ("error", "earliest"))
         _check_choice("missing", missing, ("error", "wait"))
         _check_choice("on_recreated", on_recreated, ("error", "restart"))
         place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
-        return whole_characters(self._follow_name(place, live, gone, missing, on_recreated))
+        steps = self._follow_name(place, live, gone, missing, on_recreated)
+        return whole_characters(steps) if whole_text else steps
 
     def _follow_name(
         self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
@@ -183,6 +188,7 @@ class ReadOperations:
         self, place: Chunk, live: Live, gone: str, *, ever: bool
     ) -> Generator[Effect | Chunk, Any, None]:
         chunk, silent, by_socket = place, 0, live in {"auto", "socket"}
+        end = Chunk(b"", "")  # The last bytes of pages.
         if place.offset == "now" and live is not False:
             # Where it begins is known from here: what is written while the connection is lost is not skipped.
             head, ever = (yield from self._head(forever=ever)), True
@@ -201,9 +207,12 @@ class ReadOperations:
                 before = chunk
                 waits = by_socket and chunk.up_to_date
                 is_told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
-                if is_told or not chunk.up_to_date or live in {"socket", "long-poll"}:
+                # An event stream shows no rest of a character.
+                by_pages = live in {"socket", "long-poll"} or (live is not False and not ends_whole(end))
+                if is_told or not chunk.up_to_date or by_pages:
                     polls = chunk.up_to_date and not is_told
                     chunk = yield from self._next_page(chunk, silent, polls=polls, forever=ever)
+                    end = replace(chunk, data=(end.data + chunk.data)[-4:])
                     silent = 0 if is_told or tells(chunk, before) else silent + 1
                 elif live is False:
                     return

@@ -206,7 +206,7 @@ class EventStream:
         return data + render_control_event(
             begins_at + whole,
             self.cursor,
-            up_to_date=page.up_to_date and not self.is_cut,
+            up_to_date=page.up_to_date and not self.half,
             closed=page.closed and not self.is_cut,
         )
 
@@ -219,7 +219,8 @@ class EventStream:
         self.half = stored[whole:]
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
-        begins_at, up_to_date, closed = page.end - len(stored), page.up_to_date, page.closed
+        begins_at, closed = page.end - len(stored), page.closed
+        up_to_date = page.up_to_date and not self.half
         cuts: Iterable[tuple[int, int]] = ((0, begins_at),)
         if whole and content_type.is_json:
             cuts = _message_cuts(page)

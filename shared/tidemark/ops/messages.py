@@ -81,6 +81,7 @@ def print_messages(
         live="socket" if follow else False,
         gone="error" if offset else "earliest",
         missing="wait" if wait else "error",
+        whole_text=follow,
     ):
         for number, data in enumerate(printed(chunk)):
             out.write(visible_bytes(data) if is_terminal else data)

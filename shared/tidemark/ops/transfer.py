@@ -100,7 +100,9 @@ class StreamSource:
         self._start = head.headers.get("stream-retained-offset", "-1")
 
     def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
-        for chunk in self._stream.follow(self._start, live="socket" if self._live else False):
+        for chunk in self._stream.follow(
+            self._start, live="socket" if self._live else False, whole_text=False
+        ):
             self.closed = chunk.closed
             yield parted(chunk.data, of_json=of_json)
 
@@ -232,7 +234,7 @@ class StreamTarget:
 
     def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
         """What is there behind what is known."""
-        for chunk in self._stream.follow(self._offset, live=False):
+        for chunk in self._stream.follow(self._offset, live=False, whole_text=False):
             self._offset = chunk.offset
             yield parted(chunk.data, of_json=of_json)
 
