@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +26,7 @@ from tests.waiting import until
 from tidemark.client import (
     AsyncStream,
     ETagMismatch,
+    MalformedReply,
     NotFound,
     Retry,
     SequenceConflict,
@@ -33,7 +35,10 @@ from tidemark.client import (
     StreamConflict,
     StreamError,
     StreamGone,
+    Unreachable,
+    asynchronous,
     blocking,
+    socket_thread,
     wire,
 )
 from tidemark.client.exchange import Lost
@@ -305,6 +310,95 @@ def test_each_error_of_httpx_has_a_meaning(error: type[httpx.RequestError]) -> N
             wire.lost(error("why"))
     else:
         assert isinstance(wire.lost(error("why")), Lost)
+
+
+class Hostile(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Answers with bytes that do not end: of a page, an event stream, or the body of a redirect."""
+
+    def __init__(self, piece: bytes) -> None:
+        self._piece, self.sent = piece, 0
+
+    def _response(self, request: httpx.Request, body: Any) -> httpx.Response:
+        headers = {"Stream-Next-Offset": "1", "Content-Type": "text/plain"}
+        if request.url.params.get("live") == "sse":
+            headers["Content-Type"] = "text/event-stream"
+        if request.url.path == "/moved":
+            assert request.headers.get("authorization", "").startswith("Basic ")
+            return httpx.Response(307, headers={"Location": "http://away/there"}, content=body)
+        assert "authorization" not in request.headers
+        if request.method == "HEAD" or request.url.path == "/there":
+            return httpx.Response(200, headers=headers | {"Stream-Closed": "true"})
+        return httpx.Response(200, headers=headers, content=body)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        def body() -> Iterator[bytes]:
+            while True:
+                self.sent += 1
+                yield self._piece
+
+        return self._response(request, body())
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async def body() -> AsyncIterator[bytes]:
+            while True:
+                self.sent += 1
+                yield self._piece
+
+        return self._response(request, body())
+
+
+@both
+@pytest.mark.parametrize("live", ["sse", False])
+def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
+    endless = Hostile(b"event: data\ndata:" + b"x" * (4 << 20) + b"\n\n")
+
+    async def read() -> None:
+        stream = kind("http://server/s", client=client_of(kind, endless))
+        [_ async for _ in each(stream.follow(live=live))]
+
+    with pytest.raises(
+        MalformedReply, match=r"^GET http://server/s: the answer is larger than 268,435,456 b"
+    ):
+        asyncio.run(read())
+    assert endless.sent == 64
+
+
+@both
+def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
+    client = client_of(kind, Hostile(b"x" * 70_000))
+    ask: Any = {Stream: socket_thread._ask, AsyncStream: asynchronous._ask}[kind]
+
+    async def asked() -> None:
+        await awaited(ask(client, "http://server/v1/socket"))
+
+    with pytest.raises(MalformedReply, match="larger than 65,536 bytes"):
+        asyncio.run(asked())
+
+
+@both
+def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "monotonic", count().__next__)
+    slow, once = Hostile(b"x"), Retry(max_retries=0)
+
+    async def read() -> None:
+        await awaited(kind("http://server/s", client=client_of(kind, slow), retry=once).read())
+
+    with pytest.raises(Unreachable, match="only 31 bytes came in 31 s"):
+        asyncio.run(read())
+    assert slow.sent == 31
+
+
+@both
+def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_client(kind: Any) -> None:
+    moved = Hostile(b"x")
+    client = client_of(kind, moved)
+    client.auth = ("user", "password")
+
+    async def read() -> Any:
+        return await awaited(kind("http://server/moved", client=client).read())
+
+    assert asyncio.run(read()).closed
+    assert moved.sent == 0
 
 
 @both

@@ -19,19 +19,20 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import ASK_SECONDS, SocketFollower, bearer_token
+from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, bearer_token
 from tidemark.client.watches import Woken
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
     SIGNAL_TTL_SECONDS,
     AsyncValue,
+    Body,
     StreamAddress,
     check_process,
     documented,
-    follows_redirects,
     log,
     lost,
+    may_redirect,
     request_of,
     warn_of_unwritten,
 )
@@ -123,8 +124,7 @@ class _AsyncDriver:
         await self._close()
         client = self._client or await _shared_client()
         if self._follower is None:
-            ask = partial(client.get, follow_redirects=True, timeout=ASK_SECONDS)
-            self._follower = SocketFollower(wait.url, ask, insists=wait.insists)
+            self._follower = SocketFollower(wait.url, partial(_ask, client), insists=wait.insists)
         while True:
             token = bearer_token(client, await _values(self._headers))
             woken = await self._follower.wait(wait.offset, token)
@@ -136,19 +136,35 @@ class _AsyncDriver:
         client = self._client or await _shared_client()
         prepared = request_of(client, request, await _values(self._headers), await _values(self._params))
         began = time.monotonic()
-        response = await client.send(
-            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
-        )
+        response = await client.send(prepared, stream=True, follow_redirects=False)
+        for _ in may_redirect(request):
+            if response.next_request is None:
+                break
+            await response.aclose()
+            response = await client.send(
+                response.next_request, stream=True, auth=None, follow_redirects=False
+            )
         if request.streams and response.is_success:
-            self._open, self._pieces, body = response, response.aiter_bytes(), b""
-        else:
-            body = await response.aread()
-        return Reply(response.status_code, response.headers, body, time.monotonic() - began)
+            self._open, self._pieces = response, response.aiter_bytes()
+            return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
+        body = Body(request)
+        async with contextlib.aclosing(response):
+            async for piece in response.aiter_bytes():
+                body.add(piece)
+        return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
 
     async def _close(self) -> None:
         if self._open is not None:
             response, self._open, self._pieces = self._open, None, None
             await response.aclose()
+
+
+async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
+    body = Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
+        async for piece in response.aiter_bytes():
+            body.add(piece)
+    return body.of(response)
 
 
 def _awaited(

@@ -25,13 +25,14 @@ from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
     SIGNAL_TTL_SECONDS,
+    Body,
     StreamAddress,
     Value,
     check_process,
     documented,
-    follows_redirects,
     log,
     lost,
+    may_redirect,
     request_of,
     warn_of_unwritten,
 )
@@ -130,14 +131,23 @@ class BlockingDriver:
         self._close()
         prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
         began = time.monotonic()
-        response = self._client.send(
-            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
-        )
+        response = self._client.send(prepared, stream=True, follow_redirects=False)
+        for _ in may_redirect(request):
+            if response.next_request is None:
+                break
+            response.close()
+            # The client's own credentials are for the first server.
+            response = self._client.send(
+                response.next_request, stream=True, auth=None, follow_redirects=False
+            )
         if request.streams and response.is_success:
-            self._open, self._pieces, body = response, response.iter_bytes(), b""
-        else:
-            body = response.read()
-        return Reply(response.status_code, response.headers, body, time.monotonic() - began)
+            self._open, self._pieces = response, response.iter_bytes()
+            return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
+        body = Body(request)
+        with contextlib.closing(response):
+            for piece in response.iter_bytes():
+                body.add(piece)
+        return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
 
     def _close(self) -> None:
         if self._open is not None:

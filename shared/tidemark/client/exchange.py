@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias, TypeVar
 
-from tidemark.client.errors import StreamError, UnconfirmedWrite, Unreachable, refusal
+from tidemark.client.errors import MalformedReply, StreamError, UnconfirmedWrite, Unreachable, refusal
 
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
+#: A page of Tidemark's has up to 8 MiB. Other servers answer with all that a stream has.
+LARGEST_REPLY_BYTES: Final = 256 * 1024 * 1024
 #: No pause is longer, whatever a server asks for: a clock of the system's takes no number of any size.
 _LONGEST_SECONDS: Final = 24 * 3600.0
 _log: Final = logging.getLogger("tidemark.client")
@@ -26,7 +28,8 @@ _log: Final = logging.getLogger("tidemark.client")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece."""
+    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece. No more than
+    `max_bytes` of a body, or of an event, are taken."""
 
     method: str
     url: str
@@ -35,11 +38,19 @@ class Request:
     body: bytes = b""
     streams: bool = False
     timeout_seconds: float = SECONDS
+    max_bytes: int = LARGEST_REPLY_BYTES
 
     @property
     def what(self) -> str:
         """For errors. Without the query, which may have a token in it."""
         return f"{self.method} {self.url.partition('?')[0]}"
+
+    def check_size(self, size: int) -> None:
+        """Raises MalformedReply for more bytes than are taken."""
+        if size > self.max_bytes:
+            raise MalformedReply(
+                f"{self.what}: the answer is larger than {self.max_bytes:,} bytes, and is not read further"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,13 +303,15 @@ class ReadOperations:
             raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
         self._same(place.incarnation, reply.headers.get("etag"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-        events, pieces, last = EventParser(), list[bytes](), place
+        events, pieces, last, size = EventParser(), list[bytes](), place, 0
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
+            size += len(received)
+            request.check_size(size)
             for name, text in events.feed(received):
                 if name == "data":
                     pieces.append(decode_base64(text) if base64 else text.encode())
                 elif name == "control":
-                    before, last, pieces = last, self._chunk(request, pieces, text, last), []
+                    before, last, pieces, size = last, self._chunk(request, pieces, text, last), [], 0
                     last = yield from self._last_data(last)
                     if tells(last, before):
                         yield last

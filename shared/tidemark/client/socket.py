@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Ask: TypeAlias = Callable[[str], Awaitable[httpx.Response]]
 
 ASK_SECONDS: Final = 10.0
+MAX_ANSWER_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
 #: A silent connection that is cut on the way is noticed within two minutes: by TCP, for API Gateway need not

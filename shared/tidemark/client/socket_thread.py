@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import httpx
 
-from tidemark.client.exchange import Wait
-from tidemark.client.socket import ASK_SECONDS, SocketFollower
+from tidemark.client.exchange import Request, Wait
+from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower
 from tidemark.client.watches import Woken
-from tidemark.client.wire import check_process
+from tidemark.client.wire import Body, check_process
 
 
 class _SocketThread:
@@ -61,6 +61,14 @@ async def _ended(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_default_executor()
 
 
+def _ask(client: httpx.Client, url: str) -> httpx.Response:
+    body = Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
+        for piece in response.iter_bytes():
+            body.add(piece)
+    return body.of(response)
+
+
 #: A forked process has a thread of its own.
 _threads: Final[dict[int, _SocketThread]] = {}
 
@@ -69,10 +77,9 @@ class BlockingFollower:
     """A `SocketFollower` for one thread."""
 
     def __init__(self, client: httpx.Client, wait: Wait) -> None:
-        async def ask(url: str) -> httpx.Response:
-            return await asyncio.to_thread(client.get, url, follow_redirects=True, timeout=ASK_SECONDS)
-
-        self._follower = SocketFollower(wait.url, ask, insists=wait.insists)
+        self._follower = SocketFollower(
+            wait.url, lambda url: asyncio.to_thread(_ask, client, url), insists=wait.insists
+        )
         self._process = os.getpid()
         self._thread = _threads.setdefault(self._process, _SocketThread())
         self._loop = self._thread.enter()

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -32,6 +33,9 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
+#: A body that comes more slowly is not waited for: 8 KiB in two seconds, by the worst telephone.
+_SLOWEST_BYTES_A_SECOND: Final = 4096
+_MAX_REDIRECTS: Final = 20
 #: These failed before the request was sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
@@ -137,9 +141,31 @@ def request_of(
         ) from wrong
 
 
-def follows_redirects(request: Request) -> bool:
-    """A redirected write could end as a GET, whose 200 acknowledges nothing."""
-    return request.method in {"GET", "HEAD"}
+def may_redirect(request: Request) -> range:
+    """How often. A redirected write could end as a GET, whose 200 acknowledges nothing."""
+    return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
+
+
+class Body:
+    """The bytes of a reply, which may neither be endless nor come a byte a second."""
+
+    def __init__(self, request: Request) -> None:
+        self._request, self._pieces, self._size, self._began = request, list[bytes](), 0, monotonic()
+
+    def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        self._request.check_size(self._size)
+        seconds = monotonic() - self._began
+        if seconds > self._request.timeout_seconds + self._size / _SLOWEST_BYTES_A_SECOND:
+            raise httpx.ReadTimeout(f"only {self._size} bytes came in {seconds:.0f} s")
+
+    def of(self, response: httpx.Response) -> httpx.Response:
+        """The response whose body this is."""
+        return httpx.Response(response.status_code, content=bytes(self), request=response.request)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
 
 
 def lost(error: httpx.RequestError) -> Lost:

@@ -53,6 +53,7 @@ from tidemark.settings import MIN_SECRET_BYTES
 
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
+_SNAPSHOT_BYTES: Final = 5 * 1024**3
 #: Go to the first line and erase the screen.
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _TRAFFIC_HEADER: Final = ("STREAM", "APPENDS/S", "APPENDED/S", "READS/S", "READ/S")
@@ -296,7 +297,8 @@ def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, co
 @asks_a_server
 def get(server: RemoteServer, stream: str, at: str | None) -> None:
     """Print the snapshot as it was published. With --json: its offset, content type and size."""
-    reply: Reply = server.ask("GET", f"{stream_path(stream)}/snapshot{f'/{at}' if at else ''}")
+    path = f"{stream_path(stream)}/snapshot{f'/{at}' if at else ''}"
+    reply: Reply = server.ask("GET", path, max_bytes=_SNAPSHOT_BYTES)
     if as_json():
         found = server.stream(stream).head().headers.get("stream-snapshot-offset")
         told = {"offset": at or found, "content_type": reply.headers.get("content-type")}

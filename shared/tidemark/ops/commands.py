@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.core import CreateOptions
-from tidemark.client.exchange import Reply, Request, Steps, exchange
+from tidemark.client.exchange import LARGEST_REPLY_BYTES, Reply, Request, Steps, exchange
 from tidemark.ops.terminal import visible
 from tidemark.protocol.errors import ProtocolError
 
@@ -82,8 +82,11 @@ class RemoteServer:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
+        *,
+        max_bytes: int = LARGEST_REPLY_BYTES,
     ) -> Reply:
-        request = Request(method, self.url.rstrip("/") + path, headers or {}, params or {}, body)
+        url = self.url.rstrip("/") + path
+        request = Request(method, url, headers or {}, params or {}, body, max_bytes=max_bytes)
         return self.run(exchange(request, PATIENCE))
 
     def get(self, path: str, **query: str) -> Any:
