@@ -12,12 +12,16 @@ from tests.http.asgi import EXPOSED, Answer, Door
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
 REQUEST_HEADERS = {
+    "*",  # what libraries for tracing add
     "authorization",
+    "baggage",
+    "cache-control",
     "content-type",
     "if-none-match",
     "producer-epoch",
     "producer-id",
     "producer-seq",
+    "sentry-trace",
     "stream-closed",
     "stream-compact",
     "stream-compact-after",
@@ -31,6 +35,8 @@ REQUEST_HEADERS = {
     "stream-retain-seconds",
     "stream-seq",
     "stream-ttl",
+    "traceparent",
+    "tracestate",
 }
 
 # The harness checks the headers of every answer in every test; here only what is not tried elsewhere.

@@ -42,6 +42,9 @@ _REQUEST_HEADERS: Final = (
     "Stream-Seq",
     "Stream-TTL",
 )
+#: What libraries for tracing add to a page's requests. The last stands for those of any
+#: vendor; browsers before 2022 take it for a name.
+_TRACING_HEADERS: Final = ("baggage", "Cache-Control", "sentry-trace", "traceparent", "tracestate", "*")
 _RESPONSE_HEADERS: Final = (
     "Accept-Encoding",
     "ETag",
@@ -81,7 +84,7 @@ _ALWAYS: Final = {
 #: Browsers keep a preflight's answer for at most a day.
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": ", ".join(METHODS),
-    "Access-Control-Allow-Headers": ", ".join(_REQUEST_HEADERS),
+    "Access-Control-Allow-Headers": ", ".join(_REQUEST_HEADERS + _TRACING_HEADERS),
     "Access-Control-Max-Age": "86400",
 }
 _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAYS.items()]
