@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +22,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.authorization.tokens import SECRET, token
+from tests.client.relay import relayed
 from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import until
@@ -224,6 +226,33 @@ def test_each_message_comes_once_and_in_order_while_the_server_is_killed_and_sta
     reader.end()
     assert reader.failure is None
     assert messages() == [*range(30), "end"]
+
+
+@both
+@pytest.mark.parametrize("sleeps", [False, True], ids=["silence", "sleep"])
+def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_anew(
+    tidemark_url: str, asked: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch, sleeps: bool
+) -> None:
+    slept_seconds = 0
+    monkeypatch.setattr(socket, "time", lambda: time.time() + slept_seconds)
+    monkeypatch.setattr(socket, "_LOOK_SECONDS", 0.1)
+    quiet_seconds = watches.QUIET_SECONDS if sleeps else 0.5
+    made = partial(watches.Watches, quiet_seconds=quiet_seconds, pong_seconds=0.5)
+    monkeypatch.setattr(socket, "Watches", made)
+    writer = Stream.create(f"{tidemark_url}/v1/stream/dead", content_type="text/plain")
+    with relayed(tidemark_url) as relay:
+        reader = Following(kind, f"{relay.url}/v1/stream/dead")
+        until(lambda: "socket" in asked)
+        writer.append("one")
+        until(reader.text_ends_with, "one")
+        relay.swallow()
+        writer.append("two")
+        slept_seconds = 10
+        until(reader.text_ends_with, "two")
+        writer.close("end")
+        reader.end()
+    assert reader.text == "onetwoend"
+    assert asked.count("socket") > 1
 
 
 @pytest.fixture

@@ -12,7 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.client.watches import ANSWER_SECONDS, SILENT_SECONDS, SocketReader, Watches, Woken
+from tidemark.client.watches import (
+    ANSWER_SECONDS,
+    PONG_SECONDS,
+    QUIET_SECONDS,
+    SILENT_SECONDS,
+    SocketReader,
+    Watches,
+    Woken,
+)
 from tidemark.protocol.socket import Frame, parse_frame
 
 A, B = "/v1/stream/a", "/v1/stream/b"
@@ -59,6 +67,7 @@ class Client:
 def connected() -> Client:
     client = Client()
     client.watches.opened(client.now)
+    assert client.frames() == [Frame()], "a ping, to learn whether it is answered"
     return client
 
 
@@ -267,6 +276,60 @@ def test_a_socket_by_which_the_client_says_nothing_is_kept_open() -> None:
     assert client.frames() == []
 
 
+def test_a_connection_by_which_nothing_comes_is_asked_and_given_up_within_75_seconds() -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "42", seconds=3600))
+    assert client.watches.next_at() == client.now + SILENT_SECONDS, "no ping was answered yet"
+    heard_at = client.now
+    for heard in ("[]", "[]", json.dumps(tail(A, "42"))):
+        heard_at = client.now
+        client.watches.received(heard, heard_at)
+        client.pass_to(client.watches.next_at())
+        assert client.now == heard_at + QUIET_SECONDS
+        assert client.frames() == [Frame()]
+        assert not client.watches.is_broken
+    client.pass_to(client.watches.next_at())
+    assert client.watches.is_broken
+    assert client.now == heard_at + QUIET_SECONDS + PONG_SECONDS < heard_at + 75
+
+
+def test_a_server_that_answers_no_ping_is_not_given_up() -> None:
+    """One of the last release on AWS answers `unwatch` as others answer a ping."""
+    client = connected()
+    client.watches.leave(client.waiting(A, "42"))
+    client.watches.leave(client.waiting(B, "42"))
+    reader = client.waiting(A, "42")
+    client.frames()
+    client.watches.leave(reader)
+    client.waiting(B, "42")
+    assert client.frames() == [Frame(unwatch=(A,)), Frame(watch=(B,))]
+    client.watches.received("[]", client.now)
+    client.hear(tail(B, "42", seconds=3600))
+    client.watches.doubt(client.now)
+    assert client.frames() == [Frame()]
+    assert client.watches.next_at() == client.now + SILENT_SECONDS
+
+
+def test_after_a_sleep_the_connection_is_asked_at_once_and_has_little_time() -> None:
+    client = connected()
+    client.waiting(A, "42")
+    client.frames()
+    client.hear(tail(A, "42", seconds=3600))
+    client.watches.received("[]", client.now)
+    client.now += QUIET_SECONDS
+    assert client.frames() == [Frame()]
+    client.now += 600
+    client.watches.doubt(client.now)
+    client.watches.tick(client.now)
+    assert not client.watches.is_broken, "an answer may have come in the sleep"
+    assert client.frames() == [Frame()]
+    assert client.watches.next_at() == client.now + 5
+    client.pass_to(client.now + 5)
+    assert client.watches.is_broken
+
+
 def test_who_leaves_before_anything_was_asked_sends_nothing() -> None:
     client = connected()
     client.watches.leave(client.waiting(A, "42"))
@@ -307,7 +370,7 @@ def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_r
     client.wait(readers[0], "42")
     assert client.woken_now() == []
     client.watches.opened(client.now)
-    assert client.frames() == [Frame(watch=(A,))]
+    assert client.frames() == [Frame(), Frame(watch=(A,))]
 
 
 def test_a_socket_that_never_worked_is_tried_less_and_less_often_and_its_readers_do_not_wait_for_it() -> None:
@@ -375,6 +438,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.closed = set[str]()
         self.followers: list[Follower] = []
         self.is_open = False
+        #: Nothing passes any more, and nobody says so.
+        self.is_dead = False
         #: When the watches end, and by which frame they were asked for.
         self.registered: dict[str, tuple[float, int]] = {}
         self.sent: list[tuple[int, Frame]] = []
@@ -466,16 +531,22 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = max(self.now, self.watches.connect_at)
         if succeeds:
             self.watches.opened(self.now)
-            self.is_open = True
+            self.is_open, self.is_dead = True, False
+            self.send()
         else:
             self.watches.lost(self.now)
 
     @precondition(lambda self: self.is_open)
     @rule()
     def send(self) -> None:
-        for frame in self.watches.frames(self.now):
+        for frame in map(parse_frame, self.watches.frames(self.now)):
             self.count += 1
-            self.sent.append((self.count, parse_frame(frame)))
+            if self.is_dead:
+                continue
+            if frame == Frame():
+                self.watches.received("[]", self.now)
+            else:
+                self.sent.append((self.count, frame))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), seconds=st.sampled_from([1, 100, 3600]))
@@ -549,6 +620,11 @@ class AnyOrder(RuleBasedStateMachine):
                 assert watch.is_asked or watch.until > -math.inf
 
     def teardown(self) -> None:
+        self.settle()
+        self.is_dead, self.registered = self.is_open, {}
+        self.settle()
+
+    def settle(self) -> None:
         """From now on nothing fails: within two minutes every reader has read everything, and waits."""
         waited_seconds = 0.0
         for _ in range(1000):

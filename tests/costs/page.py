@@ -222,8 +222,9 @@ def container_hour(readers: int) -> float:
 #: fifths of that are over: three times in each connection.
 CONNECTIONS_A_MONTH: Final = HOURS_A_MONTH / 2
 WATCHES: Final = 3
-#: A ping after eight minutes of silence (`docs/reference/socket.md`).
-PINGS: Final = 14
+#: After each silent minute, in a hidden page eight, and one at the beginning. Each is answered.
+PINGS: Final = 120
+HIDDEN_PINGS: Final = 15
 
 
 def measure_watch(world: World, streams: int) -> Bill:
@@ -242,12 +243,12 @@ def measure_watch(world: World, streams: int) -> Bill:
     return bill
 
 
-def socket_month(watch: Bill) -> float:
+def socket_month(watch: Bill, pings: int = PINGS) -> float:
     """Dollars of one connection that stays open, and is told nothing. A watch is a message, its answer, and
     an invocation, whose calls come one after another however many streams there are."""
     function = compute_dollars(3 * prices.REQUEST_SECONDS)
     each = 2 * prices.SOCKET_MESSAGE + function + watch.storage_dollars
-    connection = 120 * prices.SOCKET_MINUTE + PINGS * prices.SOCKET_MESSAGE + WATCHES * each
+    connection = 120 * prices.SOCKET_MINUTE + 2 * pings * prices.SOCKET_MESSAGE + WATCHES * each
     return CONNECTIONS_A_MONTH * connection / 1e6
 
 
@@ -273,6 +274,6 @@ def rows(costs: dict[str, Cost], watches: dict[int, Bill]) -> Iterator[str]:
     for streams, bill in watches.items():
         calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
         units = f"{bill.write_units} / {bill.read_units}"
-        month = f"{socket_month(bill):.3f}"
+        month, hidden = f"{socket_month(bill):.3f}", f"{socket_month(bill, HIDDEN_PINGS):.3f}"
         title = f"The same by a [socket](reference/socket.md), streams: {streams}"
-        yield f"| {title} | **{month}** | | {units} | a watch: {calls} |"
+        yield f"| {title} | **{month}** | | {units} | in a hidden page {hidden}; a watch: {calls} |"

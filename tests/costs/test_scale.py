@@ -44,7 +44,7 @@ def test_the_page_says_from_when_on_an_event_stream_is_cheaper_than_a_socket() -
 
 def test_silent_sockets_cost_what_the_table_of_costs_says() -> None:
     silent = socket_dollars_of(Load(appends_per_second=0, waiting_readers=100_000))
-    assert sum(silent.values()) < 3
+    assert sum(silent.values()) < 15
 
 
 def test_silent_readers_begin_a_poll_every_twenty_five_seconds() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.util import find_spec
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
@@ -29,8 +29,10 @@ ASK_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
-#: A silent connection that is cut on the way is noticed within two minutes: by TCP, for API Gateway need not
-#: answer a ping.
+#: A timer stands still while the machine sleeps. One that is so late says that the machine has slept.
+_LOOK_SECONDS: Final = 5.0
+_LATE_SECONDS: Final = 3.0
+#: Of a server that answers no ping, a silent connection that is cut on the way is noticed by TCP.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 #: What the origins said: the URLs of their sockets; None where there is none.
 _urls: Final[dict[str, str | None]] = {}
@@ -74,6 +76,11 @@ class ClientSocket:
         self._ask: Ask
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._slept_seconds = 0.0
+
+    def _now(self) -> float:
+        """Leases end although the machine sleeps."""
+        return monotonic() + self._slept_seconds
 
     async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Woken:
         woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
@@ -83,7 +90,7 @@ class ClientSocket:
                 woken.set_result(why)
 
         self._ask = ask  # Of one who follows now: an earlier one's client may be closed.
-        self.watches.wait(reader, offset, token, monotonic(), wake)
+        self.watches.wait(reader, offset, token, self._now(), wake)
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -97,9 +104,9 @@ class ClientSocket:
         watches = self.watches
         try:
             while watches.is_used:
-                pause = watches.connect_at - monotonic()
+                pause = watches.connect_at - self._now()
                 if not watches.needs_connection or pause > 0:
-                    await self._change(max(pause, 0.0) if watches.needs_connection else None)
+                    await self._change(pause if watches.needs_connection else _LOOK_SECONDS)
                 else:
                     await self._try()
         finally:
@@ -111,7 +118,7 @@ class ClientSocket:
             await self._connect()
         except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
             log.info("no socket at %s now: %r", self._origin, why)
-            self.watches.lost(monotonic())
+            self.watches.lost(self._now())
             _urls.pop(self._origin, None)  # It may be elsewhere by now.
 
     async def _connect(self) -> None:
@@ -142,15 +149,15 @@ class ClientSocket:
 
     async def _serve(self, connection: ClientConnection) -> None:
         watches = self.watches
-        watches.opened(monotonic())
+        watches.opened(self._now())
         receiving = asyncio.create_task(self._receive(connection))
         try:
             while watches.is_used and not watches.is_broken and not receiving.done():
-                watches.tick(monotonic())
-                for frame in watches.frames(monotonic()):
+                watches.tick(self._now())
+                for frame in watches.frames(self._now()):
                     async with asyncio.timeout(ANSWER_SECONDS):  # A server may read nothing.
                         await connection.send(frame)
-                await self._change(watches.next_at() - monotonic())
+                await self._change(watches.next_at() - self._now())
         finally:
             receiving.cancel()
         if watches.is_used:
@@ -162,16 +169,21 @@ class ClientSocket:
 
         with contextlib.suppress(ConnectionClosed):
             async for text in connection:
-                self.watches.received(text, monotonic())
+                self.watches.received(text, self._now())
                 self._changed.set()
         self._changed.set()
 
-    async def _change(self, seconds: float | None) -> None:
-        """Until something has changed, but no longer."""
+    async def _change(self, seconds: float) -> None:
+        """Until something has changed, but no longer. It is never long, to notice a sleep of the machine."""
+        seconds = max(0.0, min(seconds, _LOOK_SECONDS))
+        due, ahead = time() + seconds, time() - monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
         self._changed.clear()
+        if time() > due + _LATE_SECONDS:
+            self._slept_seconds += max(0.0, time() - monotonic() - ahead)
+            self.watches.doubt(self._now())
 
 
 def socket_url(answer: httpx.Response) -> str | None:

@@ -22,6 +22,10 @@ from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, rende
 ANSWER_SECONDS: Final = 30.0
 #: API Gateway ends a connection that is silent for 10 minutes.
 SILENT_SECONDS: Final = 480.0
+#: A client that hears nothing for so long asks whether the connection is alive, if its server answers pings.
+QUIET_SECONDS: Final = 60.0
+#: The connection is dead if nothing comes so long after a ping.
+PONG_SECONDS: Final = 10.0
 #: A watch is repeated when so much of its lease is over.
 _RENEWED_AFTER: Final = 0.8
 #: A connection that lasted so long was none that failed.
@@ -100,7 +104,8 @@ class _StreamWatch:
 
 
 class Watches:
-    def __init__(self) -> None:
+    def __init__(self, *, quiet_seconds: float = QUIET_SECONDS, pong_seconds: float = PONG_SECONDS) -> None:
+        self._quiet_seconds, self._pong_seconds = quiet_seconds, pong_seconds
         self._watches: dict[str, _StreamWatch] = {}
         #: What is to be sent: streams to watch, with the tokens, and not to watch.
         self._asks: dict[str, str | None] = {}
@@ -112,6 +117,11 @@ class Watches:
         self._opened_at: float | None = None
         #: When the client has said something last.
         self._said_at = -math.inf
+        #: When the next ping is due, and when nothing has come for too long after one.
+        self._ping_at, self._dead_at = math.inf, math.inf
+        #: Empty answers beyond those to `unwatch`. Older servers do not answer a ping.
+        self._pongs = 0
+        self._answers_pings = False
         self._has_worked = False
         self._failures = 0
 
@@ -164,8 +174,15 @@ class Watches:
         return fits and (self._opened_at is not None or self._has_worked or now >= self.connect_at)
 
     def opened(self, now: float) -> None:
-        self._opened_at = self._said_at = now
-        self.is_broken = False
+        self._opened_at = self._said_at = self._ping_at = now
+        self._dead_at, self._pongs = math.inf, 0
+        self.is_broken = self._answers_pings = False
+
+    def doubt(self, now: float) -> None:
+        """The machine may have slept."""
+        self._ping_at = now
+        if self._answers_pings:
+            self._dead_at = now + self._pong_seconds / 2
 
     def lost(self, now: float) -> None:
         """The connection has ended, or none could be opened."""
@@ -204,12 +221,16 @@ class Watches:
             watch = self._watches[name]
             watch.is_asked, watch.is_sent, watch.until = True, True, now + ANSWER_SECONDS
         frames = render_unwatches(self._unwatches)
+        self._pongs -= len(frames)
         for token, names in by_token.items():
             frames += render_watches(names, token)
         self._asks.clear()
         self._unwatches.clear()
-        if not frames and now - self._said_at >= SILENT_SECONDS:
-            frames = [PING]
+        if now >= self._ping_at or (not frames and now - self._said_at >= SILENT_SECONDS):
+            frames.insert(0, PING)
+            self._ping_at = math.inf
+            if self._answers_pings:
+                self._dead_at = min(self._dead_at, now + self._pong_seconds)
         if frames:
             self._said_at = now
         return frames
@@ -221,9 +242,10 @@ class Watches:
             for watch in self._watches.values()
             if watch.is_asked or (watch.until > -math.inf and watch.waiting)
         ]
-        return min([self._said_at + SILENT_SECONDS, *ends])
+        return min([self._said_at + SILENT_SECONDS, self._ping_at, self._dead_at, *ends])
 
     def tick(self, now: float) -> None:
+        self.is_broken = self.is_broken or now >= self._dead_at
         for watch in self._watches.values():
             if watch.until > now or watch.until == -math.inf:
                 continue
@@ -239,6 +261,10 @@ class Watches:
             messages = parse_messages(text)
         except Malformed:
             messages = [{}]
+        self._pongs += not messages
+        self._answers_pings = self._answers_pings or self._pongs > 0
+        self._ping_at = now + self._quiet_seconds if self._answers_pings else math.inf
+        self._dead_at = math.inf
         for message in messages:
             self._take(message, now)
 
