@@ -1,4 +1,4 @@
-"""Pages: no gap, no repetition, cut at batch ends. `properties/test_streams.py` reads from any offset."""
+"""Pages: no gap, no repetition, cut at batch ends. `test_packs.py` reads from inside of messages."""
 
 from __future__ import annotations
 

@@ -1,31 +1,14 @@
-"""A model played against the real code: how, and with which bodies.
+"""A model played against the real code.
 
 Most games are played in memory, where one takes a twentieth of the processor time; `simulation/test_table.py`
-compares the table there with an engine. A few are played on an engine, over HTTP and with threads."""
+compares the table there with an engine. A few are played on an engine."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.support import HOUR_MS, World
-from tidemark.log.due import Packing
-
-#: Long enough to be stored deflated.
-_LONG = b"the tide comes in; " * 60
-
-
-#: Whatever is an hour old is packed, in small packs of small blocks; most of those are packed again.
-PACKING = Packing(
-    HOUR_MS, every_bytes=1, pack_bytes=200, min_batches=2, block_bytes=16, keep_replaced_ms=HOUR_MS
-)
-
-
-def bodies() -> st.SearchStrategy[bytes]:
-    """A few bytes, and now and then what the table holds in another form."""
-    few = st.binary(max_size=5)
-    return few | few | few | st.just(_LONG)
+from tests.support import World
 
 
 def play(machine: type[RuleBasedStateMachine], world: World, *, games: int, steps: int) -> None:
