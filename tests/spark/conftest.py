@@ -87,7 +87,6 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
 
     from tests.spark.hadoop_s3a import JARS
     from tidemark.spark import register
-    from tidemark.spark.source import PUSHDOWN, spark_version
 
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -114,8 +113,6 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
         # A failed task of a local session is not tried again unless it is asked for.
         .master("local[2,4]")
     )
-    if spark_version() >= (4, 1):
-        builder = builder.config(PUSHDOWN, "true")
     if JARS:
         builder = builder.config("spark.jars", ",".join(JARS))
     session = builder.getOrCreate()

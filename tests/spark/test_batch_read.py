@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,8 @@ from tests.spark.streams import Row, Streams
 from tests.support import JSON
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.spark.source import spark_version
 
 Read = Callable[..., Any]
-#: Here a filter decides what is read; elsewhere everything is read and filtered.
-PUSHES_FILTERS = (4, 1) <= spark_version() < (4, 3)
 
 
 @pytest.fixture
@@ -63,52 +59,6 @@ def test_streams_by_pattern_share_tasks_and_are_filtered_by_their_names(read: Re
     assert spread.rdd.getNumPartitions() == 3
     filtered = spread.where(spread.stream.isin(f"{streams.name}.b", f"{streams.name}.f"))
     assert {row.stream for row in filtered.collect()} == {f"{streams.name}.b"}
-    assert filtered.rdd.getNumPartitions() == (1 if PUSHES_FILTERS else 3)
-
-
-FILTERS = [
-    "offset = '0000000000000008'",
-    "offset = '0000000000000009'",
-    "offset > '0000000000000004'",
-    "offset >= '0000000000000004' AND offset < '0000000000000016'",
-    "offset >= '0000000000000005' AND offset <= '0000000000000012'",
-    "offset <= '0000000000000000'",
-    "offset < '0000000000000000'",
-    "offset > '9999999999999999'",
-    "offset > '5'",
-    "offset < '00000000000000041'",
-    "offset != '0000000000000004'",
-    "offset IN ('0000000000000004', '0000000000000016')",
-    "end_offset > '0000000000000012'",
-    "bucket = 'v1' AND offset >= '0000000000000012'",
-    "bucket = 'elsewhere'",
-    "bucket IN ('elsewhere', 'v1')",
-    "bucket IN ('elsewhere') OR offset = '0000000000000004'",
-    "stream = 'another' AND offset >= '0000000000000000'",
-]
-
-
-def test_a_filter_gives_the_rows_that_it_gives_anywhere(read: Read, streams: Streams) -> None:
-    """Whether it decides what is read or is evaluated by Spark afterwards; cut in many parts."""
-    streams.fill(b"[1,22,333]", b'"four"', b"[5,66]", content_type=JSON)
-    frame = read(bytesPerPartition="5")
-    columns = ["bucket", "stream", "offset", "end_offset", "value"]
-    with sqlite3.connect(":memory:") as other:
-        other.execute(f"CREATE TABLE messages ({', '.join(columns)})")
-        everything = [tuple(row) for row in frame.select(*columns).collect()]
-        other.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", everything)
-        # Before filters are pushed down, one says as much as all.
-        for condition in FILTERS if PUSHES_FILTERS else FILTERS[3:4]:
-            wanted = f"SELECT offset, end_offset, value FROM messages WHERE {condition} ORDER BY offset"
-            assert rows(frame.where(condition)) == other.execute(wanted).fetchall(), condition
-    other.close()
-    some = frame.where("offset >= '0000000000000008' AND offset < '0000000000000013'")
-    none = frame.where("bucket = 'elsewhere'")
-    every = frame.rdd.getNumPartitions()
-    parts = (some.rdd.getNumPartitions(), none.rdd.getNumPartitions())
-    assert parts == ((1, 1) if PUSHES_FILTERS else (every, every))
-    assert every > 3
-    assert (none.count(), frame.count()) == (0, 6), "a frame forgets the filters of the reads before"
 
 
 def test_chosen_columns_are_all_that_is_given(read: Read, spark: Any, streams: Streams) -> None:

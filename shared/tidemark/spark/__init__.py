@@ -18,11 +18,11 @@ from typing import Any
 
 
 def register(spark: Any) -> None:
-    """Make `format("tidemark")` known to a session, with what this version of Spark offers. Warns where Spark
-    starts its workers with another Python than this one, which may not have this package."""
-    from tidemark.spark.source import source_for
+    """Make `format("tidemark")` known to a session. Warns where Spark starts its workers with another Python
+    than this one, which may not have this package."""
+    from tidemark.spark.source import TidemarkSource
 
-    spark.dataSource.register(source_for(spark))
+    spark.dataSource.register(TidemarkSource)
     # Over Spark Connect the server alone knows.
     context = getattr(spark, "sparkContext", None)
     if context is not None and not _is_this_python(context.pythonExec):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 import pyspark
 from pyspark.sql.datasource import (
@@ -25,10 +24,8 @@ from tidemark.spark.options.read import (
     parse_read_options,
     render_schema,
 )
-from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
+from tidemark.spark.queries.batch import BatchReader
 from tidemark.spark.queries.streaming import StreamReader
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def spark_version() -> tuple[int, int]:
@@ -85,18 +82,3 @@ class TidemarkSource(DataSource):
         from tidemark.spark.writer.writers import StreamWriter, plan_write
 
         return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))
-
-
-class PushdownTidemarkSource(TidemarkSource):
-    """Registered where Spark pushes filters down to Python sources."""
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return PushdownBatchReader(self.read_options(schema, streaming=False))
-
-
-def source_for(spark: Any) -> type[TidemarkSource]:
-    """Spark 4.3 plans a frame by the filters that it was read with before, without asking the source: a later
-    read without them would lack rows."""
-    if (4, 1) <= spark_version() < (4, 3) and spark.conf.get(PUSHDOWN, "false").lower() == "true":
-        return PushdownTidemarkSource
-    return TidemarkSource
