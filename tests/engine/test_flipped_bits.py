@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -219,3 +220,21 @@ def judged(expected: list[Any], found: list[Any] | str, faults: list[str]) -> It
             yield f"{got!r:.300} in place of {right!r:.300}"
     if REFUSED in found and not faults:
         yield "503, and verify finds nothing"
+
+
+@pytest.mark.parametrize("row", ["roster/", "sub/mailer."])
+@pytest.mark.parametrize("behind", [0, 90])
+def test_a_damaged_row_of_a_subscription_keeps_no_server_from_starting(
+    folder: Path, tmp_path: Path, row: str, behind: int
+) -> None:
+    """Whether its key or its item is damaged. The streams are served."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tidemark.db"
+    data = bytearray(path.read_bytes())
+    for found in re.finditer(re.escape(row.encode()) + rb'[\w/-]*\{"pk"', bytes(data)):
+        data[found.start() + behind] ^= 2
+    path.write_bytes(data)
+    assert list(verify(embedded_stores(tmp_path)))
+    with served(tmp_path) as (_, ask):
+        read = ask("GET", "/v1/stream/s0?offset=-1")
+        assert (read.status, ask("POST", "/v1/stream/s0", TEXT, b"more").status) == (200, 204)

@@ -13,7 +13,6 @@ from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     DUE_SHARDS,
     KIND,
-    SK,
     Item,
     decode_due,
     due_before,
@@ -21,13 +20,20 @@ from tidemark.log.schema import (
     due_pk,
     encode_due,
 )
-from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write, equals
+from tidemark.log.table import (
+    IF_ABSENT,
+    Condition,
+    ConditionFailed,
+    Table,
+    Write,
+    equals,
+    pages_around_damage,
+)
 from tidemark.protocol.errors import Damaged, ProtocolError
 from tidemark.protocol.tail import Tail
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919
-_PAGE: Final = 100
 
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
@@ -50,24 +56,8 @@ def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
 
 
 def _pages(table: Table, pk: str, now_ms: int) -> Iterator[list[Item]]:
-    """Pages of what has fallen due in a shard: up to a damaged entry, and then from the last one back to it.
-    So one place that is damaged hides no other entry. The engine logs which row it is."""
-    low, high, more = "0", due_before(now_ms), True
-    with suppress(Damaged):
-        while more:
-            items, more = table.query(pk, at_least=low, at_most=high, limit=_PAGE)
-            yield items
-            if items:
-                low = f"{items[-1][SK]['S']} "  # Just behind the last one.
-        return
-    known = None
-    with suppress(Damaged):
-        while True:
-            items, _ = table.query(pk, at_least=low, at_most=high, limit=_PAGE, backward=True)
-            if not (items := [item for item in items if item[SK]["S"] != known]):
-                return
-            yield items
-            high = known = items[-1][SK]["S"]
+    with suppress(Damaged):  # The other shards go on.
+        yield from pages_around_damage(table, pk, "0", due_before(now_ms), limit=100)
 
 
 def schedule(table: Table, due: Due) -> None:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -20,7 +21,7 @@ from tidemark.log.schema import (
     decode_format,
     encode_format,
 )
-from tidemark.protocol.errors import FormatTooNew
+from tidemark.protocol.errors import Damaged, FormatTooNew
 
 #: The most keys that `Table.delete_many` takes.
 MAX_DELETES: Final = 25
@@ -178,6 +179,36 @@ class Table(Protocol):
         backward: bool = False,
     ) -> tuple[list[Item], bool]:
         """One page of the partition's items by sort key, at most a megabyte, and whether there are more."""
+
+
+def pages_around_damage(
+    table: Table, pk: str, low: str, high: str, limit: int | None = None
+) -> Iterator[list[Item]]:
+    """Pages of a partition. At a damaged item, and beside a damaged key, the items are read one by one: up to
+    there, and then from the last item back to there. So one place that is damaged hides no other item. The
+    engine logs which row it is. Raises Damaged where nothing can be read."""
+    damage: Damaged | None = None
+    more, found = True, ""
+    while more:
+        try:
+            items, more = table.query(pk, at_least=low, at_most=high, limit=1 if damage else limit)
+        except Damaged as fault:
+            more, damage = damage is None, fault
+            continue
+        yield items
+        if items:
+            found = items[-1][SK]["S"]
+            low = f"{found} "  # Just behind it.
+    while damage:
+        with suppress(Damaged):
+            items, _ = table.query(pk, at_least=low, at_most=high, limit=2, backward=True)
+            if items := [item for item in items if item[SK]["S"] != high]:
+                yield items
+                found = high = items[-1][SK]["S"]
+                continue
+        if not found:
+            raise damage
+        return
 
 
 def check_format(table: Table, *, raises: bool = False) -> None:

@@ -71,6 +71,8 @@ _HIDDEN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 _TROUBLE_SECONDS: Final = 1.0
 
+_REMEDY: Final = "`tidemark verify` names all that is damaged; a server starts on a backup"
+
 #: Calls that are made together while the event loop waits: a millisecond.
 _QUICK_CALLS: Final = 32
 
@@ -163,19 +165,24 @@ class EmbeddedSystem:
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
     def _begin(self) -> bool:
-        """Whether changes are followed. Damage that keeps a server from starting is one line."""
+        """Whether changes are followed. Damage that keeps a server from starting is one line. A damaged row
+        of a subscription keeps none from starting: the streams are served, and the subscriptions wait."""
+        faults = (Damaged, KeyError, StorageUnavailable, TypeError, ValueError)
         _log.disabled = True
         try:
             self.stores.check_format(raises=True)
-            return bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
-        except (Damaged, KeyError, StorageUnavailable, TypeError, ValueError) as fault:
+        except faults as fault:
             self.close()
             raise UnusableDatabase(
-                f"{self.database.path} cannot be used: {fault.__cause__ or repr(fault)}; "
-                "`tidemark verify` names all that is damaged; a server starts on a backup"
+                f"{self.database.path} cannot be used: {fault.__cause__ or repr(fault)}; {_REMEDY}"
             ) from fault
         finally:
             _log.disabled = False
+        try:
+            return bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
+        except faults as fault:
+            _log.error("subscriptions wait: %s; %s", fault.__cause__ or repr(fault), _REMEDY)
+            return True
 
     def _written(self, db: sqlite3.Connection, event: str, key: Key) -> None:
         """Replaces the table's stream and its trigger on AWS."""

@@ -48,6 +48,7 @@ from tidemark.log.table import (
     Write,
     equals,
     if_never_or_ended_before,
+    pages_around_damage,
 )
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.subscriptions import records
@@ -156,8 +157,10 @@ def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> N
 
 
 def load_roster(table: Table) -> list[RosterEntry]:
-    """All subscriptions: one query while they are fewer than some thousands."""
-    return [records.decode_roster_entry(item) for item in _pages(table, records.ROSTER_PK)]
+    """All subscriptions: one query while they are fewer than some thousands. One whose entry is damaged is
+    left out: the others go on."""
+    pages = pages_around_damage(table, records.ROSTER_PK, records.SLASH, records.BEHIND_SLASH)
+    return [records.decode_roster_entry(item) for page in pages for item in page]
 
 
 def put_roster_entry(table: Table, entry: RosterEntry) -> None:
