@@ -75,6 +75,11 @@ def test_server_timing_says_how_long_a_request_and_its_storage_calls_took(way: W
 def test_an_append_is_counted_with_its_bytes_and_its_storage_calls(server: Asgi) -> None:
     server("PUT", "/v1/stream/counted", TEXT)
     before = numbers(server)
+    for _ in range(2):
+        server("PUT", "/v1/stream/counted/from-the-start", TEXT, b"created")
+    counted = grown(before, numbers(server))
+    assert (counted["tidemark_appends_total"], counted["tidemark_append_bytes_total"]) == (1, 7)
+    before = numbers(server)
     server("POST", "/v1/stream/counted", TEXT, b"x" * 100_000)
     server("POST", "/v1/stream/counted", {"Content-Type": "image/png"}, b"12345")
     counted = grown(before, numbers(server))

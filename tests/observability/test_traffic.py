@@ -105,7 +105,9 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
         backend = many_at_once(connect(settings), settings)
         server = Asgi(create_app(backend, with_metrics=True), runner)
         path = "/v1/stream/traffic/counted"
-        server("PUT", path, TEXT)
+        server("PUT", path, TEXT, b"a body")
+        server("PUT", path, TEXT, b"a body")
+        server("PUT", f"{path}/without-a-body", TEXT)
         server("POST", path, TEXT, b"twelve bytes")
         server("POST", path, TEXT | {"Stream-Seq": ""}, b"refused")
         server("POST", path, {"Content-Type": "application/json"}, b"{}")
@@ -125,8 +127,8 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
         assert counted == {
             "bucket_id": "v1",
             "stream_id": "traffic/counted",
-            "appends": 1,
-            "append_bytes": 12,
+            "appends": 2,
+            "append_bytes": 18,
             "reads": 3,
             "failures": 1,
         }

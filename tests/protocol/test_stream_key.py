@@ -17,6 +17,7 @@ from tidemark.protocol.stream_key import (
     PLAIN_BUCKET,
     ListingRequest,
     StreamKey,
+    check_new_name,
     parse_bucket_stream,
     parse_listing,
     parse_plain_path,
@@ -70,6 +71,14 @@ def test_an_ambiguous_or_undecodable_path_is_malformed(path: str) -> None:
         stream_id(path)
     with pytest.raises(Malformed):
         stream_id(path, encoded=False)
+
+
+@pytest.mark.parametrize("mark", "\u061c\u200e\u200f\u202a\u202e\u2066\u2069")
+def test_no_new_stream_has_a_name_that_turns_the_text_around_it(mark: str) -> None:
+    key = parse_plain_path(f"a/b{mark}c", encoded=False)  # One that is there is found.
+    with pytest.raises(Malformed, match=f"must not contain U.{ord(mark):04X}"):
+        check_new_name(key)
+    check_new_name(StreamKey(PLAIN_BUCKET, "שלום"))
 
 
 @pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/x", "%5F%5Fds", "__d%73/jwks"])

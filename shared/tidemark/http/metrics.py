@@ -157,7 +157,7 @@ class CountedTraffic:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope.get("method")
-        if method not in {"GET", "POST"}:
+        if method not in {"GET", "POST", "PUT"}:
             await self._app(scope, receive, send)
             return
         received, key = 0, None
@@ -181,13 +181,13 @@ class CountedTraffic:
 
     def _begin(self, method: str, key: StreamKey | None, status: int, received: int) -> StreamKey | None:
         """The stream of a read, whose bytes are still to come."""
-        if key is None:
+        if key is None or (method == "PUT" and not (status == 201 and received)):
             return None
         if status >= 400:
             if _is_failure(status):
                 self._traffic.failed(key)
             return None
-        if method == "POST":
+        if method != "GET":
             self._traffic.appended(key, received)
             return None
         self._traffic.read(key)

@@ -37,7 +37,7 @@ from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
 from tidemark.protocol.compaction import COMPACTION_HEADERS
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import StreamKey, check_new_name
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -176,8 +176,11 @@ async def hang_up(receive: Receive) -> None:
 async def create_stream(request: Request) -> Response:
     """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
     backend, key = backend_of(request), parse_stream(request)
+    check_new_name(key)
     create_request = await parse_create(request)
     made = await backend.call(create, key, create_request)
+    if made.is_new and create_request.body:
+        PROCESS.appended(len(create_request.body))
     return responses.created(request, made)
 
 

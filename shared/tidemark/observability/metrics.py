@@ -38,7 +38,9 @@ class Histogram:
 
 
 REQUESTS: Final = Counter("requests", "Responses, by method and status", ("method", "status"))
-APPENDS: Final = Counter("appends", "Accepted appends, including repetitions by a producer")
+APPENDS: Final = Counter(
+    "appends", "Accepted appends, with repetitions by a producer and creations with a body"
+)
 APPEND_BYTES: Final = Counter("append_bytes", "Bytes in accepted appends")
 CONFLICTS: Final = Counter("conflicts", "Requests that contradicted the state of their stream (409)")
 OVERTAKEN: Final = Counter(
