@@ -93,6 +93,17 @@ def test_bytes_and_text_come_back_byte_for_byte(
 
 
 @pytest.mark.parametrize(
+    ("content_type", "sent", "said"),
+    [("text/plain", "zwei ü".encode(), {"text": "zwei ü"}), ("image/png", b"\xff", {"base64": "/w=="})],
+)
+def test_with_json_a_chunk_of_bytes_is_json_too(
+    server: Server, stream: str, content_type: str, sent: bytes, said: dict[str, str]
+) -> None:
+    run(server, "append", stream, "--create", content_type, stdin=sent)
+    assert values(run(server, "cat", stream, "--json")) == [{"offset": f"{len(sent):016}", **said}]
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [(b"{oops", b"Invalid JSON"), (b'"%b"' % (b"x" * 4_194_301), b"It is larger than 4,194,302")],
 )
@@ -311,7 +322,8 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     assert b"409: " in run(server, "append", stream, stdin=b"x", status=1)
     run(server, "delete", stream)
     assert b"404" in run(server, "delete", stream, status=1)
-    run(server, "delete", stream, "--missing-ok")
+    assert run(server, "delete", stream, "--missing-ok").endswith(b" does not exist\n")
+    assert values(run(server, "delete", stream, "--missing-ok", "--json")) == [{"deleted": None}]
     assert b"Exit codes: 0" in run(server, "--help")
 
 
@@ -358,13 +370,18 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("create", "x", "--content-type", "ü/ü€"), "is not ASCII, as a header is"),
         (("delete", "a/../b"), "Error: 'a/../b' must not have '.' or '..' between slashes"),
         (("sub", "ack", "x", "/dev/null"), "the input is not a wake, as `tidemark sub claim` prints it"),
-        (("token", "--hours", "inf"), "inf is not in the range x<=1000000"),
+        (("token", "--hours", "inf"), "inf is not in the range 0<x<=1000000"),
+        (("token", "--hours", "0"), "0.0 is not in the range 0<x<=1000000"),
+        (("token", "--scopes", "read:v1 bogus"), "'bogus' is not a scope; one is read:v1, "),
+        (("token", "--scopes", ""), "'' is not a scope"),
+        (("cat", "x", "--from", "1h"), "such as 2026-11-21T10:00Z, got '1h'\n"),
     ],
 )
 def test_an_error_is_printed_without_a_traceback(
     server: Server, arguments: tuple[str, ...], said: str
 ) -> None:
-    printed = run(server, *arguments, status=2 if {"tail", "localhost", "inf"} & {*arguments} else 1).decode()
+    status = 2 if {"tail", "localhost", "token"} & {*arguments} else 1
+    printed = run(server, *arguments, status=status, AUTH_SECRET="s" * 32).decode()
     assert said in printed
     assert "Traceback" not in printed
 
@@ -373,6 +390,48 @@ def test_a_server_that_does_not_answer_is_an_error_without_a_traceback() -> None
     printed = run(f"http://127.0.0.1:{free_port()}", "ls", stdin=b"", status=1).decode()
     assert "does not answer" in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        ({"HTTP_PROXY": "http://a:b@127.0.0.1:{port}"}, "proxy of the environment, 127.0.0.1:{port}\n"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:{port}"}, "'socksio' package is not installed"),
+        ({"ALL_PROXY": "http://[::1"}, "Error: Invalid port"),
+        ({"HTTP_PROXY": "http://127.0.0.1:{port}", "NO_PROXY": "127.0.0.1"}, "Connection refused\n"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named(proxy: dict[str, str], said: str) -> None:
+    port = free_port()
+    given = {name: value.replace("{port}", str(port)) for name, value in proxy.items()}
+    printed = run(f"http://127.0.0.1:{free_port()}", "ls", stdin=b"", status=1, **given).decode()
+    assert said.replace("{port}", str(port)) in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "encoding", "said"),
+    [
+        (["ls"], "cp1252", r"\u65e5\u672c ü  open"),
+        (["ls", "--json"], "cp1252", r'"\u65e5\u672c \u00fc"'),
+        (["ls", "--json"], "utf8", '"日本 ü"'),
+    ],
+)
+def test_an_output_that_has_not_every_character_gets_the_others(
+    server: Server, arguments: list[str], encoding: str, said: str
+) -> None:
+    run(server, "create", "日本 ü")
+    printed = run(server, *arguments, "日本", stdin=b"", PYTHONIOENCODING=encoding)
+    assert said in printed.decode(encoding)
+
+
+@pytest.mark.parametrize("command", ["ls >&-", "append x <&-", "cp - x <&-", "cat x >&-"])
+def test_a_closed_input_or_output_is_an_error_without_a_traceback(server: Server, command: str) -> None:
+    run(server, "append", "x", "--create", "text/plain", stdin=b"x")
+    shell = ["sh", "-c", f"exec {sys.executable} -m tidemark.ops.cli {command}"]
+    environment = own_environment() | {"TIDEMARK_URL": server.base_url}
+    ran = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, timeout=240, check=False)
+    assert (ran.returncode, ran.stderr) == (1, b"Error: The standard input or output is closed\n")
 
 
 def test_the_commands_of_the_guide_run_as_printed(server: Server, tmp_path: Path) -> None:
@@ -405,5 +464,13 @@ def test_a_bench_measures_three_things_and_leaves_no_stream(tmp_path: Path) -> N
         assert wake["count"] == 2
         for each in found.values():
             assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["max_ms"]
+        command = [*COMMAND, "--url", server.base_url, "bench", "c", "--seconds", "3600"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, env=own_environment()) as long:
+            until(lambda: b"c-" in httpx.get(f"{server.base_url}/v1/streams").content)
+            [made, *_] = httpx.get(f"{server.base_url}/v1/streams?prefix=c-").json()["streams"]
+            ttl = httpx.head(f"{server.base_url}/v1/stream/{made['stream_id']}").headers["Stream-TTL"]
+            long.send_signal(signal.SIGINT)
+            assert long.wait(120) == 130
+        assert ttl == "3600", "one that is killed leaves its streams for an hour"
         left = CliRunner().invoke(main, ["--url", server.base_url, "ls"]).stdout
     assert [line.split()[0] for line in left.splitlines()] == ["b-0"], "what was there before is untouched"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from threading import Event
 from typing import Final
 
 import click
@@ -19,6 +20,8 @@ from tidemark.ops.terminal import columns, show, size
 
 #: A refusal is a finding, and a repeat would count as a slow answer.
 _ONCE: Final = Retry(max_retries=0)
+#: A bench that is killed leaves its streams for so long.
+_TTL_SECONDS: Final = 3600
 #: So long before each append that is waited for, so that the reader is surely waiting.
 _SETTLE_SECONDS: Final = 0.1
 
@@ -58,6 +61,7 @@ def bench(
                     content_type="application/json",
                     headers=server.headers,
                     retry=_ONCE,
+                    ttl=_TTL_SECONDS,
                 )
             )
         measured = [
@@ -97,6 +101,18 @@ def measured_of(
     return Measured(what, len(ranked), total_bytes, round(seconds, 3), failed, ms(0.5), ms(0.99), ms(1))
 
 
+@contextmanager
+def interruptible(threads: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """The event tells the threads that Ctrl-C was pressed: the pool waits for them."""
+    interrupted = Event()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield pool, interrupted
+        except KeyboardInterrupt:
+            interrupted.set()
+            raise
+
+
 def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes, seconds: float) -> Measured:
     """Each writer sends the next append when the last one is answered, and at least one. Raises StreamError
     if all failed."""
@@ -105,6 +121,8 @@ def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes
     def write(stream: Stream) -> tuple[list[float], list[StreamError]]:
         latencies, failures = list[float](), list[StreamError]()
         while not (latencies or failures) or time.perf_counter() < began + seconds:
+            if interrupted.is_set():
+                break
             sent = time.perf_counter()
             try:
                 headers = {"Content-Type": "application/json"}
@@ -114,7 +132,7 @@ def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes
                 failures.append(failed)
         return latencies, failures
 
-    with ThreadPoolExecutor(len(streams)) as pool:
+    with interruptible(len(streams)) as (pool, interrupted):
         done = list(pool.map(write, streams))
     latencies = [each for found, _ in done for each in found]
     failures = [each for _, found in done for each in found]
@@ -131,12 +149,14 @@ def measure_reads(streams: Sequence[Stream]) -> Measured:
     def read(stream: Stream) -> tuple[list[float], int]:
         latencies, total, last = list[float](), 0, time.perf_counter()
         for chunk in stream.follow("-1", live=False):
+            if interrupted.is_set():
+                break
             latencies.append(time.perf_counter() - last)
             total += len(chunk.data)
             last = time.perf_counter()
         return latencies, total
 
-    with ThreadPoolExecutor(len(streams)) as pool:
+    with interruptible(len(streams)) as (pool, interrupted):
         done = list(pool.map(read, streams))
     latencies = [each for found, _ in done for each in found]
     return measured_of("read", latencies, sum(total for _, total in done), time.perf_counter() - began)

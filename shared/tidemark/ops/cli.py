@@ -9,14 +9,14 @@ import sqlite3
 import sys
 import time
 from importlib import import_module
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from tidemark import __version__
-from tidemark.client import NotFound
+from tidemark.client import NotFound, StreamGone
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.exchange import Reply, Request, exchange
 from tidemark.ops.bench import bench
@@ -48,6 +48,7 @@ from tidemark.ops.terminal import (
     visible_bytes,
 )
 from tidemark.ops.transfer import cp
+from tidemark.protocol.authorization import parse_scopes
 from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import MIN_SECRET_BYTES
 
@@ -75,6 +76,8 @@ _TRAFFIC_HEADER: Final = ("STREAM", "APPENDS/S", "APPENDED/S", "READS/S", "READ/
 @click.pass_context
 def main(ctx: click.Context, url: str, token: str | None, *, as_json: bool) -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Its encoding may not have every character.
     ctx.obj = server_of(url, token)
     ctx.meta["as_json"] = as_json
 
@@ -248,8 +251,15 @@ def close(server: RemoteServer, stream: str) -> None:
 @asks_a_server
 def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
     """Delete a stream."""
-    server.stream(stream).delete(missing_ok=missing_ok)
-    show({"deleted": stream_path(stream)}, f"{stream_path(stream)} is deleted")
+    path = stream_path(stream)
+    try:
+        server.stream(stream).delete()
+    except (NotFound, StreamGone):
+        if not missing_ok:
+            raise
+        show({"deleted": None}, f"{path} does not exist")
+    else:
+        show({"deleted": path}, f"{path} is deleted")
 
 
 @main.command()
@@ -357,11 +367,20 @@ for _command in (append, bench, cat, cp, sub, tail):
 @main.command()
 @click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/auth-secret.")
 @click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
-@click.option("--hours", type=click.FloatRange(max=1e6), default=1.0, show_default=True, help="Its lifetime.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Its lifetime.",
+)
 def token(secret_name: str | None, scopes: str, hours: float) -> None:
     """Print a token, signed by the first line of the secret in AUTH_SECRET or of --secret-name."""
     import jwt
 
+    words = scopes.split()
+    if wrong := [word for word in words or [""] if not parse_scopes(word).grants]:
+        raise click.UsageError(f"{wrong[0]!r} is not a scope; one is read:v1, write:v1/chat/* or manage:*")
     secret = parameter(secret_name) if secret_name else os.environ.get("AUTH_SECRET", "")
     secret = secret.split("\n", 1)[0].strip()
     if len(secret.encode()) < MIN_SECRET_BYTES:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import click
+import httpx
 from click.shell_completion import CompletionItem
 
 from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
@@ -138,18 +141,33 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None  # As a shell counts it.
         except Unreachable as failed:
-            raise click.ClickException(visible(f"The server does not answer: {failed}")) from None
+            said = f"The server does not answer: {failed}{by_proxy(str(failed))}"
+            raise click.ClickException(visible(said)) from None
         except NotFound as missing:
             raise click.ClickException(visible(_told(ctx, missing))) from None
         except BrokenPipeError:
             raise  # click ends without a word: nobody reads.
         # ValueError: what was given cannot be sent. ProtocolError: what a server sent is not JSON.
-        except (StreamError, ValueError, OSError, ProtocolError) as failed:
+        except (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL) as failed:
             raise click.ClickException(visible(str(failed))) from None
-        except ModuleNotFoundError as missing:
-            raise click.ClickException(
-                f"{missing.name} is missing: install tidemark-streams[server], or [aws] for a stack"
-            ) from missing
+        except ImportError as missing:  # httpx says what it needs for a proxy.
+            install = "install tidemark-streams[server], or [aws] for a stack"
+            said = f"{missing.name} is missing: {install}" if missing.name else str(missing)
+            raise click.ClickException(said) from missing
+        except (AttributeError, RuntimeError):
+            if sys.stdin is not None and sys.stdout is not None:
+                raise
+            raise click.ClickException("The standard input or output is closed") from None
+
+
+def by_proxy(failed: str) -> str:
+    """Which proxy of the environment a request went through."""
+    found = re.search(r"(https?)://([^/]*)", failed)
+    proxies = getproxies()
+    proxy = found and (proxies.get(found[1]) or proxies.get("all"))
+    if not found or not proxy or proxy_bypass(found[2]):
+        return ""
+    return f"; the request went to the proxy of the environment, {proxy.rpartition('@')[2]}"
 
 
 def _told(ctx: click.Context, missing: NotFound) -> str:
@@ -171,8 +189,6 @@ def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
 
 def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names on the server of `--url` before the command, or of TIDEMARK_URL. None if it does not answer."""
-    import httpx
-
     given = ctx.find_root().params
     server = server_of(given.get("url") or DEFAULT_URL, given.get("token"))
     bucket, slash, prefix = begun.removeprefix("/").partition("/")

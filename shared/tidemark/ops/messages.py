@@ -3,10 +3,12 @@ own."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
 import uuid
+from base64 import b64encode
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from io import BufferedReader
@@ -17,7 +19,7 @@ import click
 from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.ops.commands import STREAM, RemoteServer, asks_a_server, stream_path
-from tidemark.ops.terminal import show, visible_bytes
+from tidemark.ops.terminal import as_json, show, visible_bytes
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
@@ -148,11 +150,17 @@ def append(
 
 
 def printed(chunk: Chunk) -> Iterator[bytes]:
-    """Messages of JSON as they were sent, one a line; or the bytes."""
+    """Messages of JSON as they were sent, one a line; or the bytes, in JSON if that is asked for."""
     if not is_json(chunk.content_type):
-        yield chunk.data
+        yield chunk_line(chunk) if as_json() and chunk.data else chunk.data
     elif chunk.data:
         yield from (message + b"\n" for message in split_array(chunk.data))
+
+
+def chunk_line(chunk: Chunk) -> bytes:
+    is_text = chunk.content_type.startswith("text/")
+    data = {"text": chunk.text} if is_text else {"base64": b64encode(chunk.data).decode()}
+    return json.dumps({"offset": chunk.offset, **data}).encode() + b"\n"
 
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:

@@ -28,7 +28,7 @@ def as_json() -> bool:
 def show(value: Any, text: str) -> None:
     """Print the result as JSON, or as a line for people. A name must not steer a terminal either."""
     if as_json():
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() not in {"utf-8", "utf8"})
     click.echo(visible(text) if sys.stdout.isatty() else text)
 
 

@@ -63,9 +63,9 @@ def _parse_instant_ms(text: str) -> int:
             raise ValueError(text)
         return int(datetime.fromisoformat(text.upper()).timestamp() * 1000)
     except (ValueError, OverflowError):
+        hint = "; in a URL a + is written %2B" if " " in text else ""
         raise Malformed(
-            f"from must be an RFC 3339 time such as 2026-11-21T10:00Z, got {text[:40]!r}; "
-            "in a URL a + is written %2B"
+            f"from must be an RFC 3339 time such as 2026-11-21T10:00Z, got {text[:40]!r}{hint}"
         ) from None
 
 
