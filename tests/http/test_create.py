@@ -133,6 +133,17 @@ def test_location_has_the_scheme_of_the_proxy_and_no_query(door: Door, path: str
     assert answer["location"] == f"https://{HOST}{path}"
 
 
+@pytest.mark.parametrize(
+    ("prefix", "below"),
+    [("/app", "/app"), ("/a/b/", "/a/b"), ("/", ""), ("app", ""), ("/a?b", ""), ("//a", "")],
+)
+def test_location_is_below_the_path_that_a_proxy_strips(
+    door: Door, path: str, prefix: str, below: str
+) -> None:
+    answer = door.put(path, TEXT | {"X-Forwarded-Prefix": prefix})
+    assert answer["location"] == f"http://{HOST}{below}{path}"
+
+
 def test_a_name_means_one_stream_however_it_is_encoded(door: Door, path: str) -> None:
     """Names are told apart in `protocol/test_stream_key.py`. They have no directories: `a/b` does not belong
     to `a`."""

@@ -47,7 +47,7 @@ def test_the_guide_says_how_large_the_console_is() -> None:
 
 def test_the_console_asks_for_all_its_scripts_at_once() -> None:
     """A browser does not learn of them one from the other, a round trip each."""
-    named = set(re.findall(r'"/v1/console/([^"]+\.js)"', (STATIC / "console.html").read_text()))
+    named = set(re.findall(r'"console/([^"]+\.js)"', (STATIC / "console.html").read_text()))
     imports = re.compile(r'(?:from|import) ?"\./([^"]+)"')
     imported = {each for name in named for each in imports.findall((STATIC / name).read_text())}
     assert named == imported | {"console.js"}

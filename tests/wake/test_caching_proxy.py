@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import subprocess
 import threading
 from collections import Counter
@@ -16,6 +17,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from urllib.parse import urljoin
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -36,6 +39,7 @@ READERS = 200
 ROUNDS = 5
 #: At the origin, for what all the readers ask in a round.
 HANDFUL = 6
+TYPED = {"Content-Type": "text/plain"}
 #: For a long-poll that gets nothing.
 SHORT_SECONDS = 2
 #: For rounds of many readers: a slow machine must not let a wait, and with it the proxy's lock, run out.
@@ -73,7 +77,11 @@ http {{
             proxy_cache_lock_age {seconds}s;
             proxy_cache_lock_timeout {seconds}s;
         }}
-        location /plain/ {{ proxy_pass http://127.0.0.1:{origin}/; }}
+        location /plain/ {{
+            proxy_pass http://127.0.0.1:{origin}/;
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-Prefix /plain;
+        }}
     }}
 }}
 """
@@ -217,6 +225,27 @@ def test_an_event_passes_the_proxy_while_its_stream_goes_on(tmp_path: Path, plac
             for number in range(3):
                 written.append(b"message %d;" % number)
                 assert b"data:message %d;\n" % number in iter(response.readline, b"")
+
+
+def test_nothing_leads_out_of_the_path_below_which_a_proxy_serves(tmp_path: Path) -> None:
+    """A stream's `Location`, the latest snapshot, and whatever the pages load and link."""
+    server = tidemark_server("asgi", tmp_path)
+    with server_running(server), proxied(server.port, tmp_path) as proxy:
+        root = f"http://127.0.0.1:{proxy.port}/plain"
+        for made, headers in (("/docs", {}), ("/docs/a", TYPED), ("/v1/stream/a/b", TYPED)):
+            body = b"text" if headers else None
+            with urlopen(Request(f"{root}{made}", body, headers, method="PUT")) as answer:
+                assert answer.headers["Location"] == f"{root}{made}"
+        urlopen(Request(f"{root}/docs/a/snapshot/{4:016}", b"whole", TYPED, method="PUT")).close()
+        with urlopen(f"{root}/docs/a/snapshot") as answer:
+            assert (answer.url, answer.read()) == (f"{root}/docs/a/snapshot/{4:016}", b"whole")
+        for page in ("/", "/v1/console", "/v1/docs"):
+            with urlopen(Request(f"{root}{page}", headers={"Accept": "text/html"})) as answer:
+                links = re.findall(r'(?:href|src)="(?!http)([^"]+)"', answer.read().decode())
+            assert len(links) > 3
+            for link in links:
+                with urlopen(urljoin(f"{root}{page}", link)) as answer:
+                    assert answer.url.startswith(root)
 
 
 def test_no_reader_gets_bytes_of_an_earlier_incarnation(proxy: Proxy, writer: Process) -> None:

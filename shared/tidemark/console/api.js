@@ -1,6 +1,7 @@
 // Every call that the page makes goes through `recorded`: it adds the token and keeps what was sent and answered for
 // the request inspector.
 import { computed, signal } from "./signals.js"
+import { addressOf } from "./links.js"
 
 const MAX_CALLS = 200
 const MAX_SHOWN = 2000
@@ -84,7 +85,7 @@ async function reason(response) {
 
 // The response of a request, or Refused with the server's own words.
 export async function send({ method = "GET", path, headers, body }, signal) {
-  const response = await recorded(path, { method, headers, body, signal })
+  const response = await recorded(addressOf(path), { method, headers, body, signal })
   if (!response.ok && response.status !== 304) throw new Refused(response.status, await reason(response))
   return response
 }

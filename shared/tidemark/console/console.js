@@ -75,8 +75,8 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
     <header>
-      <a class="brand" href="/" aria-label="Tidemark"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a>
-      <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}${tab("/subscriptions", "Subscriptions")}<a href="/v1/docs">API</a></nav>
+      <a class="brand" href="../" aria-label="Tidemark"><img src="console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a>
+      <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}${tab("/subscriptions", "Subscriptions")}<a href="docs">API</a></nav>
       <span class="tools">
         <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
         <button aria-expanded=${isInspecting ? "true" : "false"} onClick=${() => setIsInspecting(!isInspecting)}>Requests</button>

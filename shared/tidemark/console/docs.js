@@ -55,8 +55,8 @@ function Docs() {
   const [error, setError] = useState("")
   useEffect(() => void getJson("/v1/openapi.json").then(setDocument, (failure) => setError(failure.message)), [])
   if (!document) return html`<main><p role="alert" class="error">${error}</p></main>`
-  return html`<header><a class="brand" href="/" aria-label="Tidemark"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a><nav aria-label="Pages"><a href="/v1/console">Overview</a><a href="/v1/console#/streams">Streams</a><a href="/v1/console#/subscriptions">Subscriptions</a><a href="/v1/docs" aria-current="page">API</a></nav></header>
-    <main id="main" class="docs"><h1>${document.info.title} ${document.info.version}</h1><p>${document.info.description} <a href="/v1/openapi.json">As an OpenAPI document</a></p>
+  return html`<header><a class="brand" href="../" aria-label="Tidemark"><img src="console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a><nav aria-label="Pages"><a href="console">Overview</a><a href="console#/streams">Streams</a><a href="console#/subscriptions">Subscriptions</a><a href="docs" aria-current="page">API</a></nav></header>
+    <main id="main" class="docs"><h1>${document.info.title} ${document.info.version}</h1><p>${document.info.description} <a href="openapi.json">As an OpenAPI document</a></p>
     ${document.tags.map(({ name, description }) => html`<section key=${name} aria-labelledby=${`tag-${name}`}><h2 id=${`tag-${name}`}>${name}</h2><p>${description}</p>
       ${Object.entries(document.paths).map(([path, operations]) =>
         METHODS.filter((method) => operations[method]?.tags.includes(name)).map(

@@ -1,10 +1,11 @@
 // The front page: a stream of this very server with two readers, and how to begin, with this server's own address.
 import "./colours.js"
 
+const root = new URL("../../", import.meta.url).href // A proxy may serve this server below a path of its own.
 const $ = (id) => document.getElementById(id)
 const said = (text) => ($("said").textContent = text)
 
-const stream = `/v1/stream/front-page/${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`
+const stream = `${root}v1/stream/front-page/${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`
 const offsets = { 1: "-1", 2: "-1" }
 
 // A reader goes on behind the last event it has seen: the browser by itself, and this page after a cut.
@@ -65,16 +66,15 @@ $("cut").onclick = async () => {
   }
 }
 
-const origin = location.origin
 const examples = {
-  curl: `URL=${origin}/v1/stream/first
+  curl: `URL=${root}v1/stream/first
 curl -X PUT -H 'Content-Type: text/plain' "$URL"
 curl -H 'Content-Type: text/plain' -d 'hello ' "$URL"
 curl -N "$URL?offset=-1&live=sse"`,
   TypeScript: `// npm install @durable-streams/client
 import { DurableStream, IdempotentProducer, stream } from "@durable-streams/client"
 
-const url = "${origin}/v1/stream/first"
+const url = "${root}v1/stream/first"
 const first = await DurableStream.create({ url, contentType: "text/plain" })
 const producer = new IdempotentProducer(first, "writer-1")
 producer.append("hello ")
@@ -83,7 +83,7 @@ const answer = await stream({ url, offset: "-1", live: "sse" })
 answer.subscribeText((chunk) => console.log(chunk.text))`,
   Python: `from tidemark import Stream
 
-stream = Stream.create("${origin}/v1/stream/first", content_type="text/plain")
+stream = Stream.create("${root}v1/stream/first", content_type="text/plain")
 with stream.producer("writer-1") as producer:
     producer.append("hello ")
 for chunk in stream.follow():

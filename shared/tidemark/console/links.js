@@ -1,3 +1,6 @@
+// Where a path of this server is, which a proxy may serve below a path of its own.
+export const addressOf = (path) => new URL(`../..${path}`, import.meta.url).href
+
 // The page's own addresses: everything that is shown is in the part behind "#".
 export const linkTo = (path, query = {}) => `#/stream?${new URLSearchParams({ path, ...query })}`
 

@@ -1,4 +1,6 @@
 // A request as curl, TypeScript and Python: what the console shows is what it sends.
+import { addressOf } from "./links.js"
+
 const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`
 const quoted = (text) => JSON.stringify(text)
 
@@ -7,7 +9,7 @@ function python(text) {
 }
 
 export function snippets({ method, path, headers = {}, body }, { hasToken = false, file = "" } = {}) {
-  const url = new URL(path, location.href).href
+  const url = addressOf(path)
   const named = Object.entries(headers)
   return {
     curl: [
@@ -56,7 +58,7 @@ export function snippets({ method, path, headers = {}, body }, { hasToken = fals
 
 // Following a stream, by the official clients.
 export function readSnippets(path, offset, { hasToken = false } = {}) {
-  const url = new URL(path, location.href).href
+  const url = addressOf(path)
   const header = hasToken ? `, headers: { Authorization: \`Bearer \${process.env.TIDEMARK_TOKEN}\` }` : ""
   return {
     curl: `curl -N ${hasToken ? '-H "Authorization: Bearer $TIDEMARK_TOKEN" ' : ""}${shell(`${url}?offset=${offset}&live=sse`)}`,

@@ -126,7 +126,7 @@ function Facts({ subscription }) {
   const { wake, webhook, wake_stream: wakeStream } = subscription
   return html`<div class="cards">
     <${Card} title="State"><p id="wake-state"><${State} wake=${wake} /></p><p class="hint">generation ${wake.generation}</p><p class="hint" id="last-delivery">${lastDelivery(wake)}</p><//>
-    ${webhook && html`<${Card} title="Webhook"><p><code>${webhook.url}</code></p>${webhook.signing && html`<p class="hint">signed with <code>${webhook.signing.kid}</code> (<a href="/v1/stream/__ds/jwks.json">the public keys</a>)</p>`}<//>`}
+    ${webhook && html`<${Card} title="Webhook"><p><code>${webhook.url}</code></p>${webhook.signing && html`<p class="hint">signed with <code>${webhook.signing.kid}</code> (<a href="stream/__ds/jwks.json">the public keys</a>)</p>`}<//>`}
     ${wakeStream && html`<${Card} title="Wake stream"><p><a href=${linkTo(pathOf("v1", wakeStream))}>${wakeStream}</a></p><//>`}
     <${Card} title="Follows"><p>${subscription.pattern ? html`<code>${subscription.pattern}</code>` : "streams by name"}</p><//>
     <${Card} title="Lease"><p>${subscription.lease_ttl_ms / 1000} s</p><p class="hint">created ${time(Date.parse(subscription.created_at))}</p><//>

@@ -1,6 +1,7 @@
 // Reads a stream from an offset and goes on reading, by the official client, which waits on the page's socket. A reader that is
 // cut off reads on from where it is: the client repeats what fails, and this begins again where the client gives up.
 import { Refused, recorded, token } from "./api.js"
+import { addressOf } from "./links.js"
 import { makeSocketFetch } from "./socket.js"
 
 const FINAL = new Set([400, 401, 403, 404, 410])
@@ -39,7 +40,7 @@ export class Tail {
   async read() {
     const { stream } = await import("./durable-streams.js")
     const response = await stream({
-      url: new URL(this.path, location.href).href,
+      url: addressOf(this.path),
       offset: this.offset,
       live: "long-poll",
       headers: token.value ? { Authorization: `Bearer ${token.value}` } : {},

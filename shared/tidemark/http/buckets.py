@@ -199,9 +199,8 @@ def render_upload_begun(upload: Upload) -> Response:
     return JSONResponse(body, 201, _NOT_CACHED)
 
 
-def render_latest_snapshot(request: Request, snapshot: Snapshot) -> Response:
-    location = f"{absolute_url(request)}/{render_offset(snapshot.offset)}"
-    return _redirect(location, _snapshot_offset(snapshot))
+def render_latest_snapshot(snapshot: Snapshot) -> Response:
+    return _redirect(f"snapshot/{render_offset(snapshot.offset)}", _snapshot_offset(snapshot))
 
 
 def render_snapshot(reading: SnapshotReading) -> Response:
@@ -297,7 +296,7 @@ async def list_bucket(request: Request) -> Response:
 async def redirect_to_latest(request: Request) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
     backend, key = backend_of(request), stream_of(request)
-    return render_latest_snapshot(request, await backend.call(latest_snapshot, key))
+    return render_latest_snapshot(await backend.call(latest_snapshot, key))
 
 
 @router.put(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -32,6 +33,8 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
 
+#: The path below which a proxy serves this server.
+_PREFIX: Final = re.compile(r"(/[\w.~%-]+)+/?", re.ASCII)
 _EVENTS: Final = ContentType("text/event-stream", "text/event-stream")
 
 
@@ -45,16 +48,17 @@ def created(request: Request, made: Created) -> Response:
 
 def absolute_url(request: Request) -> str:
     """The request's URL as the client wrote it, whatever proxy is in front."""
-    return origin(request) + url_path(request)
+    return root_url(request) + url_path(request)
 
 
-def origin(request: Request) -> str:
+def root_url(request: Request) -> str:
     forwarded = header(request, "X-Forwarded-Proto")
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
     host = request.scope.get(EDGE_HOST) or header(request, "Host") or "localhost"
-    return f"{scheme}://{host}"
+    prefix = header(request, "X-Forwarded-Prefix") or ""
+    return f"{scheme}://{host}{prefix.rstrip('/') if _PREFIX.fullmatch(prefix) else ''}"
 
 
 def appended(request: AppendRequest, outcome: Outcome) -> Response:

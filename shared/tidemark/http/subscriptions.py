@@ -14,7 +14,7 @@ from tidemark.http import subscription_bodies as bodies
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.catalog import PageQuery
 from tidemark.http.requests import ACCESS
-from tidemark.http.responses import origin
+from tidemark.http.responses import root_url
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
@@ -223,7 +223,7 @@ def _check(request: Request, right: Right, path: str, *, is_prefix: bool = False
 
 def jwks_url(request: Request, backend: Backend) -> str:
     """On the configured public URL; without one, where the client itself has reached this server."""
-    return f"{backend.settings.public_url or origin(request)}/v1/stream/__ds/jwks.json"
+    return f"{backend.settings.public_url or root_url(request)}/v1/stream/__ds/jwks.json"
 
 
 def _nothing() -> Response:
