@@ -48,7 +48,9 @@ class FakeWebSocket {
   }
 }
 
-let requests, answers, socketFetch
+const PING = { action: "ping" }
+
+let requests, answers, socketFetch, listeners
 
 // Each stream's answer is its tail; `answers` has others, by the address without the origin.
 async function server(input, init) {
@@ -71,6 +73,9 @@ beforeEach(() => {
   mock.timers.enable({ apis: ["setTimeout", "setInterval", "Date"] })
   globalThis.WebSocket = FakeWebSocket
   FakeWebSocket.all = []
+  delete globalThis.document
+  listeners = {}
+  globalThis.addEventListener = (name, listener) => (listeners[name] = listener)
   requests = []
   answers = { "/v1/socket": Promise.resolve().then(() => Response.json({ url: "/v1/socket" })) }
   socketFetch = makeSocketFetch({ fetch: server })
@@ -82,12 +87,27 @@ async function pass(ms) {
   await settle()
 }
 
+// The mocked clock stands at the end of a step while its timers fire.
+async function idle(seconds) {
+  for (let second = 0; second < seconds; second++) await pass(1000)
+}
+
 // The socket is open, and what is asked for by then is watched.
 async function opened() {
   await pass(0)
   FakeWebSocket.last.open()
+  assert.deepEqual(FakeWebSocket.last.sent.shift(), PING, "to learn whether it is answered")
   await pass(10)
   return FakeWebSocket.last
+}
+
+// And its server answers pings.
+async function guarded() {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  socket.onmessage({ data: "[]" })
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  return { reader, socket }
 }
 
 async function isPending(promise) {
@@ -285,7 +305,7 @@ test("a frame that is refused leaves its streams to requests, and the others as 
   assert.ok(await isPending(known))
 })
 
-for (const text of ['{"message":"Internal server error","connectionId":"x"}', "{", "null", "7", "[null]"])
+for (const text of ["{", "null", "7", "[null]"])
   test(`a message that says nothing of a stream begins all again by another connection: ${text}`, async () => {
     const reader = poll("/v1/stream/a", 5)
     const socket = await opened()
@@ -299,7 +319,7 @@ test("a stream whose watch is not answered is asked for by the request itself", 
   const socket = await opened()
   await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
   answers[live("/v1/stream/b", 5)] = found(6)
-  await pass(15_000)
+  await pass(30_000)
   assert.equal(socket.readyState, 3)
   assert.equal((await readers[0]).status, 204)
   assert.equal((await readers[1]).headers.get("Stream-Next-Offset"), offset(6))
@@ -341,13 +361,98 @@ test("a page that may open no socket long-polls", async () => {
   assert.equal(answer.headers.get("Stream-Next-Offset"), offset(6))
 })
 
-test("silent for eight minutes, it sends a ping, which starts no function on AWS", async () => {
+test("a server that answers no ping gets one after eight minutes of silence, and is not given up", async () => {
+  const left = new AbortController()
+  poll("/v1/stream/b", 5, { signal: left.signal }).catch(() => {})
   poll("/v1/stream/a", 5)
   const socket = await opened()
   await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
-  await pass(480_000)
-  assert.deepEqual(socket.sent.at(-1), { action: "ping" })
+  left.abort()
+  await settle()
+  await socket.tell({ stream: "/v1/stream/b", offset: offset(5), seconds: 3600 })
+  socket.onmessage({ data: "[]" }) // So AWS answers `unwatch`, also before it answered pings.
+  await idle(479)
+  listeners.online()
+  assert.deepEqual(socket.sent.slice(1), [{ unwatch: ["/v1/stream/b"] }])
+  await idle(5)
+  assert.deepEqual(socket.sent.slice(2), [PING])
+  await idle(60)
+  assert.equal(socket.readyState, 1)
 })
+
+test("a connection by which nothing comes is asked after a minute, and opened anew within 75 seconds", async () => {
+  const { reader, socket } = await guarded()
+  for (let pings = 1; pings < 4; pings++) {
+    await idle(59)
+    assert.equal(socket.sent.length, pings)
+    await idle(6)
+    assert.deepEqual(socket.sent.slice(1), Array(pings).fill(PING))
+    if (pings < 3) socket.onmessage({ data: "[]" })
+  }
+  assert.equal(socket.readyState, 1)
+  await idle(10)
+  assert.equal(socket.readyState, 3)
+  assert.equal((await reader).status, 204)
+})
+
+test("a hidden page asks every eight minutes alone, and at once when it is shown", async () => {
+  const { socket } = await guarded()
+  globalThis.document = { hidden: true }
+  listeners.visibilitychange()
+  await idle(479)
+  assert.equal(socket.sent.length, 1)
+  await idle(5)
+  assert.deepEqual(socket.sent.slice(1), [PING])
+  await idle(60)
+  globalThis.document = { hidden: false }
+  listeners.visibilitychange()
+  assert.deepEqual(socket.sent.slice(1), [PING, PING])
+  assert.equal(socket.readyState, 1)
+  await pass(5000)
+  assert.equal(socket.readyState, 3)
+})
+
+for (const [what, happen] of [
+  ["a page is online again", () => listeners.online()],
+  ["the machine slept", () => mock.timers.setTime(Date.now() + 20_000)],
+])
+  test(`after ${what} the connection is asked at once, and the next one is tried at once`, async () => {
+    const { reader, socket } = await guarded()
+    happen()
+    await pass(5000)
+    assert.deepEqual(socket.sent.slice(1), [PING])
+    await pass(5000)
+    assert.equal(socket.readyState, 3)
+    await reader
+    poll("/v1/stream/a", 5)
+    await settle()
+    listeners.online()
+    assert.equal(FakeWebSocket.all.length, 2)
+  })
+
+for (const message of ["Internal server error", "Endpoint request timed out"])
+  test(`after "${message}" of API Gateway, what is not answered is asked again, ever later, and then by requests`, async () => {
+    mock.method(Math, "random", () => 0.5)
+    const readers = ["a", "b", "c"].map((name) => poll(`/v1/stream/${name}`, 5))
+    const socket = await opened()
+    const fail = () => socket.tell({ message, connectionId: "x", requestId: "y" })
+    await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+    for (const ms of [2000, 4000, 8000]) {
+      await fail()
+      await fail() // Of another frame.
+      await pass(ms - 1)
+      assert.equal(socket.sent.length, 1)
+      await socket.tell({ stream: "/v1/stream/c", offset: offset(5), seconds: 3600 })
+      await pass(1)
+      await pass(5)
+      assert.deepEqual(socket.sent.pop(), { watch: ["/v1/stream/b"] })
+    }
+    answers[live("/v1/stream/b", 5)] = found(6)
+    await fail()
+    assert.equal((await readers[1]).headers.get("Stream-Next-Offset"), offset(6))
+    assert.equal(socket.readyState, 1)
+    mock.restoreAll()
+  })
 
 test("a connection that ends is followed by another, which watches what is waited for", async () => {
   const reader = poll("/v1/stream/a", 5)

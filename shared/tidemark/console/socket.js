@@ -3,7 +3,11 @@
 
 const TRIES = 3 // After so many failures in a row requests wait, until a later try succeeds.
 const ANSWER_MS = 15_000
+const WATCH_MS = 30_000 // API Gateway waits for 29 s.
 const KEEP_ALIVE_MS = 480_000
+const QUIET_MS = 60_000 // After so much silence the server is asked whether it is there,
+const PONG_MS = 10_000 // and has so long to answer.
+const LOOK_MS = 5000 // A timer stands still while the machine sleeps, and is late then.
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
 const IDLE_MS = 1000 // Readers come back at once,
 const LEFT_MS = 60_000 // and who does not come back for so long has left.
@@ -26,12 +30,13 @@ class Socket {
 
   constructor(url) {
     this.url = url
+    for (const name of ["visibilitychange", "online"]) globalThis.addEventListener?.(name, () => this.look(true))
   }
 
   watch(path, token) {
     let watch = this.watches.get(path)
     if (!watch) {
-      this.watches.set(path, (watch = this.tell({ token, readers: 0, leftAt: 0 })))
+      this.watches.set(path, (watch = this.tell({ token, readers: 0, leftAt: 0, fails: 0 })))
       if (!this.ws && !this.retry) this.connect()
       this.flush ??= setTimeout(() => this.send(), 5)
     }
@@ -62,31 +67,57 @@ class Socket {
     this.timer = setTimeout(() => this.lose(), ANSWER_MS)
     ws.onopen = () => {
       clearTimeout(this.timer)
-      this.timer = setInterval(() => {
-        this.failures = 0
-        ws.send('{"action":"ping"}')
-      }, KEEP_ALIVE_MS)
+      this.timer = setInterval(() => this.look(), LOOK_MS)
+      this.pongs = 0 // Of the empty answers those to `unwatch` do not count. An older server answers no ping.
+      this.answersPings = false
+      this.heardAt = this.lookedAt = Date.now()
+      this.ping()
       this.send()
     }
     ws.onmessage = ({ data }) => this.ws === ws && this.hear(data)
     ws.onclose = () => this.ws === ws && this.lose()
   }
 
+  ping(ms) {
+    this.ws.send('{"action":"ping"}')
+    this.pingedAt = Date.now()
+    if (!this.answersPings || !ms) return
+    clearTimeout(this.pong)
+    this.pong = setTimeout(() => this.lose(), ms)
+  }
+
+  look(isBack) {
+    const now = Date.now()
+    const isHidden = globalThis.document?.hidden
+    isBack ||= now - this.lookedAt > 2 * LOOK_MS
+    this.lookedAt = now
+    if (isBack && !isHidden && this.retry) return this.again()
+    if (this.ws?.readyState !== WebSocket.OPEN) return
+    const isQuiet = now - this.heardAt >= QUIET_MS && !this.pong
+    const isDoubted = this.answersPings && !isHidden && (isBack || isQuiet)
+    if (!isDoubted && now - this.pingedAt < KEEP_ALIVE_MS) return
+    this.failures = 0
+    this.ping(isHidden ? 0 : isBack ? PONG_MS / 2 : PONG_MS)
+  }
+
   close() {
     const { ws } = this
     clearInterval(this.timer)
-    this.ws = null
+    clearTimeout(this.pong)
+    this.pong = this.ws = null
     ws?.close()
   }
 
   lose() {
     this.close()
-    const again = () => {
-      this.retry = null
-      if (this.watches.size) this.connect()
-    }
-    this.retry = setTimeout(again, Math.random() * 1000 * Math.min(2 ** ++this.failures, 60))
+    this.retry = setTimeout(() => this.again(), Math.random() * 1000 * Math.min(2 ** ++this.failures, 60))
     for (const each of this.watches) this.end(...each)
+  }
+
+  again() {
+    clearTimeout(this.retry)
+    this.retry = null
+    if (this.watches.size) this.connect()
   }
 
   send() {
@@ -98,7 +129,8 @@ class Socket {
       watch.timer = setTimeout(() => {
         this.refuse(503)
         this.lose()
-      }, ANSWER_MS)
+      }, WATCH_MS)
+      watch.isFailed = false
       const frame = frames.at(-1)
       const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 16_000
       if (fits && frame.token === watch.token) frame.watch.push(path)
@@ -108,21 +140,30 @@ class Socket {
   }
 
   hear(data) {
+    this.heardAt = Date.now()
+    clearTimeout(this.pong)
+    this.pong = null
     try {
-      for (const each of [JSON.parse(data)].flat()) if (this.ws) this.receive(each)
+      const messages = [JSON.parse(data)].flat()
+      if (!messages.length) this.answersPings ||= ++this.pongs > 0
+      for (const each of messages) if (this.ws) this.receive(each)
     } catch {
       this.lose()
     }
   }
 
-  receive({ stream, offset, seconds, closed, status }) {
+  receive({ stream, offset, seconds, closed, status, message }) {
+    if (message) return this.askAgain()
     if (!stream && !status) return this.lose()
     // A server that answers and ends the connection at once is asked less and less often, too.
     this.failures = Math.min(this.failures, TRIES - 1)
     if (!stream) return this.refuse(status)
     const watch = this.watches.get(stream)
     if (watch && !watch.readers && Date.now() - watch.leftAt > LEFT_MS) this.end(stream, watch)
-    if (!this.watches.has(stream)) return this.ws.send(JSON.stringify({ unwatch: [stream] }))
+    if (!this.watches.has(stream)) {
+      this.pongs--
+      return this.ws.send(JSON.stringify({ unwatch: [stream] }))
+    }
     if (closed || status) return this.end(stream, watch, { tail: "closed", status })
     if (seconds) {
       clearTimeout(watch.timer)
@@ -130,6 +171,21 @@ class Socket {
     }
     // Messages may overtake each other.
     this.tell(watch, offset < watch.tail ? {} : { tail: offset })
+  }
+
+  // API Gateway could not ask the server, and does not say which frame it is about.
+  askAgain() {
+    const spread = 500 + Math.random() * 1000
+    for (const [path, watch] of this.watches) {
+      if (!watch.timer || watch.tail !== undefined || watch.isFailed) continue
+      clearTimeout(watch.timer)
+      watch.isFailed = true
+      watch.timer = setTimeout(() => {
+        watch.timer = null
+        this.flush ??= setTimeout(() => this.send(), 5)
+      }, spread * 2 ** ++watch.fails)
+      if (watch.fails > TRIES) this.end(path, watch, { status: 503 })
+    }
   }
 
   // It says of a whole frame, and not of which: of one without an answer.
