@@ -93,9 +93,13 @@ class _StreamWatch:
     told: str = ""
     #: The server ended or refused it.
     is_over: bool = False
+    #: Its frame, or another one, failed on the way. If no answer comes until then, it is asked for again.
+    is_failed: bool = False
+    failures: int = 0
 
     def end(self, *, is_over: bool) -> None:
-        self.is_asked, self.is_sent, self.until, self.is_over = False, False, -math.inf, is_over
+        self.is_asked = self.is_sent = self.is_failed = False
+        self.until, self.is_over = -math.inf, is_over
         self.told = ""
 
     @property
@@ -188,9 +192,7 @@ class Watches:
         """The connection has ended, or none could be opened."""
         if self._opened_at is not None and now - self._opened_at >= _STEADY_SECONDS:
             self._failures = 0
-        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16))
-        # Clients that were cut off together do not come back together.
-        self.connect_at = now + pause * random.uniform(0.5, 1.5)
+        self.connect_at = now + _pause_seconds(self._failures)
         self._failures += 1
         self._has_worked = self._has_worked and self._failures <= _TRIES
         self._end_all(Woken.AGAIN if self._has_worked else Woken.ELSEWHERE)
@@ -249,9 +251,11 @@ class Watches:
         for watch in self._watches.values():
             if watch.until > now or watch.until == -math.inf:
                 continue
-            if watch.is_asked:
+            if watch.is_asked and not watch.is_failed:
                 self.is_broken = True
-            elif (reader := watch.waiting) is not None:
+                continue
+            watch.is_asked = watch.is_failed = False
+            if (reader := watch.waiting) is not None:
                 # If this one does not come back, another one is woken.
                 watch.until = now + ANSWER_SECONDS
                 reader.end_wait(Woken.AGAIN)
@@ -279,10 +283,27 @@ class Watches:
                 for name, watch in self._watches.items():
                     if watch.is_asked and watch.until < math.inf:
                         self._refuse(name, 400)
-            case _:  # API Gateway could not ask the server: nobody knows which watches are held.
+            case {"message": str()}:
+                self._fail(now)
+                return
+            case _:  # Nobody knows what it says of the watches.
                 self.is_broken = True
                 return
         self._has_worked = True
+
+    def _fail(self, now: float) -> None:
+        """API Gateway could not ask the server about a frame, and does not say which."""
+        unanswered = {
+            name: watch
+            for name, watch in self._watches.items()
+            if watch.is_asked and watch.until < math.inf and not watch.is_failed
+        }
+        failures = 1 + max((watch.failures for watch in unanswered.values()), default=0)
+        again_at = now + _pause_seconds(failures + 1)
+        for name, watch in unanswered.items():
+            watch.is_failed, watch.failures, watch.until = True, failures, again_at
+            if failures > _TRIES:
+                self._refuse(name, 503)
 
     def _tell(self, name: str, tail: str, seconds: Any, now: float, *, is_closed: bool) -> None:
         watch = self._watches.get(name)
@@ -294,6 +315,7 @@ class Watches:
             # Answers overtake each other too: what the earlier watch was granted may have ended.
             earlier = math.inf if watch.is_asked else watch.until
             watch.is_asked, watch.until = False, min(earlier, now + held_seconds)
+            watch.is_failed, watch.failures = False, 0
             watch.is_over = watch.until == -math.inf
         elif is_closed:
             watch.end(is_over=True)
@@ -316,3 +338,9 @@ class Watches:
                 reader.end_wait(Woken.ELSEWHERE)
             else:
                 reader.tell_end()
+
+
+def _pause_seconds(failures: int) -> float:
+    """It grows. Clients that were cut off together do not come back together."""
+    pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(failures, 16))
+    return pause * random.uniform(0.5, 1.5)
