@@ -115,6 +115,24 @@ def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server,
         assert (tmp_path / "other").read_bytes() == other
 
 
+def test_a_message_that_was_sent_indented_is_one_line_of_a_file(server: Server, tmp_path: Path) -> None:
+    messages = [{"a": [1, "x\r\ny"]}, {"b": {"c": 2}}]
+    source = Stream.create(f"{server.base_url}/v1/stream/indented", content_type="application/json")
+    for message in messages:
+        source.append(json.dumps(message, indent=2).replace("\n", "\r\n").encode())
+    printed = CliRunner().invoke(main, ["--url", server.base_url, "cat", "indented"]).stdout_bytes
+    assert [json.loads(line) for line in printed.split(b"\n")[:-1]] == messages
+    copy = f"file:{tmp_path}/copy.jsonl"
+    (tmp_path / "copy.jsonl").write_bytes(printed[:20])  # cut off inside the first message
+    assert run(server, "indented", copy).stdout == "2 messages copied; 0 were there\n"
+    assert (tmp_path / "copy.jsonl").read_bytes() == printed
+    assert run(server, "indented", copy).stdout == "0 messages copied; 2 were there\n"
+    assert run(server, copy, "again").stdout == "2 messages copied; 0 were there\n"
+    assert run(server, "indented", "again").stdout == "0 messages copied; 2 were there\n"
+    run(server, "indented", "exact")
+    assert Stream(f"{server.base_url}/v1/stream/exact").read().data == source.read().data
+
+
 def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
     """Compaction leaves such pages."""
     pending = transfer.Pending(iter([[b"1"], [], [b"2"]]), of_json=True)

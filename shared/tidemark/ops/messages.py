@@ -29,6 +29,7 @@ APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
 #: What an append takes, without the brackets around it.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
+_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _FROM: Final = click.option(
     "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
 )
@@ -150,11 +151,16 @@ def append(
 
 
 def printed(chunk: Chunk) -> Iterator[bytes]:
-    """Messages of JSON as they were sent, one a line; or the bytes, in JSON if that is asked for."""
+    """Messages of JSON as they were sent, each on a line; or the bytes, in JSON if that is asked for."""
     if not is_json(chunk.content_type):
         yield chunk_line(chunk) if as_json() and chunk.data else chunk.data
     elif chunk.data:
-        yield from (message + b"\n" for message in split_array(chunk.data))
+        yield from map(message_line, split_array(chunk.data))
+
+
+def message_line(message: bytes) -> bytes:
+    """The line ends of JSON are between its tokens, where a space is as good."""
+    return message.translate(_TO_SPACES) + b"\n"
 
 
 def chunk_line(chunk: Chunk) -> bytes:

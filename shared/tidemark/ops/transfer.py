@@ -24,7 +24,7 @@ from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
 from tidemark.ops.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
-from tidemark.ops.messages import groups, pieces
+from tidemark.ops.messages import groups, message_line, pieces
 from tidemark.ops.terminal import show, size, visible_bytes
 from tidemark.protocol.json_text import split_array
 
@@ -291,11 +291,11 @@ class FileTarget:
                 self._begun = line
 
     def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
-        first, *more = messages
+        first, *more = map(message_line, messages) if of_json else messages
         if not first.startswith(self._begun):
             raise other_data()
         left, self._begun = [first.removeprefix(self._begun), *more], b""
-        self._file.writelines(self._shown(each) + b"\n" if of_json else self._shown(each) for each in left)
+        self._file.writelines(map(self._shown, left))
         self._file.flush()
         return True
 
