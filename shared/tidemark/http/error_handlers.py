@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import SUBSCRIPTION_ROOTS
+from tidemark.observability.metrics import OVERTAKEN, PROCESS
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import (
     BucketNotFound,
     ProtocolError,
+    SequenceGap,
     SourceNotFound,
     StreamNotFound,
     SubscriptionError,
@@ -63,6 +65,8 @@ def preflight() -> Response:
 
 async def on_protocol_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProtocolError)
+    if isinstance(error, SequenceGap):
+        PROCESS.add(OVERTAKEN)
     if error.status >= 500 and error.__cause__ is not None:
         cause = error.__cause__
         _log.warning("%s gets %d: %s: %s", request.method, error.status, type(cause).__name__, cause)

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.backend import STORAGE_SECONDS
-from tidemark.observability.metrics import OVERTAKEN, PROCESS, overtook
+from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
@@ -110,8 +110,6 @@ class ResponseHeaders:
             if message["type"] == "http.response.start":
                 seconds = perf_counter() - started
                 PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
-                if overtook(message):
-                    PROCESS.add(OVERTAKEN)
                 durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
                 timing = (b"server-timing", durations)
                 added = [timing, *_RAW] if is_no_page else [timing, _EXPOSED, *_RAW]

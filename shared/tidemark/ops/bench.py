@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from threading import Event
+from math import inf
 from typing import Final
 
 import click
@@ -101,28 +101,15 @@ def measured_of(
     return Measured(what, len(ranked), total_bytes, round(seconds, 3), failed, ms(0.5), ms(0.99), ms(1))
 
 
-@contextmanager
-def interruptible(threads: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
-    """The event tells the threads that Ctrl-C was pressed: the pool waits for them."""
-    interrupted = Event()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            yield pool, interrupted
-        except KeyboardInterrupt:
-            interrupted.set()
-            raise
-
-
 def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes, seconds: float) -> Measured:
     """Each writer sends the next append when the last one is answered, and at least one. Raises StreamError
     if all failed."""
     began = time.perf_counter()
+    until = began + seconds
 
     def write(stream: Stream) -> tuple[list[float], list[StreamError]]:
         latencies, failures = list[float](), list[StreamError]()
-        while not (latencies or failures) or time.perf_counter() < began + seconds:
-            if interrupted.is_set():
-                break
+        while not (latencies or failures) or time.perf_counter() < until:
             sent = time.perf_counter()
             try:
                 headers = {"Content-Type": "application/json"}
@@ -132,8 +119,11 @@ def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes
                 failures.append(failed)
         return latencies, failures
 
-    with interruptible(len(streams)) as (pool, interrupted):
-        done = list(pool.map(write, streams))
+    with ThreadPoolExecutor(len(streams)) as pool:
+        try:
+            done = list(pool.map(write, streams))
+        finally:
+            until = 0.0  # After Ctrl-C, the pool waits for its threads.
     latencies = [each for found, _ in done for each in found]
     failures = [each for _, found in done for each in found]
     if not latencies:
@@ -144,20 +134,23 @@ def measure_appends(server: RemoteServer, streams: Sequence[Stream], body: bytes
 
 def measure_reads(streams: Sequence[Stream]) -> Measured:
     """Each stream from its beginning, page by page, by a reader of its own; one latency is that of a page."""
-    began = time.perf_counter()
+    began, until = time.perf_counter(), inf
 
     def read(stream: Stream) -> tuple[list[float], int]:
         latencies, total, last = list[float](), 0, time.perf_counter()
         for chunk in stream.follow("-1", live=False):
-            if interrupted.is_set():
+            if time.perf_counter() > until:
                 break
             latencies.append(time.perf_counter() - last)
             total += len(chunk.data)
             last = time.perf_counter()
         return latencies, total
 
-    with interruptible(len(streams)) as (pool, interrupted):
-        done = list(pool.map(read, streams))
+    with ThreadPoolExecutor(len(streams)) as pool:
+        try:
+            done = list(pool.map(read, streams))
+        finally:
+            until = 0.0
     latencies = [each for found, _ in done for each in found]
     return measured_of("read", latencies, sum(total for _, total in done), time.perf_counter() - began)
 
