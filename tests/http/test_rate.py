@@ -6,16 +6,22 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import NoReturn
 
 import pytest
 from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
+from tests.http.asgi import Door, Exchange
 from tests.support import MonotonicClock, make_world
-from tidemark.http.app import RateLimited, TokenBucket
+from tests.waiting import eventually
+from tidemark.http.app import MAX_HELD_BYTES, SMALL_BODY_BYTES, RateLimited, TokenBucket
 from tidemark.http.headers import ResponseHeaders
+from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.local.engines import LocalServices
+from tidemark.protocol.errors import StreamNotFound
 from tidemark.settings import InvalidSetting, Settings
 
 TEXT = {"Content-Type": "text/plain"}
@@ -57,6 +63,46 @@ def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, re
         assert way("GET", "/v1/health").status == 200, "whether it is up may be asked at any time"
         clock.now += 101
         assert way("GET", "/v1/stream/a").status == 200
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+def test_large_bodies_at_once_have_a_limit_and_the_next_one_gets_429_before_it_is_read(
+    door: Door, is_chunked: bool
+) -> None:
+    """A body that comes without `Expect` is dropped as it comes. Small bodies always fit. Each answer makes
+    room."""
+    pieces = [bytes(SMALL_BODY_BYTES)] * (MAX_BODY_BYTES // SMALL_BODY_BYTES)
+    headers = TEXT if is_chunked else TEXT | {"Content-Length": str(MAX_BODY_BYTES), "Expect": "100-continue"}
+    arrived: list[bool] = []
+    released = asyncio.Event()
+
+    async def hold(*_: object) -> NoReturn:
+        arrived.append(True)
+        await released.wait()
+        raise StreamNotFound
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+
+            async def begin(headers: dict[str, str], body: list[bytes]) -> Exchange:
+                return await stack.enter_async_context(held.open("POST", "/v1/stream/a", headers, body))
+
+            first = [await begin(headers, pieces) for _ in range(MAX_HELD_BYTES // MAX_BODY_BYTES)]
+            await eventually(lambda: len(arrived) == len(first))
+            refused = await begin(headers, pieces)
+            await refused.until_done()
+            assert (refused.status, refused.answer["retry-after"]) == (429, "1")
+            assert "16 of 4 MiB" in refused.answer.json["error"]
+            assert refused.body == ([] if is_chunked else pieces)
+            small = await begin(TEXT, pieces[:1])
+            await eventually(lambda: len(arrived) == len(first) + 1)
+            released.set()
+            for each in (*first, small, await begin(headers, pieces)):
+                await each.until_done()
+                assert each.status == 404
+
+    held = door.with_backend(append=hold)
+    door.run(scenario())
 
 
 @pytest.fixture

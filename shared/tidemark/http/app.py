@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import error_response
-from tidemark.http.headers import ResponseHeaders
+from tidemark.http.headers import WRITING, ResponseHeaders
 from tidemark.http.metrics import Traffic
 from tidemark.http.paths import Find, Operations, is_open
+from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES
 from tidemark.http.streams import stream_routes
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
 
@@ -63,6 +64,55 @@ class RateLimited:
         await (rejection or self._app)(scope, receive, send)
 
 
+#: A body of so many bytes always fits: its connection has as large a buffer anyhow, and small appends do not
+#: wait for large ones.
+SMALL_BODY_BYTES: Final = 64 * 1024
+#: The bytes of larger bodies in memory at once. Each is there some three times while it is packed and stored,
+#: one after the other: more of them at once are no faster, but every other request waits for all of them.
+MAX_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
+
+
+class BodiesAtOnce:
+    """ASGI middleware. A large body has its room until its response is sent; one of unknown length as much as
+    the largest. Without room the request gets 429 when the application asks for the body. A client that sends
+    it without asking (RFC 9110 §10.1.1) reads no response before: it is dropped as it comes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in WRITING:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        length = int(headers.get(b"content-length", 0))
+        own, received, more = 0, 0, True
+
+        async def receive_piece() -> Message:
+            nonlocal received, more
+            message = await receive()
+            received += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            return message
+
+        async def receive_with_room() -> Message:
+            nonlocal own
+            if more and not own and max(length, received) > SMALL_BODY_BYTES:
+                room = min(length or MAX_BODY_BYTES, MAX_BODY_BYTES)
+                if self._held + room > MAX_HELD_BYTES:
+                    while b"expect" not in headers and received < DRAIN_BYTES and more:
+                        await receive_piece()
+                    raise RateLimitExceeded(1, "Too many large bodies at once: this server takes 16 of 4 MiB")
+                own, self._held = room, self._held + room
+            return await receive_piece()
+
+        try:
+            await self._app(scope, receive_with_room, send)
+        finally:
+            self._held -= own
+
+
 _log = logging.getLogger("tidemark")
 _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
 
@@ -72,7 +122,7 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> Api:
     from tidemark.http.api import Api
 
     api = Api(backend, Traffic() if with_metrics else None)
-    api.around = lambda app: guarded(app, backend, api.operations.find)
+    api.around = lambda app: guarded(BodiesAtOnce(app), backend, api.operations.find)
     return api
 
 

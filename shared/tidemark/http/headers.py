@@ -16,7 +16,7 @@ from tidemark.http.backend import STORAGE_SECONDS
 from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
-_WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
+WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 _REQUEST_HEADERS: Final = (
     "Authorization",
@@ -104,7 +104,7 @@ class ResponseHeaders:
             return
         method, started, spent = scope["method"], perf_counter(), [0.0]
         STORAGE_SECONDS.set(spent)
-        is_no_page = method in _WRITING and not any(name == b"origin" for name, _ in scope["headers"])
+        is_no_page = method in WRITING and not any(name == b"origin" for name, _ in scope["headers"])
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

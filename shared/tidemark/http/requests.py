@@ -49,7 +49,7 @@ SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREA
 #: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: A body that is too large is read up to this size, so that the client gets to read the response.
-_DRAIN_BYTES: Final = 32 * 1024 * 1024
+DRAIN_BYTES: Final = 32 * 1024 * 1024
 
 #: A content type whose commas are all in quoted parameters (RFC 9110 §5.6.4).
 _ONE_TYPE: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+")*+')
@@ -176,7 +176,7 @@ async def read_body(request: Request) -> bytes:
         size += len(chunk)
         if size <= MAX_BODY_BYTES:
             chunks.append(chunk)
-        elif size > _DRAIN_BYTES:
+        elif size > DRAIN_BYTES:
             break
     if size > MAX_BODY_BYTES:
         raise PayloadTooLarge(MAX_BODY_BYTES)

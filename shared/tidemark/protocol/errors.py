@@ -46,7 +46,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── TooManyMessages       413
     ├── UnsupportedEncoding   415  the body has a Content-Encoding
     ├── Busy                  429  storage asks us to slow down
-    ├── RateLimitExceeded     429  more requests than the server accepts in a second
+    ├── RateLimitExceeded     429  more requests in a second, or large bodies at once, than the server accepts
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
     ├── StorageUnavailable    503  storage cannot be asked
     ├── Damaged               503  stored bytes are not those that the log says
@@ -444,15 +444,13 @@ class Busy(ProtocolError):
 
 
 class RateLimitExceeded(ProtocolError):
-    """The server's own limit (`REQUESTS_PER_SECOND`); nothing was done for the request."""
+    """A limit of the server's own: `REQUESTS_PER_SECOND`, or that of large bodies. Nothing was done."""
 
     status = 429
 
-    def __init__(self, wait_seconds: float) -> None:
+    def __init__(self, wait_seconds: float, what: str = "Too many requests") -> None:
         retry_after = max(1, math.ceil(wait_seconds))
-        super().__init__(
-            f"Too many requests; try again in {retry_after} s", {"Retry-After": str(retry_after)}
-        )
+        super().__init__(f"{what}; try again in {retry_after} s", {"Retry-After": str(retry_after)})
 
 
 class OutcomeUnknown(ProtocolError):
