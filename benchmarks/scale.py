@@ -105,9 +105,9 @@ def demand_of(load: Load) -> Demand:
 def socket_dollars_of(load: Load) -> dict[str, float]:
     """An hour of it, by rows, if readers wait by sockets in place of long-polls, each at one stream."""
     woken = load.waiting_readers * load.appends_per_second / load.streams * HOUR / 1e6
-    watch = Bill(write_units=1, read_units=2)
+    watches = Bill(write_units=4, read_units=9)
     return {
-        "sockets: minutes, pings and watches": load.waiting_readers * socket_month(watch) / HOURS_A_MONTH,
+        "sockets: minutes, pings and watches": load.waiting_readers * socket_month(watches) / HOURS_A_MONTH,
         "wake-ups: a query of the tail, a message": woken * WAKE_UP,
         "a read for each wake-up": woken * READ,
         "appends": demand_of(replace(load, waiting_readers=0)).dollars,

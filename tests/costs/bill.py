@@ -47,6 +47,9 @@ class Bill:
                 self.write_units += 1
             case "GetItem":
                 self.read_units += read_units([answered["Item"]] if "Item" in answered else [])
+            case "BatchGetItem":  # Each item is rounded by itself.
+                found = [[item] for items in answered["Responses"].values() for item in items]
+                self.read_units += sum(map(read_units, found))
             case "Query":
                 self.read_units += read_units(answered["Items"])
             case _:

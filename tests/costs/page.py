@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -227,8 +227,8 @@ PINGS: Final = 120
 HIDDEN_PINGS: Final = 15
 
 
-def measure_watch(world: World, streams: int) -> Bill:
-    """One message that watches so many streams."""
+def measure_watches(world: World, streams: int) -> Bill:
+    """What a connection says of so many streams: the first message is noted."""
     names = []
     for number in range(streams):
         key = a_key(f"{NAME}/{number}")
@@ -237,24 +237,26 @@ def measure_watch(world: World, streams: int) -> Bill:
     process = world.process()
     process.stores.check_format()
     bill, events = open_bill(process), SocketEvents(process.stores, process.settings)
-    context = {"connectionId": "L0SM9cOFvHcCIhw=", "requestTimeEpoch": world.clock()}
+    context: dict[str, Any] = {"connectionId": f"L0SM9cOFvHcC{streams}=", "requestTimeEpoch": world.clock()}
     message = {"requestContext": context, "body": orjson.dumps({"watch": names}).decode()}
-    assert all("seconds" in answer for answer in asyncio.run(events.answer(message)))
+    for _ in range(WATCHES):
+        assert all("seconds" in answer for answer in asyncio.run(events.answer(message)))
+        context["requestTimeEpoch"] += 1
     return bill
 
 
-def socket_month(watch: Bill, pings: int = PINGS) -> float:
+def socket_month(watches: Bill, pings: int = PINGS) -> float:
     """Dollars of one connection that stays open, and is told nothing. A watch is a message, its answer, and
     an invocation, whose calls come one after another however many streams there are."""
-    function = compute_dollars(3 * prices.REQUEST_SECONDS)
-    each = 2 * prices.SOCKET_MESSAGE + function + watch.storage_dollars
-    connection = 120 * prices.SOCKET_MINUTE + 2 * pings * prices.SOCKET_MESSAGE + WATCHES * each
+    function = compute_dollars(4 * prices.REQUEST_SECONDS)
+    messages = 2 * (pings + WATCHES) * prices.SOCKET_MESSAGE
+    connection = 120 * prices.SOCKET_MINUTE + messages + WATCHES * function + watches.storage_dollars
     return CONNECTIONS_A_MONTH * connection / 1e6
 
 
 def measure_sockets(world: World) -> dict[int, Bill]:
     """By the number of streams."""
-    return {streams: measure_watch(world, streams) for streams in (1, 10)}
+    return {streams: measure_watches(world, streams) for streams in (1, 10)}
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -276,4 +278,5 @@ def rows(costs: dict[str, Cost], watches: dict[int, Bill]) -> Iterator[str]:
         units = f"{bill.write_units} / {bill.read_units}"
         month, hidden = f"{socket_month(bill):.3f}", f"{socket_month(bill, HIDDEN_PINGS):.3f}"
         title = f"The same by a [socket](reference/socket.md), streams: {streams}"
-        yield f"| {title} | **{month}** | | {units} | in a hidden page {hidden}; a watch: {calls} |"
+        told = f"in a hidden page {hidden}; {WATCHES} watches: {calls}"
+        yield f"| {title} | **{month}** | | {units} | {told} |"

@@ -185,18 +185,22 @@ def test_a_deleted_stream_ends_its_watch_and_the_next_one_of_its_name_is_watched
     server.run(scenario())
 
 
-def test_a_stream_may_be_watched_by_each_of_its_names(server: Door, path: str) -> None:
-    alias = path.replace("/v1/stream/", "/v1/streams/")
+def test_a_stream_is_watched_once_under_the_name_that_was_used_last(server: Door, path: str) -> None:
+    alias, spelled = path.replace("/v1/stream/", "/v1/streams/"), path[:-1] + f"%{ord(path[-1]):02x}"
 
     async def scenario() -> None:
         await create(server, path)
         async with open_socket(server) as client:
-            await client.watch(path, alias)
-            await append(server, path)
-            told = await client.told()
-            while len(told) < 2:
-                told += await client.told()
-            assert sorted(each["stream"] for each in told) == sorted([path, alias])
+            told = await client.watch(path, alias, spelled)
+            assert told == [tail(name, 0, seconds=3600) for name in (path, alias, spelled)]
+            for name, offset in ((spelled, 5), (path, 10)):
+                assert server.backend.hub.listening == 1
+                await append(server, path)
+                assert await client.told() == [tail(name, offset)]
+                await client.watch(path)
+            await client.say(unwatch=[alias])
+            assert await client.told() == []
+            assert server.backend.hub.listening == 0
 
     server.run(scenario())
 

@@ -78,8 +78,9 @@ MUTATIONS = (
     mutation(
         "a socket's watch reads the tail before it registers",
         "service/watch.py",
-        "        look_seconds = register(record.incarnation)\n        head = reload_tail(stores, record)\n",
-        "        head = reload_tail(stores, record)\n        look_seconds = register(record.incarnation)\n",
+        "    if living:\n        register(living)\n",
+        "    watched = {record.key: _look(stores, record, math.inf) for record in living}\n"
+        "    if living:\n        register(living)\n    return watched\n",
         "wake/test_interleavings_of_sockets.py",
     ),
     mutation(
@@ -92,8 +93,8 @@ MUTATIONS = (
     mutation(
         "an unwatch that is handled late ends a later watch",
         "log/waiters.py",
-        'table.delete(waiter_key(waiter), Compared(ASKED_MS, "<", waiter.asked_ms))',
-        "table.delete(waiter_key(waiter))",
+        'table.delete(_watch_key(connection_id, incarnation), Compared(ASKED_MS, "<", asked_ms))',
+        "table.delete(_watch_key(connection_id, incarnation))",
         "wake/test_socket_function.py",
     ),
     mutation(

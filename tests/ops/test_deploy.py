@@ -184,9 +184,9 @@ def test_a_layer_without_bytecode_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "unreserved", "advice"),
     [
-        pytest.param(1000, 1000, "ReaderConcurrency=250", id="half of the account, for two functions"),
-        pytest.param(150, 150, "ReaderConcurrency=25", id="the smallest account with room"),
-        pytest.param(1000, 300, "ReaderConcurrency=100", id="what others have left, but for 100"),
+        pytest.param(1000, 1000, "ReaderConcurrency=166", id="half of the account, for three functions"),
+        pytest.param(175, 175, "ReaderConcurrency=25", id="the smallest account with room"),
+        pytest.param(1000, 300, "ReaderConcurrency=66", id="what others have left, but for 100"),
         pytest.param(1000, 140, "LongPollSeconds=5", id="too little is left"),
         pytest.param(10, 10, "LongPollSeconds=5", id="a new account"),
     ],

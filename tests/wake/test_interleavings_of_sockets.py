@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +26,13 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, waiters_of
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores
-from tidemark.service.watch import Watched, begin_watch
+from tidemark.service.watch import Watched, begin_watches
 from tidemark.wake.notifier import LAPSED_MS, Notifier, WakeMessage, sweep_queues
 
-#: Of a watch: stream item, register, tail, answer. Of an append: commit, waiters, tail, post. Of the sweep:
-#: waiters, removal.
-WATCH, APPEND, SWEEP = "WWWW", "AAAA", "SS"
+#: Of a watch: stream item, the connection's streams (read, then noted), register, tail, answer. Of an append:
+#: commit, waiters, tail, post. Of the sweep: waiters, removal.
+WATCH, APPEND, SWEEP = "WWWWWW", "AAAA", "SS"
 #: The connection is lost, and the watch repeated on another one.
 AGAIN = "W" + WATCH
 OLD, NEW = "old", "new"
@@ -89,7 +87,8 @@ class Scene:
         self.incarnation = self.head.record.incarnation
         self.log = log_pk(self.key, self.incarnation)
         reader = world.process().stores.table
-        self.client = Client(NEW, self.head.tail.offset, lambda: _tail_of(reader, self.log))
+        self.new = f"{NEW}-{self.key.stream_id}"  # A connection watches a thousand streams at most.
+        self.client = Client(self.new, self.head.tail.offset, lambda: _tail_of(reader, self.log))
         self.sockets = TurnedSockets(self.turns, self.client)
         self.watcher.stores.check_format()
 
@@ -113,15 +112,15 @@ class Scene:
         def watch() -> None:
             if loses:
                 with self.turns.turn("W"):
-                    self.client.connection = NEW
+                    self.client.connection = self.new
                     self.sockets.gone |= {OLD} if knows else set()
-            context = {"connectionId": NEW, "requestTimeEpoch": self.clock()}
+            context = {"connectionId": self.new, "requestTimeEpoch": self.clock()}
             events = SocketEvents(self.watcher.stores, self.watcher.settings)
             event = {"requestContext": context, "body": json.dumps({"watch": [self.name]})}
             answers = asyncio.run(events.answer(event))
             with self.turns.turn("W"):
                 for answer in answers:
-                    self.client.told(NEW, answer)
+                    self.client.told(self.new, answer)
             self.turns.finish("W")
 
         def append_and_tell() -> None:
@@ -177,7 +176,7 @@ def _tail_of(table: Any, log: str) -> int:
 
 def test_no_order_of_a_watch_and_an_append_misses_it(world: World) -> None:
     tried = list(orders(WATCH + APPEND))
-    assert len(set(tried)) == 70
+    assert len(set(tried)) == 210
     assert [order for order in tried if Scene(world, order).misses()] == []
 
 
@@ -199,7 +198,7 @@ def test_no_order_misses_an_append_when_the_sweep_meets_a_watch_that_is_repeated
     missed = []
     for order in orders(WATCH + SWEEP):
         scene = Scene(world, order + APPEND)
-        scene.was_watched(NEW, ago_ms=MAX_LEASE_SECONDS * 1000 + LAPSED_MS)
+        scene.was_watched(scene.new, ago_ms=MAX_LEASE_SECONDS * 1000 + LAPSED_MS)
         missed += [order] * scene.misses(sweeps=True)
     assert missed == []
 
@@ -219,12 +218,12 @@ def some_order_misses(world: World, change: Callable[[Scene], object] = lambda _
 def test_reading_the_tail_before_registering_misses_an_append(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_then_register(stores: Stores, key: StreamKey, register: Callable[[str], float]) -> Watched:
-        watched = begin_watch(stores, key, lambda _: math.inf)
-        register(watched.record.incarnation)
-        return watched
+    def read_then_register(stores: Stores, keys: Any, register: Any) -> Any:
+        watches = begin_watches(stores, keys, lambda _: None)
+        register([watched.record for watched in watches.values() if isinstance(watched, Watched)])
+        return watches
 
-    monkeypatch.setattr(socket_events, "begin_watch", read_then_register)
+    monkeypatch.setattr(socket_events, "begin_watches", read_then_register)
     assert some_order_misses(world)
 
 

@@ -19,13 +19,17 @@ from tidemark.http.security.authorization import LEEWAY_SECONDS
 from tidemark.http.socket_events import SocketEvents
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.waiters import load_waiters
+from tidemark.protocol import socket
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, MAX_NAMED, PING
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.delete import delete
 from tidemark.settings import AuthorizationSettings
 
-WATCH = {"GetItem": 1, "PutItem": 1, "Query": 1}
+#: The stream, what the connection has watched, the registration, the tail; and a note of a new stream.
+AGAIN = {"BatchGetItem": 1, "GetItem": 1, "PutItem": 1, "Query": 1}
+WATCH = AGAIN | {"PutItem": 2}
 LEASE_MS = MAX_LEASE_SECONDS * 1000
 
 
@@ -63,7 +67,7 @@ def answer(name: str, offset: int, **more: Any) -> dict[str, Any]:
     return {"stream": name, "offset": render_offset(offset)} | more
 
 
-def test_a_watch_is_three_calls_and_registers_for_an_hour(scene: Scene) -> None:
+def test_a_watch_is_five_calls_and_registers_for_an_hour(scene: Scene) -> None:
     record, name = scene.stream()
     assert scene.send({"watch": [name]}) == [answer(name, 3, seconds=MAX_LEASE_SECONDS)]
     assert scene.process.calls.taken() == WATCH
@@ -79,13 +83,14 @@ def test_a_repeated_watch_is_renewed_and_renews_the_time_to_live(scene: Scene) -
     assert first["seconds"] < MAX_LEASE_SECONDS
     scene.clock.advance(first["seconds"] * 1000)
     [again] = scene.send({"watch": [name]})
-    assert scene.process.calls.taken() == WATCH | {"UpdateItem": 1}
+    assert scene.process.calls.taken() == AGAIN | {"UpdateItem": 1}
     assert again == first
     assert [waiter.until_ms for waiter in scene.waiters(record)] == [scene.clock() + LEASE_MS]
 
 
 def test_many_streams_are_watched_at_once_and_answered_in_their_order(scene: Scene) -> None:
-    """Those that cannot be watched are answered too, each for itself. Every name is a watch of its own."""
+    """Those that cannot be watched are answered too, each for itself. A stream that is named twice is watched
+    once, under the later name."""
     streams = [scene.stream() for _ in range(MAX_NAMED - 4)]
     names = [name for _, name in streams]
     first = names[0].replace("/a-", "/%61-")
@@ -101,19 +106,88 @@ def test_many_streams_are_watched_at_once_and_answered_in_their_order(scene: Sce
     assert [each.get("status") for each in answers[:4]] == [400, None, None, 404]
     assert answers[2] == answer(closed_name, 3, closed=True)
     assert all(each["offset"] == render_offset(3) for each in answers[4:])
-    assert {waiter.name for waiter in scene.waiters(streams[0][0])} == {first, names[0]}
+    assert [waiter.name for waiter in scene.waiters(streams[0][0])] == [names[0]]
 
 
-def test_unwatch_removes_the_watch_of_that_connection_under_that_name(scene: Scene) -> None:
+def test_unwatch_removes_the_watch_of_that_connection_without_a_look_at_the_stream(scene: Scene) -> None:
+    """Under whatever name, once. A connection that has watched nothing causes one small read."""
     record, name = scene.stream()
-    other = name.replace("/a-", "/%61-")
-    scene.send({"watch": [name, other]})
+    spelled = [name.replace("/a-", "/%61-"), name.replace("/a-", "/a%2D")]
+    scene.send({"watch": [name]})
     scene.send({"watch": [name]}, "d")
     scene.clock.advance(1)
-    assert scene.send({"unwatch": [name, "/v1/stream/absent", "nowhere"]}) == []
-    assert scene.process.calls.taken() == {"GetItem": 2, "DeleteItem": 1}
-    left = [(waiter.address, waiter.name) for waiter in scene.waiters(record)]
-    assert sorted(left) == [("c", other), ("d", name)]
+    assert scene.send({"unwatch": [name, *spelled, "/v1/stream/absent", "nowhere"]}) == []
+    assert scene.process.calls.taken() == {"GetItem": 1, "DeleteItem": 1}
+    assert [waiter.address for waiter in scene.waiters(record)] == ["d"]
+    scene.send({"unwatch": [name, "/v1/stream/absent"]}, "stranger")
+    assert scene.process.calls.taken() == {"GetItem": 1}
+    assert scene.send({"unwatch": ["nowhere"]}) == []
+    assert scene.process.calls.taken() == {}
+
+
+@pytest.mark.parametrize("repeated", ["no token", "no right", "expired", "deleted"])
+def test_a_repeated_watch_that_is_refused_ends_the_watch(world: World, repeated: str) -> None:
+    scene = Scene(world, AuthorizationSettings(secret=SECRET), CLOCK.now_ms)
+    record, name = scene.stream()
+    now_ms = CLOCK.now_ms()
+    given = {
+        "no token": {},
+        "no right": {"token": token("write:*")},
+        "expired": {"token": token("read:*", exp=1)},
+        "deleted": {"token": token("read:*")},
+    }[repeated]
+    scene.send({"watch": [name], "token": token("read:*")}, asked_ms=now_ms)
+    assert len(scene.waiters(record)) == 1
+    if repeated == "deleted":
+        delete(scene.writer.stores, record.key)
+    [refused] = scene.send({"watch": [name], **given}, asked_ms=now_ms + 1)
+    assert refused["status"] in {401, 404}
+    assert scene.waiters(record) == []
+
+
+def test_a_socket_watches_a_thousand_streams_and_no_more(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever messages name them. Those that it has left, and that have lapsed, do not count."""
+    monkeypatch.setattr(socket, "MAX_WATCHED", 3)
+    names = [scene.stream()[1] for _ in range(5)]
+
+    def watch(some: list[str]) -> list[int]:
+        return [each.get("status", 200) for each in scene.send({"watch": some}, "limited")]
+
+    assert watch(names[:2]) == [200] * 2
+    assert watch(names[2:4]) == watch(names) == [400]
+    assert watch(names[:3]) == [200] * 3
+    scene.clock.advance(1)
+    scene.send({"unwatch": names[:1]}, "limited")
+    assert watch(names[3:4]) == [200]
+    assert watch(names[4:]) == [400]
+    scene.clock.advance(LEASE_MS)
+    assert watch(names[4:]) == [200]
+
+
+def test_messages_of_a_connection_that_are_handled_at_once_are_all_noted(scene: Scene) -> None:
+    """Each of them is found by an unwatch."""
+    streams = [scene.stream() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda stream: scene.send({"watch": [stream[1]]}), streams))
+    scene.clock.advance(1)
+    scene.send({"unwatch": [name for _, name in streams]})
+    assert [scene.waiters(record) for record, _ in streams] == [[]] * 4
+
+
+def test_a_message_of_a_hundred_streams_is_loaded_and_registered_at_once(scene: Scene) -> None:
+    """A repeated one that is handled before the first changes nothing that the first would take back."""
+    streams = [scene.stream() for _ in range(MAX_NAMED)]
+    names, asked_ms = [name for _, name in streams], scene.clock()
+    assert all("seconds" in each for each in scene.send({"watch": names}, asked_ms=asked_ms))
+    many = {"BatchGetItem": 1, "GetItem": 1, "PutItem": 1, "TransactWriteItems": 1, "Query": MAX_NAMED}
+    assert scene.process.calls.taken() == many
+    scene.send({"watch": names[:1]}, asked_ms=asked_ms + 2)
+    assert len(scene.send({"watch": names}, asked_ms=asked_ms + 1)) == MAX_NAMED
+    scene.send({"unwatch": names[:2]}, asked_ms=asked_ms + 2)
+    waiters = [[waiter.asked_ms for waiter in scene.waiters(record)] for record, _ in streams]
+    assert waiters == [[asked_ms + 2], [], *[[asked_ms + 1]] * (MAX_NAMED - 2)]
 
 
 def test_an_unwatch_that_is_handled_after_a_later_watch_does_not_end_it(scene: Scene) -> None:
@@ -137,13 +211,13 @@ def test_a_ping_and_an_empty_object_are_answered_with_nothing_and_call_nothing(s
 
 
 def test_a_watch_takes_the_right_to_read_and_ends_with_the_token(world: World) -> None:
-    """Without it nothing is looked up. Tokens go by the real clock."""
+    """Without it no stream is looked up. Tokens go by the real clock."""
     scene = Scene(world, AuthorizationSettings(secret=SECRET), CLOCK.now_ms)
     record, name = scene.stream()
     for given in ({}, {"token": "nonsense"}, {"token": token("write:*")}):
         [refused] = scene.send({"watch": [name], **given})
         assert refused["status"] in {401, 404}
-        assert scene.process.calls.taken() == {}
+        assert scene.process.calls.taken() == {"GetItem": 1}, "what the connection has watched"
     ends = int(CLOCK.now_ms() / 1000) + 600
     [watched] = scene.send({"watch": [name], "token": token(f"read:v1/{record.key.stream_id}", exp=ends)})
     assert 0 < watched["seconds"] <= 600 + LEEWAY_SECONDS

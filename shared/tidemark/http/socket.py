@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from tidemark.http.error_handlers import INTERNAL, told_message
@@ -20,14 +21,16 @@ from tidemark.protocol.authorization import (
     Target,
     grants_of_public,
 )
-from tidemark.protocol.errors import ProtocolError, StreamNotFound, Unauthorized
+from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.protocol.socket import Frame, Message, error_message, tail_message
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
 from tidemark.settings import AuthorizationSettings
 
-Begin = Callable[[str, StreamKey, int | None], Awaitable[Watched]]
-"""Registers the watch of that name, which ends with the token, then reads the tail. Raises ProtocolError."""
+Begun = Mapping[StreamKey, Watched | BaseException]
+Begin = Callable[[Mapping[StreamKey, str], int | None], Awaitable[Begun]]
+"""Registers watches under these names, which end with the token, then reads the tails. Raises Malformed for
+too many."""
 
 _log = logging.getLogger("tidemark")
 _READ = frozenset({Right.READ})
@@ -44,23 +47,35 @@ class WatchAnswers:
         self._granted = _load_granted(settings, self._public) if settings.is_on else None
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
-        """The answers for the streams that it names. The token is checked once for all of them."""
+        """The answers for the streams that it names. The token is checked once for all of them. A stream is
+        watched once, under the last of its names. Raises Malformed for too many."""
         has_token = frame.token is not None
+        keys: dict[str, StreamKey] = {}
+        refused: dict[str, ProtocolError] = {}
         try:
             access = await self._access_of(frame.token)
+            for name in frame.watch:
+                try:
+                    key = parse_stream_parameter(name)
+                    _require_read(access, key, has_token=has_token)
+                except ProtocolError as refusal:
+                    refused[name] = refusal
+                else:
+                    keys[name] = key
+            names = {key: name for name, key in keys.items()}
+            begun = await begin(names, access.until_ms) if names else {}
+        except Malformed:
+            raise
         except Exception as failure:  # noqa: BLE001 - whatever it is, each stream is answered
             return [failure_message(name, failure, has_token=has_token) for name in frame.watch]
 
-        async def answer(name: str) -> Message:
-            try:
-                key = parse_stream_parameter(name)
-                _require_read(access, key, has_token=has_token)
-                watched = await begin(name, key, access.until_ms)
-            except Exception as failure:  # noqa: BLE001 - whatever it is, the other streams are answered
-                return failure_message(name, failure, has_token=has_token)
+        def answer(name: str) -> Message:
+            watched = refused.get(name) or begun[keys[name]]
+            if isinstance(watched, BaseException):
+                return failure_message(name, watched, has_token=has_token)
             return tail_message(name, watched.tail, watched.lease_seconds(self._clock_ms(), access.until_ms))
 
-        return await asyncio.gather(*map(answer, frame.watch))
+        return list(map(answer, frame.watch))
 
     async def _access_of(self, token: str | None) -> Access:
         """Raises Unauthorized, KeysUnavailable."""
@@ -76,12 +91,21 @@ def _load_granted(settings: AuthorizationSettings, public: Access) -> Callable[[
     return partial(access_of, check=make_check(settings, asyncio.to_thread), public=public)
 
 
-def failure_message(name: str, failure: Exception, *, has_token: bool = False) -> Message:
+def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
     """What the client is told in place of the tail."""
     if isinstance(failure, ProtocolError):
         return error_message(name, failure.status, told_message(failure, has_token=has_token))
     _log.error("unexpected error in a watch", exc_info=failure)
     return error_message(name, 500, INTERNAL)
+
+
+def find_keys(names: Iterable[str]) -> list[StreamKey]:
+    """The streams of these names; one that is no stream's name has none."""
+    keys: dict[StreamKey, None] = {}
+    for name in names:
+        with suppress(ProtocolError):
+            keys[parse_stream_parameter(name)] = None
+    return list(keys)
 
 
 def _require_read(access: Access, key: StreamKey, *, has_token: bool) -> None:

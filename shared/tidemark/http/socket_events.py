@@ -7,40 +7,21 @@ the notifier tells. It also finds out which connections are gone; the others' wa
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from tidemark.http.requests import parse_stream_parameter
-from tidemark.http.socket import WatchAnswers
-from tidemark.log.read import load_stream
-from tidemark.log.records import Waiter
-from tidemark.log.waiters import end_watch, put_waiter
+from tidemark.http.socket import Begun, WatchAnswers, find_keys
+from tidemark.log.records import StreamRecord, Waiter
+from tidemark.log.waiters import end_watches, put_watches
 from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, parse_frame, refusal_message, render_answer
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores, connect
-from tidemark.service.watch import Watched, begin_watch
+from tidemark.service.watch import begin_watches
 from tidemark.settings import Settings
-
-#: A message may name a hundred streams.
-_THREADS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Client:
-    """Who sent a message, and when, by API Gateway's clock."""
-
-    connection_id: str
-    asked_ms: int
-
-    def waiter(self, incarnation: str, name: str, until_ms: int = 0) -> Waiter:
-        return Waiter(incarnation, self.connection_id, until_ms, name, self.asked_ms)
 
 
 class SocketEvents:
@@ -49,39 +30,44 @@ class SocketEvents:
     def __init__(self, stores: Stores, settings: Settings) -> None:
         self._stores = stores
         self._answers = WatchAnswers(settings.authorization, stores.clock_ms)
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-watch")
 
     async def answer(self, event: Mapping[str, Any]) -> list[Message]:
         """What the client is told at once about its message."""
         context = event["requestContext"]
-        client = _Client(context["connectionId"], context["requestTimeEpoch"])
+        connection_id, asked_ms = context["connectionId"], context["requestTimeEpoch"]
         try:
             frame = parse_frame(_text(event))
             self._stores.check_format()
+            answers = await self._answers.watch(frame, partial(self._begin, connection_id, asked_ms))
         except ProtocolError as error:
             return [refusal_message(error)]
-        await asyncio.gather(*(self._run(partial(self._end, client, name)) for name in frame.unwatch))
-        return await self._answers.watch(frame, partial(self._begin, client))
+        # A repeated watch that is refused is over too.
+        refused = [answer["stream"] for answer in answers if "status" in answer]
+        if ended := find_keys((*frame.unwatch, *refused)):
+            await asyncio.to_thread(self._end, connection_id, ended, asked_ms)
+        return answers
 
-    async def _run(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+    async def _begin(
+        self, connection_id: str, asked_ms: int, names: Mapping[StreamKey, str], token_until_ms: int | None
+    ) -> Begun:
+        stores = self._stores
 
-    async def _begin(self, client: _Client, name: str, key: StreamKey, token_until_ms: int | None) -> Watched:
-        def register(incarnation: str) -> float:
-            until_ms = self._stores.clock_ms() + MAX_LEASE_SECONDS * 1000
+        def register(records: Sequence[StreamRecord]) -> None:
+            now_ms = stores.clock_ms()
+            until_ms = now_ms + MAX_LEASE_SECONDS * 1000
             until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms)
-            put_waiter(self._stores.table, client.waiter(incarnation, name, until_ms))
-            return math.inf  # The notifier tells of every append.
+            watches = {
+                each.key: Waiter(each.incarnation, connection_id, until_ms, names[each.key], asked_ms)
+                for each in records
+            }
+            put_watches(stores.table, connection_id, watches, now_ms, stores.concurrency.each)
 
-        watched: Watched = await self._run(partial(begin_watch, self._stores, key, register))
-        return watched
+        return await asyncio.to_thread(begin_watches, stores, list(names), register)
 
-    def _end(self, client: _Client, name: str) -> None:
-        """A watch that is not found, or cannot be removed now, lapses."""
+    def _end(self, connection_id: str, keys: Sequence[StreamKey], asked_ms: int) -> None:
+        """A watch that cannot be removed now lapses."""
         with suppress(ProtocolError):
-            record = load_stream(self._stores.table, parse_stream_parameter(name))
-            if record is not None:
-                end_watch(self._stores.table, client.waiter(record.incarnation, name))
+            end_watches(self._stores.table, connection_id, keys, asked_ms, self._stores.concurrency.each)
 
 
 def _text(event: Mapping[str, Any]) -> str:

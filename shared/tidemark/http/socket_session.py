@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from tidemark.http.app import TokenBucket
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import response
 from tidemark.http.requests import handshake_request
-from tidemark.http.socket import WatchAnswers, failure_message
+from tidemark.http.socket import Begun, WatchAnswers, failure_message, find_keys
 from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
@@ -130,7 +130,7 @@ class SocketSession:
         self._answers = answers
         self._receive = receive
         self._send = send
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[StreamKey, Watch] = {}
         #: Those whose tail may have moved, in the order in which they were woken.
         self._woken: dict[Watch, None] = {}
         self._telling: asyncio.Task[None] | None = None
@@ -146,8 +146,8 @@ class SocketSession:
         except OSError:
             pass  # The client left while it was being told something.
         finally:
-            for name in list(self._watches):
-                self._end(name)
+            for key in list(self._watches):
+                self._end(key)
             if self._telling is not None:
                 self._telling.cancel()
 
@@ -157,42 +157,46 @@ class SocketSession:
             if text is None:
                 raise Malformed("Messages are JSON in text frames, not bytes")
             frame = parse_frame(text)
-            if len(self._watches.keys() | set(frame.watch)) > socket.MAX_WATCHED:
-                raise Malformed(f"A socket watches at most {socket.MAX_WATCHED} streams; open another one")
+            named = find_keys(frame.watch)
+            socket.check_watched(len(self._watches.keys() | set(named)))
         except Malformed as error:
             await self._tell([refusal_message(error)])
             return
-        for name in (*frame.unwatch, *frame.watch):  # A repeated watch that is refused is over too.
-            self._end(name)
+        for key in (*find_keys(frame.unwatch), *named):  # A repeated watch that is refused is over too.
+            self._end(key)
         began = time.monotonic()
-        answers = await self._answers.watch(frame, self._begin)
+        answers = await self._answers.watch(frame, self._begin_all)
         await self._tell(answers, or_else=[socket.NOTHING])
-        for answer in answers:
-            if (watch := self._watches.get(answer["stream"])) is not None:
-                watch.ends_at, watch.is_answered = began + answer["seconds"], True
-                if watch.is_woken:
-                    self.look_at(watch)
+        seconds = {answer["stream"]: answer["seconds"] for answer in answers if "seconds" in answer}
+        for watch in [self._watches[key] for key in named if key in self._watches]:
+            watch.ends_at, watch.is_answered = began + seconds[watch.name], True
+            if watch.is_woken:
+                self.look_at(watch)
 
-    async def _begin(self, name: str, key: StreamKey, _token_until_ms: int | None) -> Watched:
+    async def _begin_all(self, names: Mapping[StreamKey, str], _token_until_ms: int | None) -> Begun:
+        begun = await asyncio.gather(*map(self._begin, names.values(), names), return_exceptions=True)
+        return dict(zip(names, begun, strict=True))
+
+    async def _begin(self, name: str, key: StreamKey) -> Watched:
         """Listen, register, read the tail. Raises ProtocolError."""
         backend, watch = self._backend, Watch(self, name, key)
-        self._watches[name] = watch
+        self._watches[key] = watch
         backend.hub.add(key, watch)
         backend.hub.start_waiting(self, time.monotonic() + socket.MAX_LEASE_SECONDS)
         try:
             begin = partial(begin_watch, backend.stores, key, backend.wake.ensure_subscribed)
             watched = await backend.poll(("watch", key), begin)
         except BaseException:
-            self._end(name)
+            self._end(key)
             raise
         watch.record, watch.told = watched.record, watched.tail.offset
         watch.look_in(watched.look_seconds)
         if watched.tail.closed:
-            self._end(name)
+            self._end(key)
         return watched
 
-    def _end(self, name: str) -> None:
-        watch = self._watches.pop(name, None)
+    def _end(self, key: StreamKey) -> None:
+        watch = self._watches.pop(key, None)
         if watch is not None:
             watch.look_in(math.inf)
             self._woken.pop(watch, None)
@@ -203,11 +207,11 @@ class SocketSession:
     def _end_lapsed(self) -> None:
         """A lease that has ended counts as no watch."""
         now = time.monotonic()
-        for name in [watch.name for watch in self._watches.values() if now >= watch.ends_at]:
-            self._end(name)
+        for key in [key for key, watch in self._watches.items() if now >= watch.ends_at]:
+            self._end(key)
 
     def look_at(self, watch: Watch) -> None:
-        if self._watches.get(watch.name) is not watch:
+        if self._watches.get(watch.key) is not watch:
             return  # It ended on the way.
         self._woken[watch] = None
         if self._telling is None:
@@ -226,18 +230,17 @@ class SocketSession:
 
     async def _look(self, watch: Watch) -> socket.Message | None:
         """What there is to tell about the stream: its tail has moved, or it has ended."""
-        name = watch.name
         if time.monotonic() >= watch.ends_at:
-            self._end(name)
+            self._end(watch.key)
             return None
         try:
             message, is_over = await self._found(watch)
         except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
-            message, is_over = failure_message(name, failure), True
-        if self._watches.get(name) is not watch:
+            message, is_over = failure_message(watch.name, failure), True
+        if self._watches.get(watch.key) is not watch:
             return None  # It has ended in the meantime.
         if is_over:
-            self._end(name)
+            self._end(watch.key)
         return message
 
     async def _found(self, watch: Watch) -> tuple[socket.Message | None, bool]:

@@ -37,6 +37,13 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
     return None if item is None or is_end_mark(item) else decode_stream(item)
 
 
+def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> dict[StreamKey, StreamRecord]:
+    """Those that there are. One call asks for a hundred."""
+    pages = each(table.get_many, in_hundreds(list(map(stream_key, keys))))
+    found = (decode_stream(item) for page in pages for item in page if not is_end_mark(item))
+    return {record.key: record for record in found}
+
+
 def logs_written_at(table: Table, places: Mapping[str, int], each: EachHundred) -> set[str]:
     """Of logs, by their partitions, those in which an entry begins at this offset. Whatever is written next
     takes the place at the tail: where that was the tail, these have grown. One call asks a hundred logs."""

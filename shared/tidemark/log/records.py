@@ -378,13 +378,15 @@ class Due:
 class Waiter:
     """Who is told until `until_ms` that a stream has grown: a process with readers at its tail, by the queue
     with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the stream
-    `name`, maybe not by that alone. It asked for that at `asked_ms`, by API Gateway's clock."""
+    `name`. It asked for that at `asked_ms`, by API Gateway's clock. Earlier releases gave each name a waiter,
+    which `mark` tells apart."""
 
     incarnation: str
     address: str
     until_ms: int
     name: str | None = None
     asked_ms: int = 0
+    mark: str = ""
 
     @property
     def is_socket(self) -> bool:

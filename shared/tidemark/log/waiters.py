@@ -3,22 +3,50 @@ connections of the WebSocket API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
 from tidemark.log.records import Waiter
 from tidemark.log.schema import (
     ASKED_MS,
+    REVISION,
     SK,
     UNTIL_MS,
     WAIT_SHARDS,
+    Key,
+    connection_key,
+    decode_asked_for,
     decode_waiter,
+    encode_asked_for,
     encode_waiter,
+    mark_of,
     wait_pk,
     waiter_key,
     waiters_of,
 )
-from tidemark.log.table import IF_ABSENT, MAX_DELETES, AnyOf, Compared, ConditionFailed, Table, equals
+from tidemark.log.table import (
+    IF_ABSENT,
+    MAX_DELETES,
+    AnyOf,
+    Compared,
+    Condition,
+    ConditionFailed,
+    Table,
+    TransactionRefused,
+    Write,
+    equals,
+    in_hundreds,
+)
+from tidemark.protocol import socket
+from tidemark.protocol.errors import Busy
+from tidemark.protocol.stream_key import StreamKey
+
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
+"""The same call for several things, some at once (`service/stores.py`)."""
+#: Calls that `Each` makes at once.
+AT_ONCE: Final = 16
 
 #: Sorts before everything that an address can go on with.
 _JUST_BEHIND = " "
@@ -27,15 +55,74 @@ _JUST_BEHIND = " "
 def put_waiter(table: Table, waiter: Waiter) -> None:
     """Register, or register again for longer. A registration that lands late does not shorten a later one,
     and a connection's messages may be handled in another order than they were sent."""
+    with suppress(ConditionFailed):
+        table.put(encode_waiter(waiter), _is_later(waiter))
+
+
+def _is_later(waiter: Waiter) -> Condition:
     name, value = (ASKED_MS, waiter.asked_ms) if waiter.is_socket else (UNTIL_MS, waiter.until_ms)
-    with suppress(ConditionFailed):
-        table.put(encode_waiter(waiter), AnyOf(IF_ABSENT, Compared(name, "<", value)))
+    return AnyOf(IF_ABSENT, Compared(name, "<", value))
 
 
-def end_watch(table: Table, waiter: Waiter) -> None:
-    """Remove a connection's waiter, unless it has asked again later."""
-    with suppress(ConditionFailed):
-        table.delete(waiter_key(waiter), Compared(ASKED_MS, "<", waiter.asked_ms))
+def put_watches(
+    table: Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
+) -> None:
+    """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
+    so it is for more than are written at once anyway. Raises Malformed for too many."""
+    asked = {mark_of(key): waiter.incarnation for key, waiter in watches.items()}
+    _ask_for(table, connection_id, asked, now_ms, each)
+    waiters = list(watches.values())
+    if len(waiters) > AT_ONCE:
+        writes = [Write(encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters]
+        with suppress(TransactionRefused, Busy):  # One of them is not the latest, or is being written.
+            table.transact(writes)
+            return
+    each(partial(put_waiter, table), waiters)
+
+
+def _ask_for(table: Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
+    """One read, and one write where there are new ones. Those that have ended are left until there are too
+    many."""
+    known, revision = decode_asked_for(table.get(connection_key(connection_id)))
+    while not asked.items() <= known.items():
+        if len(known | asked) > socket.MAX_WATCHED:
+            known = _still_watched(table, connection_id, known, now_ms, each)
+        socket.check_watched(len(known | asked))
+        ttl_seconds = now_ms // 1000 + 2 * socket.MAX_LEASE_SECONDS  # API Gateway ends it before.
+        item = encode_asked_for(connection_id, known | asked, revision + 1, ttl_seconds)
+        try:
+            table.put(item, AnyOf(IF_ABSENT, equals(REVISION, revision)))
+        except ConditionFailed as refused:  # Another message of the connection is handled now.
+            known, revision = decode_asked_for(refused.existing)
+        else:
+            return
+
+
+def _still_watched(
+    table: Table, connection_id: str, known: dict[str, str], now_ms: int, each: Each
+) -> dict[str, str]:
+    keys = [_watch_key(connection_id, incarnation) for incarnation in known.values()]
+    found = (decode_waiter(item) for page in each(table.get_many, in_hundreds(keys)) for item in page)
+    left = {waiter.incarnation for waiter in found if waiter.until_ms > now_ms}
+    return {mark: incarnation for mark, incarnation in known.items() if incarnation in left}
+
+
+def end_watches(
+    table: Table, connection_id: str, keys: Iterable[StreamKey], asked_ms: int, each: Each
+) -> None:
+    """Remove a connection's waiters of these streams, unless it has asked again later: one read, and a
+    deletion for each."""
+    known, _ = decode_asked_for(table.get(connection_key(connection_id)))
+
+    def end(incarnation: str) -> None:
+        with suppress(ConditionFailed):
+            table.delete(_watch_key(connection_id, incarnation), Compared(ASKED_MS, "<", asked_ms))
+
+    each(end, [known[mark] for mark in map(mark_of, keys) if mark in known])
+
+
+def _watch_key(connection_id: str, incarnation: str) -> Key:
+    return waiter_key(Waiter(incarnation, connection_id, 0, name=""))
 
 
 def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:

@@ -170,8 +170,8 @@ def concurrency_warning(values: Mapping[str, str], region: str | None) -> str:
         return ""
     limits = boto3.client("lambda", region_name=region).get_account_settings()["AccountLimit"]
     limit = limits["ConcurrentExecutions"]
-    # At most half of the account for the two functions that readers reach, and what others have left.
-    each = min(limit // 2, limits.get("UnreservedConcurrentExecutions", limit) - _UNRESERVABLE) // 2
+    # At most half of the account for the three functions that readers reach, and what others have left.
+    each = min(limit // 2, limits.get("UnreservedConcurrentExecutions", limit) - _UNRESERVABLE) // 3
     advice = f"Bound them: ReaderConcurrency={each}"
     if each < _WORTH_RESERVING:
         advice = (

@@ -30,7 +30,7 @@ PING: Final = '{"action":"ping"}'
 NOTHING: Final = "[]"
 #: The streams that one message may name: each is looked up before the answer.
 MAX_NAMED: Final = 100
-#: The streams that one socket of this server may watch at once.
+#: The streams that one socket may watch at once.
 MAX_WATCHED: Final = 1000
 #: A watch lasts this long at most; a client repeats it before.
 MAX_LEASE_SECONDS: Final = 3600
@@ -140,6 +140,12 @@ def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Mes
 def error_message(name: str, status: int, error: str) -> Message:
     """The watch did not begin, or it is over: what a read of the stream would be refused with."""
     return {"stream": name, "status": status, "error": error}
+
+
+def check_watched(count: int) -> None:
+    """Raises Malformed."""
+    if count > MAX_WATCHED:
+        raise Malformed(f"A socket watches at most {MAX_WATCHED} streams; open another one")
 
 
 def refusal_message(error: ProtocolError) -> Message:

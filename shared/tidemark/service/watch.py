@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidemark.log.read import load_last, load_stream
+from tidemark.log.read import load_last, load_stream, load_streams
 from tidemark.log.records import StreamRecord, Tombstone
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import StreamNotFound
@@ -36,11 +37,37 @@ def begin_watch(stores: Stores, key: StreamKey, register: Callable[[str], float]
     is. Raises StreamNotFound or SoftDeleted."""
     while True:
         record = require_live(load_stream(stores.table, key))
-        look_seconds = register(record.incarnation)
-        head = reload_tail(stores, record)
-        # Deleted and created again in between: that one has other registrations.
-        if head.record.incarnation == record.incarnation:
-            break
+        watched = _look(stores, record, register(record.incarnation))
+        if watched is not None:
+            return watched
+
+
+def begin_watches(
+    stores: Stores, keys: Sequence[StreamKey], register: Callable[[Sequence[StreamRecord]], object]
+) -> dict[StreamKey, Watched | Exception]:
+    """The same for several streams, which are loaded by the hundred; `register` is told of every append. Each
+    has its watch, or what a read of it would raise."""
+    found = load_streams(stores.table, keys, stores.concurrency.each)
+    living = [record for record in found.values() if not record.deleted]
+    if living:
+        register(living)
+
+    def finish(key: StreamKey) -> Watched | Exception:
+        try:
+            watched = _look(stores, require_live(found.get(key)), math.inf)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the other streams are watched
+            return failure
+        return begin_watches(stores, [key], register)[key] if watched is None else watched
+
+    return dict(zip(keys, stores.concurrency.each(finish, keys), strict=True))
+
+
+def _look(stores: Stores, record: StreamRecord, look_seconds: float) -> Watched | None:
+    """After the registration. None where the stream was deleted and created again in between: that one has
+    other registrations. Raises StreamNotFound or SoftDeleted."""
+    head = reload_tail(stores, record)
+    if head.record.incarnation != record.incarnation:
+        return None
     now_ms = stores.clock_ms()
     if head.is_expired(now_ms):
         raise StreamNotFound

@@ -17,8 +17,9 @@ written and read by `subscriptions/records.py`.
 | receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`; of a socket:      |
-|          |                                          | `<incarnation>.<connection>/<crc32 of what the |
-|          |                                          | client calls the stream>`                      |
+|          |                                          | `<incarnation>.<connection>/`                  |
+| connec-  | `wait/<shard>`                           | `+<connection>`                                |
+| tion     |                                          |                                                |
 | subscrip-| `sub/<subscription id>`                  | `.`                                            |
 | tion     |                                          |                                                |
 | roster   | `roster`                                 | `/<incarnation of the subscription>`           |
@@ -62,6 +63,8 @@ The writer of each item, whether it changes, and what removes it:
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
 |          | the tail; a socket's watch |                                    | `ttl`; the notifier, the      |
 |          |                            |                                    | janitor                       |
+| connec-  | the first watch of a       | with streams that it asks for      | DynamoDB, by `ttl`            |
+| tion     | socket, before the waiter  |                                    |                               |
 | subscrip-| the subscription's creation| with each step of a delivery;      | its deletion: an end mark     |
 | tion     |                            | its version rises                  | takes its place               |
 | roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |

@@ -5,8 +5,9 @@ waiters.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Final
-from zlib import crc32
 
 import orjson
 
@@ -371,6 +372,9 @@ UNTIL_MS: Final = "u"
 # Of a connection's waiter: what the client calls the stream, and when it asked.
 CALLED: Final = "nm"
 ASKED_MS: Final = "am"
+# Of a connection: the streams that it has asked for, and how often that was written.
+ASKED_FOR: Final = "af"
+REVISION: Final = "rv"
 #: Waiters are spread over this many partitions, so that those of a stream are found with one
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
@@ -387,11 +391,11 @@ def waiters_of(incarnation: str) -> tuple[str, str, str]:
 
 
 def waiter_key(waiter: Waiter) -> Key:
-    """A name may be longer than a key."""
+    """A connection has one for each stream, whatever names it uses."""
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
         return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
-    return make_key(pk, f"{connections}{waiter.address}/{crc32(waiter.name.encode()):08x}")
+    return make_key(pk, f"{connections}{waiter.address}/{waiter.mark}")
 
 
 def encode_waiter(waiter: Waiter) -> Item:
@@ -409,5 +413,32 @@ def decode_waiter(item: Item) -> Waiter:
     if CALLED not in item:
         incarnation, address = sk.split("/", 1)
         return Waiter(incarnation, address, until_ms)
-    incarnation, connection_id = sk.rpartition("/")[0].split(".", 1)
-    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], int(item[ASKED_MS]["N"]))
+    place, _, mark = sk.rpartition("/")
+    incarnation, connection_id = place.split(".", 1)
+    asked_ms = int(item[ASKED_MS]["N"])
+    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark)
+
+
+def connection_key(connection_id: str) -> Key:
+    """It comes before all waiters of the partition, which are listed from `-` on."""
+    return make_key(wait_pk(shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
+
+
+def mark_of(key: StreamKey) -> str:
+    """A thousand names would not fit an item."""
+    return blake2b(f"{key.bucket}/{key.stream_id}".encode(), digest_size=8).hexdigest()
+
+
+def encode_asked_for(
+    connection_id: str, incarnations: Mapping[str, str], revision: int, ttl_seconds: int
+) -> Item:
+    """The incarnations by the streams' marks."""
+    return connection_key(connection_id) | {
+        ASKED_FOR: {"S": orjson.dumps(incarnations).decode()},
+        REVISION: {"N": str(revision)},
+        TTL: {"N": str(ttl_seconds)},
+    }
+
+
+def decode_asked_for(item: Item | None) -> tuple[dict[str, str], int]:
+    return (orjson.loads(item[ASKED_FOR]["S"]), int(item[REVISION]["N"])) if item else ({}, 0)
