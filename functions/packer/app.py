@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tidemark.cold_start import garbage_collection_paused
+from tidemark.log.schema import PLAIN_EPOCH
 
 with garbage_collection_paused():
     from tidemark.janitor.sweep import sweep
@@ -23,7 +24,7 @@ _SPARE_MS = 20_000
 
 
 def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
-    _stores.check_format(raises=True)
+    _stores.check_format(PLAIN_EPOCH)
 
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)

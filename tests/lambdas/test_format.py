@@ -10,13 +10,22 @@ from typing import Any
 import pytest
 
 from tests.lambdas.functions import Context, Functions, http_event, load_event
-from tests.support import World, make_world
+from tests.support import JSON, World, make_world
 from tests.wake.live_process import running
 from tidemark.local.engines import LocalServices
-from tidemark.log import table as module
-from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format
+from tidemark.log.schema import (
+    COMPACTED_EPOCH,
+    FORMAT_EPOCH,
+    FORMAT_KEY,
+    PLAIN_EPOCH,
+    decode_format,
+    encode_format,
+)
 from tidemark.log.table import Condition, Table
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import FormatTooNew
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.buckets import create_bucket
 from tidemark.service.stores import Stores
 
 TOO_OLD = f"it reads format {FORMAT_EPOCH}, and the table needs {FORMAT_EPOCH + 1}"
@@ -54,16 +63,16 @@ def test_one_who_writes_raises_the_epoch_and_one_who_reads_does_not(
     assert functions(http_event("GET", "/v1/stream/nowhere")).status == 404
     assert stored(world) == 0
     assert functions(http_event("DELETE", "/v1/stream/nowhere")).status == 404
-    assert stored(world) == FORMAT_EPOCH
+    assert stored(world) == PLAIN_EPOCH
 
 
 def test_a_process_asks_once(world: World) -> None:
     process = world.process()
     for _ in range(3):
-        process.stores.check_format(raises=True)
+        process.stores.check_format(PLAIN_EPOCH)
     assert process.calls.taken() == {"GetItem": 1, "PutItem": 1}
     other = world.process()
-    other.stores.check_format(raises=True)
+    other.stores.check_format(PLAIN_EPOCH)
     assert other.calls.taken() == {"GetItem": 1}
 
 
@@ -81,22 +90,39 @@ def test_of_two_who_raise_it_at_once_the_later_release_wins(world: World) -> Non
 
     stores.table = Overtaken(stores.table)  # type: ignore[assignment]
     with pytest.raises(FormatTooNew):
-        stores.check_format(raises=True)
+        stores.check_format(PLAIN_EPOCH)
     assert stored(world) == FORMAT_EPOCH + 1
 
 
-def test_however_many_raise_it_at_once_it_never_falls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_many_raise_it_at_once_it_never_falls(world: World) -> None:
     processes = [world.process().stores for _ in range(8)]
 
     def start(each: Stores) -> None:
-        each.check_format(raises=True)
+        each.check_format(PLAIN_EPOCH)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(start, processes))
-    assert stored(world) == FORMAT_EPOCH
-    monkeypatch.setattr(module, "FORMAT_EPOCH", FORMAT_EPOCH + 1)
-    world.process().stores.check_format(raises=True)
-    assert stored(world) == FORMAT_EPOCH + 1
+    assert stored(world) == PLAIN_EPOCH
+    world.process().stores.check_format(COMPACTED_EPOCH)
+    world.process().stores.check_format(PLAIN_EPOCH)
+    assert stored(world) == COMPACTED_EPOCH
+
+
+@pytest.mark.parametrize("of", ["a stream", "a bucket"])
+def test_the_first_use_of_compaction_shuts_out_releases_that_cannot_read_its_packs(
+    world: World, of: str
+) -> None:
+    """A table without compacted streams can go back to the release before."""
+    process = world.process()
+    process.create(StreamKey("v1", "plain"), content_type=JSON)
+    assert stored(world) < COMPACTED_EPOCH
+    if of == "a stream":
+        process.create(StreamKey("v1", "compacted"), content_type=JSON, compaction=Compaction())
+    else:
+        create_bucket(process.stores, "tables", compaction=Compaction())
+    assert stored(world) == COMPACTED_EPOCH
+    world.process().stores.check_format(PLAIN_EPOCH)
+    assert stored(world) == COMPACTED_EPOCH
 
 
 def test_a_function_that_is_too_old_answers_503_and_says_so(

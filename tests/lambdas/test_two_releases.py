@@ -6,7 +6,9 @@ from collections import Counter
 from typing import Final
 
 from tests.lambdas.releases import TODAY, environments
-from tests.support import World
+from tests.support import JSON, World
+from tidemark.protocol.compaction import Compaction
+from tidemark.protocol.stream_key import StreamKey
 
 #: The commit of the release before (`CONTRIBUTING.md`, A release).
 RELEASE_BEFORE: Final = "390d53d"
@@ -33,3 +35,14 @@ def test_what_two_releases_acknowledge_is_there_once(world: World) -> None:
                 status, found = running[reader].do("read", path)
                 assert status == 200
                 assert Counter(map(tuple, found)) == appended, running[reader].release
+
+
+def test_a_release_that_cannot_read_compacted_streams_serves_nothing_beside_one(world: World) -> None:
+    """Until a stream is compacted, it does: so whoever compacts none can go back to it."""
+    process, plain = world.process(), StreamKey("v1", "plain")
+    process.create(plain, content_type=JSON)
+    variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
+    for status in (200, 503):
+        with environments([RELEASE_BEFORE], variables) as [before]:
+            assert before.do("read", "/v1/stream/plain") == [status, []]
+        process.create(StreamKey("v1", "compacted"), content_type=JSON, compaction=Compaction())

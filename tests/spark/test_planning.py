@@ -17,7 +17,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format, log_pk
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PLAIN_EPOCH, decode_format, encode_format, log_pk
 from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
@@ -213,7 +213,7 @@ def test_a_table_of_a_later_release_is_neither_read_nor_written(
     connection = options_of(world, "bucket", subscribe="a").connection
     table = world.process().stores.table
     connected_for(connection)
-    assert decode_format(table.get(FORMAT_KEY)) == (FORMAT_EPOCH if connected_for is connect_to_write else 0)
+    assert decode_format(table.get(FORMAT_KEY)) == (PLAIN_EPOCH if connected_for is connect_to_write else 0)
     table.put(encode_format(FORMAT_EPOCH + 1))
     with pytest.raises(FormatTooNew, match="too old for the stored data"):
         connected_for(connection)

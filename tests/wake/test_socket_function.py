@@ -234,7 +234,7 @@ def test_a_table_that_is_throttled_is_told_for_each_stream(scene: Scene) -> None
     send, scene.process.dynamodb.send = scene.process.dynamodb.send, throttled
     [busy] = scene.send({"watch": [name]})
     assert (busy["stream"], busy["status"]) == (name, 429)
-    scene.process.stores.may_use = False
+    scene.process.stores.format_epoch = -1
     [busy] = scene.send({"watch": [name]})
     assert "stream" not in busy
     assert busy["status"] == 429

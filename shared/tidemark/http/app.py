@@ -140,7 +140,7 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
 
     async def serve_first(scope: Scope, receive: Receive, send: Send) -> None:
         await _require_format(backend, check_format, scope["path"])
-        if backend.stores.may_use:
+        if backend.stores.format_epoch >= 0:
             app.router.default = operations
         await operations(scope, receive, send)
 

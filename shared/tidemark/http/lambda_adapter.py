@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message
 from tidemark.http import error_handlers
 from tidemark.http.app import create_data_path
 from tidemark.http.backend import one_at_a_time
+from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -106,5 +107,5 @@ def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
     """Raises InvalidSetting for a function that would serve everybody without a token."""
     settings.authorization.check_not_open()
     stores = connect(settings)
-    check = partial(stores.check_format, raises=writes)
+    check = partial(stores.check_format, PLAIN_EPOCH if writes else 0)
     return create_data_path(one_at_a_time(stores, settings), check)

@@ -29,6 +29,7 @@ from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.local.websocket_api import Connections, ConnectionsServer
+from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
@@ -99,7 +100,7 @@ class System:
         queue_url = services.create_queue(f"{self.settings.table_name}-subscriptions")
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         stores = connect(self.settings)
-        stores.check_format(raises=True)
+        stores.check_format(PLAIN_EPOCH)
         template = load_template(self.root / "template.yaml")
         if template.socket is not None:
             os.environ.update(server.environment)

@@ -211,22 +211,22 @@ def pages_around_damage(
         return
 
 
-def check_format(table: Table, *, raises: bool = False) -> None:
-    """The format epoch: the least release that may use the table (docs/schema-evolution.md).
-
-    Raises FormatTooNew if a later release has stored what this one would misread. `raises` is for one that
-    writes: it raises the epoch to its own, and so shuts out releases that cannot read what it writes."""
+def check_format(table: Table, needed: int = 0) -> int:
+    """The format epoch: the least release that may use the table (docs/schema-evolution.md). One that writes
+    raises it to what is `needed` to read what it writes, and so shuts out releases that cannot. Returns the
+    epoch. Raises FormatTooNew if a later release has stored what this one would misread."""
     least = decode_format(table.get(FORMAT_KEY))
-    if raises and least < FORMAT_EPOCH:
-        least = _raise_format(table)
+    if least < needed:
+        least = _raise_format(table, needed)
     if least > FORMAT_EPOCH:
         raise FormatTooNew(least, FORMAT_EPOCH)
+    return least
 
 
-def _raise_format(table: Table) -> int:
-    is_lower = AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", FORMAT_EPOCH))
+def _raise_format(table: Table, needed: int) -> int:
+    is_lower = AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", needed))
     try:
-        table.put(encode_format(FORMAT_EPOCH), is_lower)
+        table.put(encode_format(needed), is_lower)
     except ConditionFailed as refused:  # Another process was first.
         return decode_format(refused.existing)
-    return FORMAT_EPOCH
+    return needed

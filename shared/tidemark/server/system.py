@@ -28,7 +28,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, Pack
-from tidemark.log.schema import PK, SK, Key, is_log_pk, make_key, stream_key
+from tidemark.log.schema import PK, PLAIN_EPOCH, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.server.request_log import report_failure
@@ -170,7 +170,7 @@ class EmbeddedSystem:
         faults = (Damaged, KeyError, StorageUnavailable, TypeError, ValueError)
         _log.disabled = True
         try:
-            self.stores.check_format(raises=True)
+            self.stores.check_format(PLAIN_EPOCH)
         except faults as fault:
             self.close()
             raise UnusableDatabase(

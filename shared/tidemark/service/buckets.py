@@ -14,7 +14,7 @@ from tidemark.log.due import overdue
 from tidemark.log.lifecycle import StreamChanged
 from tidemark.log.read import load_last, load_stream
 from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
-from tidemark.log.schema import DUE_SHARDS, log_pk
+from tidemark.log.schema import COMPACTED_EPOCH, DUE_SHARDS, log_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
@@ -52,6 +52,8 @@ def create_bucket(
 ) -> BucketRecord:
     """`retention` and `compaction` are those of its streams which are created without their own. Raises
     BucketExists; a bucket that was made before there was a list of buckets is then in it."""
+    if compaction:
+        stores.check_format(COMPACTED_EPOCH)
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         mark = stores.new_id()

@@ -31,7 +31,7 @@ from tidemark.log.records import (
     StreamRecord,
     Tombstone,
 )
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import COMPACTED_EPOCH, log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.compaction import MODE_HEADER, Compaction, decide_compaction
 from tidemark.protocol.create import (
@@ -234,6 +234,8 @@ class _Creation:
                 "The source has a snapshot, and a compacted stream cannot begin with one: fork it without "
                 f"{MODE_HEADER}, outside of buckets that compact their streams"
             )
+        if record.compaction:
+            stores.check_format(COMPACTED_EPOCH)
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)  # Without content of its own, an open stream has an empty log.

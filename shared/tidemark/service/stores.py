@@ -109,14 +109,13 @@ class Stores:
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
-    #: This release may use the table, as far as this process has asked.
-    may_use: bool = False
+    #: The table's format epoch when this process asked last; it never falls.
+    format_epoch: int = -1
 
-    def check_format(self, *, raises: bool = False) -> None:
-        """Ask once in the life of a process. Raises FormatTooNew; for `raises` see log/table.py."""
-        if not self.may_use:
-            check_format(self.table, raises=raises)
-            self.may_use = True
+    def check_format(self, needed: int = 0) -> None:
+        """Ask once in the life of a process, and again for more (`log/table.py`). Raises FormatTooNew."""
+        if self.format_epoch < needed or self.format_epoch < 0:
+            self.format_epoch = check_format(self.table, needed)
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged if one has another size."""

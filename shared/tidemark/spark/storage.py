@@ -18,6 +18,7 @@ from tidemark.aws.retry import Failure
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs import BlobStore
 from tidemark.log.dynamodb_table import DynamoDBTable
+from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.spark.options import ConnectionOptions
@@ -119,7 +120,7 @@ def connect_to_write(connection: ConnectionOptions) -> Stores:
     from tidemark.service.stores import Stores  # Readers do without its modules: each query starts a process.
 
     stores = Stores(connect_table(connection), connect_blobs(connection))
-    stores.check_format(raises=True)
+    stores.check_format(PLAIN_EPOCH)
     return stores
 
 

@@ -36,9 +36,12 @@ COMPACTION: Final = "cp"  # JSON
 END: Final = "e"
 #: Of the format's item: the least `FORMAT_EPOCH` of a release that may use this table.
 LEAST_EPOCH: Final = "fe"
-#: The storage format of this release. A release whose items an earlier one would misread increments it.
-#: 1: packs.
-FORMAT_EPOCH: Final = 1
+#: The storage format that this release reads. A release whose items an earlier one would misread increments
+#: it. 1: packs. 2: packs with gaps.
+FORMAT_EPOCH: Final = 2
+#: What is stored needs so much, until a stream or a bucket is to be compacted; then it needs the other.
+PLAIN_EPOCH: Final = 1
+COMPACTED_EPOCH: Final = 2
 
 
 def table_definition(table_name: str) -> dict[str, Any]:
