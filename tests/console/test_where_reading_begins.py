@@ -112,6 +112,32 @@ def test_an_offset_that_is_gone_leads_behind_the_snapshot(console: Console) -> N
     expect(page.locator("#facts")).to_contain_text(f"snapshot at {4:016}")
 
 
+def test_a_reader_that_was_cut_off_does_not_go_on_in_another_stream_of_the_name(console: Console) -> None:
+    path = make_stream(console.server, ["old 1", "old 2"])
+    page = console.open_stream(path)
+    expect(console.row("old 2")).to_be_visible()
+    expect(page.locator("#state")).to_contain_text("live")
+    page.evaluate(
+        """() => {
+          const { fetch } = window
+          window.fetch = async (url, init) => {
+            const answer = await fetch(url, init)
+            if (window.goOn || !url.pathname.startsWith("/v1/stream/")) return answer
+            await new Promise((goOn) => Object.assign(window, { goOn }))
+            const cut = new ReadableStream({ start: (body) => body.error(new TypeError("cut")) })
+            return new Response(cut, answer)
+          }
+        }"""
+    )
+    append(console.server, path, "old 3")
+    until(page, lambda: page.evaluate("Boolean(window.goOn)"))
+    send(console.server, "DELETE", path)
+    make_stream(console.server, [f"new {number}" for number in range(4)], name=path.rpartition("/")[2])
+    page.evaluate("goOn()")
+    expect(page.get_by_text("was created again")).to_be_visible()
+    expect(console.rows).to_contain_text([f"new {number}" for number in range(4)])
+
+
 def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answered(console: Console) -> None:
     """Until then it does not say that appends are shown: "now" is when the server answers."""
     path = make_stream(console.server, [1, 2, 3])

@@ -134,8 +134,13 @@ export function StreamPage({ path }) {
   })
 
   useEffect(() => {
-    // What lay there was folded into a snapshot: the reader goes on behind it.
     if (state.error?.status !== 410 || !stats) return
+    if (/created again|put back/.test(state.error.message)) {
+      setNotice("The stream was created again, or put back to an older state: this is what it holds now.")
+      setStart(renderOffset(0))
+      return setRound((old) => old + 1)
+    }
+    // What lay there was folded into a snapshot: the reader goes on behind it.
     setNotice(`What was before ${stats.retained_offset} is no longer kept${stats.snapshot ? ": the snapshot holds it" : ""}.`)
     if (start !== stats.retained_offset) setStart(stats.retained_offset)
   }, [state, found])

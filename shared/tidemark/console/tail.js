@@ -41,7 +41,7 @@ export class Tail {
     const { stream } = await import("./durable-streams.js")
     const response = await stream({
       url: addressOf(this.path),
-      offset: this.offset,
+      offset: this.cursor ? `${this.offset}.${this.cursor}` : this.offset,
       live: "long-poll",
       headers: token.value ? { Authorization: `Bearer ${token.value}` } : {},
       signal: this.abort.signal,
@@ -52,6 +52,7 @@ export class Tail {
     response.subscribeBytes((chunk) => {
       const start = Number(this.offset)
       this.offset = chunk.offset
+      this.cursor = chunk.cursor // It names the incarnation.
       if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset), start, this.hasCaughtUp)
       this.hasCaughtUp ||= chunk.upToDate
     })
