@@ -53,6 +53,11 @@ def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
     page = context.new_page()
     page.goto(f"{closed_server.base_url}/v1/console#/streams")
     expect(page.get_by_text("This server asks for a token.")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("lacks")
+    page.goto(f"{closed_server.base_url}/v1/console#/")
+    expect(page.locator("main")).to_have_text("Overview")
+    expect(page.locator(".notice, .error, .hint")).to_have_count(1)
+    page.goto(f"{closed_server.base_url}/v1/console#/streams")
     page.get_by_role("button", name="Paste one").click()
     dialog = page.get_by_role("dialog")
     dialog.locator("textarea").fill("nonsense")
@@ -164,6 +169,26 @@ def test_hostile_content_stays_text(console: Console) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("<script>")
     assert page.evaluate("[window.hacked, ({}).polluted]") == [None, None]
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_what_turns_text_is_shown_by_its_code_and_an_escape_as_its_character(console: Console) -> None:
+    """A name is of a bucket, or of an earlier release. What is shown as it was sent is the raw view."""
+    bucket = f"turned-{uuid.uuid4().hex[:8]}"
+    send(console.server, "PUT", f"/{bucket}")
+    path = f"/{bucket}/" + quote("gnp.\u202eexe")
+    stored = rb'["\u65e5 \u202e \ud83d \ud83c\udf0a \" \\u65e5","of \u001b",{"a\u2066":1,"b":"\u65e5"}]'
+    send(console.server, "PUT", path, stored, Content_Type="application/json")
+    page = console.open(f"#/streams?bucket={bucket}")
+    page.get_by_role("link", name="gnp.⟨U+202E⟩exe").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("gnp.⟨U+202E⟩exe")
+    expect(page).to_have_title("gnp.⟨U+202E⟩exe – Tidemark")
+    expect(console.rows.nth(0)).to_contain_text('"日 ⟨U+202E⟩ ⟨U+D83D⟩ 🌊 \\" \\\\u65e5"')
+    expect(console.rows.nth(1)).to_contain_text(r'"of \u001b"')
+    expect(console.rows.nth(2)).to_contain_text('{"a⟨U+2066⟩":1,"b":"日"}')
+    console.rows.nth(2).click()
+    expect(page.locator(".json-members")).to_contain_text('a⟨U+2066⟩: 1b: "日"')
+    page.get_by_role("button", name="Raw").click()
+    expect(console.rows.nth(2)).to_contain_text(r'"b":"\u65e5"')
 
 
 def test_a_hostile_address_leads_nowhere_else(console: Console) -> None:

@@ -52,6 +52,21 @@ def test_the_overview_of_an_empty_server_shows_how_to_begin(console: Console) ->
     expect(console.page.get_by_text("–", exact=True)).to_have_count(0)
 
 
+def test_lists_of_some_streams_say_of_which(console: Console) -> None:
+    stream = {
+        "stream_id": "a",
+        "status": "Closed",
+        "tail_offset": 1,
+        "last_write_at_ms": 1,
+        "expires_at_ms": 1,
+    }
+    listed = {"streams": [stream], "has_more": True}
+    console.page.route("**/v1/streams?*", lambda route: route.fulfill(json=listed))
+    console.open()
+    for title in ("Written last", "Expiring next", "Closed lately"):
+        expect(console.page.get_by_role("heading", name=f"{title} of the first 200 by name")).to_be_visible()
+
+
 def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:
     console.open().get_by_label("Colours").select_option("Dark")
     for place in ("/", "/v1/docs", "/v1/console"):

@@ -13,6 +13,7 @@ export const calls = signal([])
 // What `/v1/me` says; null until it has answered.
 export const me = signal(null)
 export const meError = signal("")
+export const needsToken = computed(() => Boolean(me.value?.authorization) && !token.value)
 
 // While the server does not answer: when it did last; else 0. And how often it was away and came back.
 export const silentSince = signal(0)
@@ -97,7 +98,7 @@ export async function loadMe() {
     me.value = await getJson("/v1/me")
     meError.value = ""
   } catch (error) {
-    me.value = { authorization: true, token: Boolean(token.value), scopes: [] }
+    if (error.status < 500) me.value = { authorization: true, token: Boolean(token.value), scopes: [] }
     meError.value = error.message
   }
 }

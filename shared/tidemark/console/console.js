@@ -1,10 +1,10 @@
 // The page: which of its parts is shown, its keys, and its colours.
 import { render } from "./preact.js"
 import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
-import { loadMe, me, placeOf, silentSince, token } from "./api.js"
+import { loadMe, me, needsToken, placeOf, silentSince, token } from "./api.js"
 import { choose, chosenColours } from "./colours.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
-import { html } from "./html.js"
+import { html, visible } from "./html.js"
 import { Inspector } from "./inspector.js"
 import { parseAddress } from "./links.js"
 import { Overview } from "./overview.js"
@@ -69,8 +69,9 @@ function App() {
     loadMe()
     watchServer()
   }, [])
-  useEffect(() => void (document.title = `${titleOf(address)} – Tidemark`), [address])
-  const needsToken = me.value?.authorization && !token.value
+  useEffect(() => void (document.title = `${visible(titleOf(address))} – Tidemark`), [address])
+  // Of these nothing can be shown, and each of their parts would say so.
+  const isShut = needsToken.value && (!me.value.scopes.length || ["/", "/subscriptions"].includes(address.place))
   const tab = (place, name) => html`<a href=${`#${place}`} aria-current=${address.place === place ? "page" : null}>${name}</a>`
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
@@ -87,9 +88,9 @@ function App() {
       </span>
     </header>
     <${Banner} />
-    ${needsToken && html`<p class="notice" role="status">This server asks for a token. <button onClick=${() => setDialog("token")}>Paste one</button></p>`}
+    ${needsToken.value && html`<p class="notice" role="status">This server asks for a token. <button onClick=${() => setDialog("token")}>Paste one</button></p>`}
     <div class=${`frame ${isInspecting ? "inspecting" : ""} ${silentSince.value ? "silent" : ""}`}>
-      <${Page} key=${address.arrival} ...${address} />
+      ${isShut ? html`<main id="main" tabindex="-1"><h1>${titleOf(address)}</h1></main>` : html`<${Page} key=${address.arrival} ...${address} />`}
       ${isInspecting && html`<${Inspector} onClose=${() => setIsInspecting(false)} />`}
     </div>
     ${dialog === "token" && html`<${TokenDialog} onClose=${() => setDialog("")} />`}

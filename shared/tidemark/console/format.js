@@ -28,5 +28,12 @@ export function short(count) {
   return String(count >= 100 ? Math.round(count) : Number(count.toFixed(count >= 10 ? 1 : 2)))
 }
 
+// JSON as it was sent, with the characters that its escapes stand for.
+export const unescaped = (json) =>
+  json.replace(/\\(?:u([\da-f]{4})|.)/gis, (escape, code) => {
+    const character = code ? String.fromCharCode(parseInt(code, 16)) : ""
+    return character < " " || character === '"' || character === "\\" ? escape : character
+  })
+
 export const number = (count) => count.toLocaleString("en")
 export const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`

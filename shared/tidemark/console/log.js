@@ -1,5 +1,5 @@
 // JSON as a log: which members of the messages are columns, and a row of them.
-import { bytes } from "./format.js"
+import { bytes, unescaped } from "./format.js"
 import { html } from "./html.js"
 
 const LOOKED_AT = 100
@@ -40,7 +40,7 @@ export function LogHead({ columns }) {
 // What is in no column stands behind them as JSON.
 export function Cells({ messages, number, columns }) {
   const value = parsed(messages, number)
-  if (!value) return html`<span class="cell rest">${messages.text(number)}</span>`
+  if (!value) return html`<span class="cell rest">${unescaped(messages.text(number))}</span>`
   const rest = Object.fromEntries(Object.entries(value).filter(([name]) => !columns.some((column) => column.name === name)))
   return html`${columns.map(({ name, width }) => html`<span key=${name} class=${`cell of-${typeof value[name]}`} style=${{ flexGrow: width }}>${shown(value[name])}</span>`)}
     <span class="cell rest">${Object.keys(rest).length > 0 && JSON.stringify(rest)}</span>`

@@ -12,6 +12,7 @@ const EVERY_MS = 5000
 const LOOKED_AT = 200
 const SHOWN = 10
 const SHOWN_BESIDE = 5
+const ofTheFirst = () => html`<small>of the first ${LOOKED_AT} by name</small>`
 const SUBSCRIPTIONS = "/v1/stream/__ds/subscriptions"
 
 function parseMetrics(text) {
@@ -94,7 +95,7 @@ function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
 }
 
 function Latest({ found: { latest, isAll } }) {
-  return html`<section class="panel"><h2>Written last ${!isAll && html`<small>of the first ${LOOKED_AT} by name</small>`}</h2>
+  return html`<section class="panel"><h2>Written last ${!isAll && ofTheFirst()}</h2>
     <div class="wide"><table class="streams">
       <thead><tr><th scope="col">stream</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
       <tbody>${latest.slice(0, SHOWN).map((each) => html`<tr key=${each.stream_id}><td><${To} stream=${each} /></td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td></tr>`)}</tbody>
@@ -103,9 +104,9 @@ function Latest({ found: { latest, isAll } }) {
 }
 
 // A short list, which is not there where it is empty.
-function Beside({ title, rows }) {
+function Beside({ title, rows, isAll = true }) {
   if (!rows.length) return null
-  return html`<section class="panel"><h2>${title}</h2><ul class="beside">${rows.slice(0, SHOWN_BESIDE)}</ul>
+  return html`<section class="panel"><h2>${title} ${!isAll && ofTheFirst()}</h2><ul class="beside">${rows.slice(0, SHOWN_BESIDE)}</ul>
     ${rows.length > SHOWN_BESIDE && html`<p class="hint">and ${number(rows.length - SHOWN_BESIDE)} more</p>`}</section>`
 }
 
@@ -138,8 +139,8 @@ export function Overview() {
         ${found && (found.latest.length ? html`<${Latest} found=${found} />` : html`<${FirstStream} bucket="v1" />`)}</div>
       <div>
         <${Failing} streams=${numbers?.traffic.streams ?? []} subscriptions=${subscriptions.found?.subscriptions ?? []} />
-        <${Beside} title="Expiring next" rows=${(found?.expiring ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`in <${Left} until=${each.expires_at_ms} />`))} />
-        <${Beside} title="Closed lately" rows=${(found?.closed ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`<${Ago} at=${each.last_write_at_ms} />`))} />
+        <${Beside} title="Expiring next" isAll=${found?.isAll} rows=${(found?.expiring ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`in <${Left} until=${each.expires_at_ms} />`))} />
+        <${Beside} title="Closed lately" isAll=${found?.isAll} rows=${(found?.closed ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`<${Ago} at=${each.last_write_at_ms} />`))} />
       </div>
     </div>
   </main>`

@@ -1,7 +1,7 @@
 // What is known of the server as a whole: whether it answers, whether it is well, and whether it shows its numbers.
 // And the time, by which ages go on.
 import { signal } from "./signals.js"
-import { Refused, getJson, returns, send, silentSince, sinceHeard, token } from "./api.js"
+import { Refused, getJson, loadMe, returns, send, silentSince, sinceHeard, token } from "./api.js"
 import { age, clock, duration, time } from "./format.js"
 import { html } from "./html.js"
 
@@ -47,7 +47,7 @@ function tick() {
 export function watchServer() {
   look()
   token.subscribe(() => void askForNumbers())
-  returns.subscribe((count) => void (count && askForNumbers()))
+  returns.subscribe((count) => void (count && (loadMe(), askForNumbers())))
   setInterval(tick, 1000)
 }
 

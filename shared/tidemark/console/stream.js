@@ -1,10 +1,10 @@
 // One stream: its messages as they come, what is known of it, and what can be done with it.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { Action, Actions } from "./actions.js"
-import { getJson, missing, placeOf, token } from "./api.js"
+import { getJson, missing, needsToken, placeOf, token } from "./api.js"
 import { Extent, Facts, brought } from "./facts.js"
 import { guess, save } from "./file-types.js"
-import { counted, number } from "./format.js"
+import { counted, number, unescaped } from "./format.js"
 import { html } from "./html.js"
 import { parseAddress, replaceQuery } from "./links.js"
 import { VirtualList } from "./list.js"
@@ -40,19 +40,20 @@ function Announcer({ messages, version }) {
   return html`<p class="unseen" aria-live="polite" id="announcer">${said}</p>`
 }
 
-function Row({ messages, times, number, columns }) {
+function Row({ messages, times, number, columns, isRaw }) {
   const message = times.messageAt(number)
   if (!message) return null
+  const preview = messages.text(number, PREVIEW_BYTES)
   return html`<code class="offset">${message.gapped ? "≥" : ""}${renderOffset(message.offset)}</code>
     ${messages.kind !== "binary" && html`<${Appended} times=${times} number=${number} /><${Size} count=${message.bytes.length} />`}
-    ${columns.length ? html`<${Cells} messages=${messages} number=${number} columns=${columns} />` : html`<span class="preview">${messages.text(number, PREVIEW_BYTES)}</span>`}`
+    ${columns.length ? html`<${Cells} messages=${messages} number=${number} columns=${columns} />` : html`<span class="preview">${messages.kind === "json" && !isRaw ? unescaped(preview) : preview}</span>`}`
 }
 
 // A stream that cannot be shown.
 function Unavailable({ place, error }) {
   const lacks = missing(["read"], place.bucket, place.streamId)
   const others = `#/streams?${new URLSearchParams({ bucket: place.bucket, prefix: place.streamId })}`
-  return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>
+  return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && !needsToken.value && html` – the token lacks <code>${lacks}</code>`}</p>
     <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.${error.status === 404 && html` <a href=${others}>Look for others, or create it</a>`}</p></main>`
 }
 
@@ -232,7 +233,7 @@ export function StreamPage({ path }) {
             onSelect=${select}
             follow=${follow && paused === null}
             onFollow=${setFollow}
-            renderRow=${(row) => html`<${Row} messages=${messages} times=${times} number=${numberAt(row)} columns=${columns} />`}
+            renderRow=${(row) => html`<${Row} messages=${messages} times=${times} number=${numberAt(row)} columns=${columns} isRaw=${view === "raw"} />`}
           /></div>`}
       ${message && html`<${Detail} key=${message.number} path=${path} message=${message} kind=${kind} />`}
     </div>

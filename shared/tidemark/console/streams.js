@@ -1,6 +1,6 @@
 // The streams of the plain surface or of a bucket, by prefix, a page at a time.
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
-import { getJson, missing, pathOf } from "./api.js"
+import { getJson, missing, needsToken, pathOf } from "./api.js"
 import { ActionDialog, FirstStream } from "./dialogs.js"
 import { bytes, counted, number } from "./format.js"
 import { html } from "./html.js"
@@ -75,8 +75,8 @@ export function Streams() {
       </label>
       <button type="button" onClick=${reload}>Refresh</button>
     </form>
-    ${buckets.error && html`<p class="hint">Buckets cannot be listed: ${buckets.error.message}.</p>`}
-    ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>`}
+    ${buckets.error && !needsToken.value && html`<p class="hint">Buckets cannot be listed: ${buckets.error.message}.</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}${lacks && !needsToken.value && html` – the token lacks <code>${lacks}</code>`}</p>`}
     <div class="wide" hidden=${!streams.length}>
     <table class="streams" ref=${table}>
       <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col" class="of-type">type</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
