@@ -271,7 +271,7 @@ class Door:
             door.run(door.backend.close())
 
     def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
-        return self.runner.run(scenario)
+        return self.runner.run(asyncio.wait_for(scenario, PATIENCE_SECONDS))
 
     # --- one request after another --------------------------------------------------
 

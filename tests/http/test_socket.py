@@ -14,8 +14,9 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from tests.authorization.tokens import SECRET, token
-from tests.http.asgi import HOST, PATIENCE_SECONDS, Door, make_scope
+from tests.http.asgi import HOST, Door, make_scope
 from tests.support import Clock
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tidemark.http import socket_session
 from tidemark.http.app import TokenBucket, create_app
 from tidemark.http.security.authorization import LEEWAY_SECONDS, Tokens
@@ -226,7 +227,7 @@ def test_the_answer_comes_before_what_is_written_after_it(
         async with handshake(app) as client:
             await client.next()
             await client.say(watch=[path])
-            await read.wait()
+            await eventually(read.is_set)
             await append(server, path)
             go_on.set()
             assert await client.told() == [tail(path, 0, seconds=3600)]

@@ -84,6 +84,13 @@ MUTATIONS = (
         "wake/test_interleavings_of_sockets.py",
     ),
     mutation(
+        "a socket that is woken before its watch is answered is not told",
+        "http/socket_session.py",
+        "self.is_woken = True",
+        "pass",
+        "http/test_socket.py",
+    ),
+    mutation(
         "a lapsed watch is removed though it was renewed meanwhile",
         "log/waiters.py",
         "table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))",

@@ -29,7 +29,7 @@ def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 10 * PATIENCE_SECONDS))
 
     return run
 
