@@ -23,6 +23,7 @@ URL = "http://server/v1/stream/tides"
 AT_42 = {"stream-next-offset": "42"}
 LOST = Lost("ReadError")
 NOT_SENT = Lost("ConnectError", sent=False)
+LATE = Lost("ReadTimeout", is_late=True)
 
 
 def protocol(content_type: str | None = "text/plain", retries: int = 2) -> Protocol:
@@ -429,6 +430,32 @@ FOLLOWED = [
         follow(),
         [page(b"", "0", UP), *[STREAM, CUT] * 3, page(b"a", "1", END)],
         [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "the head of an event stream does not come in a few seconds: long-polls",
+        follow(),
+        [page(b"", "0", UP), LATE, page(b"", "0", UP), LOST, page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "nothing comes of an event stream in a few seconds: long-polls",
+        follow(),
+        [page(b"", "0", UP), STREAM, LATE, page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "an event stream that is silent after its beginning is opened again, and has more time",
+        follow(),
+        [
+            page(b"", "0", UP),
+            STREAM,
+            events("a", 1, TAIL),
+            *[LATE] * 5,
+            STREAM,
+            CLOSED % b"1",
+            page(b"", "1", END),
+        ],
+        [(b"", "0"), (b"a", "1"), (b"", "1")],
     ),
     (
         "goes on after failures without end once it had an answer",

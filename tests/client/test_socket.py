@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,6 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.authorization.tokens import SECRET, token
-from tests.client.relay import relayed
 from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import until
@@ -33,6 +33,7 @@ from tidemark.client import (
     NotFound,
     Retry,
     Stream,
+    reading,
     socket,
     socket_thread,
     watches,
@@ -63,6 +64,40 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Sockets, "__call__", noting)
     return seen
+
+
+@dataclass
+class Network:
+    asked: list[str]
+    #: Nothing comes any more on what was opened in an earlier one.
+    life: int = 0
+    #: An answer passes when it is whole, and no upgrade does.
+    buffers: bool = False
+
+
+@pytest.fixture
+def network(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Network:
+    """In front of the server in memory."""
+    there, serve = Network(asked), Sockets.__call__
+
+    async def between(self: Sockets, scope: Any, receive: Any, send: Any) -> None:
+        life, held, is_held = there.life, list[Any](), there.buffers and scope["type"] != "lifespan"
+
+        async def carry(message: Any) -> None:
+            held.append(message)
+            is_whole = message["type"] != "http.response.start" and not message.get("more_body")
+            if life == there.life and (is_whole or not is_held):
+                while held:
+                    await send(held.pop(0))
+
+        if is_held and scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close"})
+        else:
+            await serve(self, scope, receive, carry)
+
+    monkeypatch.setattr(Sockets, "__call__", between)
+    return there
 
 
 class Following:
@@ -231,7 +266,7 @@ def test_each_message_comes_once_and_in_order_while_the_server_is_killed_and_sta
 @both
 @pytest.mark.parametrize("sleeps", [False, True], ids=["silence", "sleep"])
 def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_anew(
-    tidemark_url: str, asked: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch, sleeps: bool
+    tidemark_url: str, network: Network, kind: Any, monkeypatch: pytest.MonkeyPatch, sleeps: bool
 ) -> None:
     slept_seconds = 0
     monkeypatch.setattr(socket, "time", lambda: time.time() + slept_seconds)
@@ -240,19 +275,18 @@ def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_ane
     made = partial(watches.Watches, quiet_seconds=quiet_seconds, pong_seconds=0.5)
     monkeypatch.setattr(socket, "Watches", made)
     writer = Stream.create(f"{tidemark_url}/v1/stream/dead", content_type="text/plain")
-    with relayed(tidemark_url) as relay:
-        reader = Following(kind, f"{relay.url}/v1/stream/dead")
-        until(lambda: "socket" in asked)
-        writer.append("one")
-        until(reader.text_ends_with, "one")
-        relay.swallow()
-        writer.append("two")
-        slept_seconds = 10
-        until(reader.text_ends_with, "two")
-        writer.close("end")
-        reader.end()
+    reader = Following(kind, writer.url)
+    until(lambda: "socket" in network.asked)
+    writer.append("one")
+    until(reader.text_ends_with, "one")
+    network.life += 1
+    writer.append("two")
+    slept_seconds = 10
+    until(reader.text_ends_with, "two")
+    writer.close("end")
+    reader.end()
     assert reader.text == "onetwoend"
-    assert asked.count("socket") > 1
+    assert network.asked.count("socket") > 1
 
 
 @pytest.fixture
@@ -327,6 +361,23 @@ def test_a_server_without_a_socket_is_asked_for_one_once(
     for reader in readers:
         reader.end()
     assert asked == ["plain", "none", "plain live=sse", "plain", "plain live=sse"]
+
+
+@both
+def test_behind_a_proxy_that_buffers_and_refuses_upgrades_a_reader_long_polls(
+    tidemark_url: str, network: Network, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_FIRST_BYTE_SECONDS", 0.5)
+    network.buffers = True
+    writer = Stream.create(f"{tidemark_url}/v1/stream/held", content_type="text/plain")
+    reader = Following(kind, writer.url)
+    until(lambda: "held live=long-poll" in network.asked)
+    writer.append("one")
+    until(reader.text_ends_with, "one")
+    writer.close("end")
+    reader.end()
+    assert reader.text == "oneend"
+    assert network.asked.count("held live=sse") == 1
 
 
 @both

@@ -106,7 +106,8 @@ class StreamReplaced(StreamError):
 
 
 class Unreachable(StreamError):
-    pass
+    #: The request arrived, and no answer came in time.
+    is_late = False
 
 
 class UnconfirmedWrite(Unreachable):

@@ -98,10 +98,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No whole reply came. `sent`: the server may have got the request."""
+    """No whole reply came. `sent`: the server may have got the request. `is_late`: a time limit ended it."""
 
     reason: str
     sent: bool = True
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,9 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
         return UnconfirmedWrite(str(refused)) if writes and reply.outcome_is_unknown else refused
     if writes and reply.sent:
         return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
-    return Unreachable(f"{request.what}: {reply.reason}")
+    lost = Unreachable(f"{request.what}: {reply.reason}")
+    lost.is_late = reply.is_late
+    return lost
 
 
 def warn_of_retry(request: Request, reply: Reply | Lost) -> None:

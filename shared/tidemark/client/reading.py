@@ -30,6 +30,7 @@ from tidemark.client.errors import (
     StreamError,
     StreamGone,
     StreamReplaced,
+    Unreachable,
     is_true,
 )
 from tidemark.client.exchange import (
@@ -44,12 +45,15 @@ from tidemark.client.exchange import (
     Steps,
     Wait,
     exchange,
+    passing,
 )
 
 Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
 #: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
 _LIVE_SECONDS: Final = 75.0
+#: An event stream begins at once. A proxy that passes nothing of it on for so long holds it until it ends.
+_FIRST_BYTE_SECONDS: Final = 5.0
 #: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
 _SILENT_EVENT_STREAMS: Final = 3
 #: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
@@ -187,7 +191,7 @@ class ReadOperations:
     def _follow(
         self, place: Chunk, live: Live, gone: str, *, ever: bool
     ) -> Generator[Effect | Chunk, Any, None]:
-        chunk, silent, by_socket = place, 0, live in {"auto", "socket"}
+        chunk, silent, by_socket, probes = place, 0, live in {"auto", "socket"}, live == "auto"
         end = Chunk(b"", "")  # The last bytes of pages.
         if place.offset == "now" and live is not False:
             # Where it begins is known from here: what is written while the connection is lost is not skipped.
@@ -217,7 +221,9 @@ class ReadOperations:
                 elif live is False:
                     return
                 else:
-                    chunk, has_events = yield from self._try_events(chunk, live, silent, forever=ever)
+                    events = self._try_events(chunk, live, silent, probes=probes, forever=ever)
+                    chunk, has_events = yield from events
+                    probes = probes and chunk is before
                     silent = 0 if chunk is not before else silent + 1
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live, silent = "long-poll", 0
@@ -243,11 +249,11 @@ class ReadOperations:
         return chunk
 
     def _try_events(
-        self, place: Chunk, live: Live, silent: int, *, forever: bool
+        self, place: Chunk, live: Live, silent: int, *, probes: bool, forever: bool
     ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
-        """The last chunk, and whether the server has event streams for this stream."""
+        """The last chunk, and whether event streams of this stream come from the server."""
         try:
-            chunk = yield from self._events(place, forever=forever)
+            chunk = yield from self._events(place, probes=probes, forever=forever)
         except _NoEventStream as refused:
             if live == "sse":
                 raise refused.reason from None
@@ -288,22 +294,16 @@ class ReadOperations:
             incarnation=incarnation,
         )
 
-    def _events(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
+    def _events(self, place: Chunk, *, probes: bool, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
         """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
         none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
-        request = self._event_stream(place)
+        request = self._event_stream(place, _FIRST_BYTE_SECONDS if probes else _LIVE_SECONDS)
         yield from self.known_content_type()
-        try:
-            reply = yield from exchange(request, self.retry, forever=forever)
-        except StatusError as refused:
-            if refused.status in {400, 405, 406, 415, 501}:
-                raise _NoEventStream(refused) from refused
-            raise
-        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+        reply = yield from self._opened(request, probes=probes, forever=forever)
         self._same(place.incarnation, reply.headers.get("etag"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         events, pieces, last, size = EventParser(), list[bytes](), place, 0
+        received: bytes | Lost = b""
         while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
             size += len(received)
             request.check_size(size)
@@ -315,7 +315,26 @@ class ReadOperations:
                     last = yield from self._last_data(last)
                     if tells(last, before):
                         yield last
+        if probes and last is place and not (size or _is_on_time(received)):
+            raise _NoEventStream(MalformedReply(f"{request.what}: nothing came of the event stream"))
         return last
+
+    def _opened(self, request: Request, *, probes: bool, forever: bool) -> Steps[Reply]:
+        """The head of an event stream. Raises _NoEventStream."""
+        may_repeat = _is_on_time if probes else passing
+        try:
+            reply = yield from exchange(request, self.retry, may_repeat, forever=forever)
+        except Unreachable as held:
+            if probes and held.is_late:
+                raise _NoEventStream(held) from held
+            raise
+        except StatusError as refused:
+            if refused.status in {400, 405, 406, 415, 501}:
+                raise _NoEventStream(refused) from refused
+            raise
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+        return reply
 
     def _last_data(self, chunk: Chunk) -> Steps[Chunk]:
         """If data and the close come in one append, the reference server (0.3.7) tells waiting readers of the
@@ -329,12 +348,10 @@ class ReadOperations:
             return chunk
         return there if there.data else chunk
 
-    def _event_stream(self, place: Chunk) -> Request:
+    def _event_stream(self, place: Chunk, seconds: float) -> Request:
         params = {"offset": place.offset, "live": "sse", "cursor": place.cursor}
         headers = {"Accept": "text/event-stream"}
-        return Request(
-            "GET", self.url, headers, given_values(params), streams=True, timeout_seconds=_LIVE_SECONDS
-        )
+        return Request("GET", self.url, headers, given_values(params), streams=True, timeout_seconds=seconds)
 
     def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
         try:
@@ -372,11 +389,15 @@ class ReadOperations:
 
 
 class _NoEventStream(Exception):
-    """The server has none for this stream."""
+    """The server has none for this stream, or a proxy holds it."""
 
     def __init__(self, reason: StreamError) -> None:
         super().__init__(reason)
         self.reason: Final = reason
+
+
+def _is_on_time(reply: Reply | Lost | bytes) -> bool:
+    return not (isinstance(reply, Lost) and reply.is_late)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:

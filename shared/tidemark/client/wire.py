@@ -174,4 +174,4 @@ def lost(error: httpx.RequestError) -> Lost:
         # Would fail again, and is the caller's: a header that HTTP does not allow, an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
     reason = f"{type(error).__name__} {error}".strip()
-    return Lost(reason, sent=not isinstance(error, _NOT_SENT))
+    return Lost(reason, not isinstance(error, _NOT_SENT), isinstance(error, httpx.ReadTimeout))
