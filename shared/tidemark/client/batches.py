@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Final, TypedDict
 
+from tidemark.client.chunks import is_json
 from tidemark.client.core import Protocol, Receipt
 from tidemark.client.errors import (
     MalformedReply,
@@ -125,7 +126,7 @@ class Batches:
     def encode(self, data: object) -> bytes:
         """The stream's content type must be known."""
         message, most = self._protocol.encode_message(data), self.limits.max_request_bytes
-        if len(message) > most - 2 * self._protocol.has_json:  # In brackets.
+        if len(message) > most - 2 * is_json(self._protocol.content_type):  # In brackets.
             raise ValueError(f"the message has {len(message):,} bytes; a request takes at most {most:,}")
         return message
 
@@ -324,7 +325,7 @@ class Batches:
         self._waiting_bytes -= size
         self._urgent = self._urgent and bool(self._waiting)
         body = b"".join(messages)
-        if messages and self._protocol.has_json:
+        if messages and is_json(self._protocol.content_type):
             body = b"[%b]" % b",".join(messages)
         self._held_bytes += len(body) - size - len(messages) * _MESSAGE_BYTES
         self._close_is_made = self._closing and not self._waiting

@@ -183,8 +183,8 @@ class Stream(StreamAddress[httpx.Client, Value]):
 
     `headers` and `params` go with every request; a value that is a function is called for each one. `client`
     is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of the
-    process share one. `default` is a function as orjson's: of a value that JSON has not (a `Decimal`, a model
-    of pydantic's) it makes one that JSON has; dates, times, UUIDs, enums and dataclasses need none."""
+    process share one. `default` makes a value that JSON has of one that it has not, as orjson's does; dates,
+    times, UUIDs, enums and dataclasses need none."""
 
     head = _blocking(Protocol.head)
     append = _blocking(Protocol.append)

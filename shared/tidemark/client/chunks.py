@@ -48,8 +48,8 @@ class Chunk:
         return messages if isinstance(messages, list) else [messages]
 
 
-def is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
+def is_json(content_type: str | None) -> bool:
+    return (content_type or "").partition(";")[0].strip().lower() == "application/json"
 
 
 def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> None:

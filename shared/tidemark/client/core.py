@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import orjson
+
 from tidemark.client.chunks import is_json
 from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
 from tidemark.client.exchange import (
@@ -49,11 +51,10 @@ class Receipt:
 
 
 def _plain_value(default: Default | None, value: object) -> Any:
-    """Of a value that JSON has not. What orjson takes is taken, and written as it does."""
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, UUID):
-        return str(value)
+    """Of a value that JSON has not. What orjson takes is taken, and written as it does; it is not asked for
+    numbers, as it makes null of NaN."""
+    if isinstance(value, date | time | UUID):
+        return orjson.loads(orjson.dumps(value))
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
@@ -92,16 +93,11 @@ class Protocol(ReadOperations):
             ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=partial(_plain_value, default)
         )
 
-    @property
-    def has_json(self) -> bool:
-        return is_json(self.content_type or "")
-
     def encode_message(self, data: Data) -> bytes:
         """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value.
-        Raises ValueError for what a server would refuse, and in a producer's batch the messages beside it
-        too."""
+        Raises ValueError for what makes a server refuse the batch that it is in."""
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
-        if self.has_json:
+        if is_json(self.content_type):
             # The only characters that UTF-8 has not are lone surrogates, which are in strings: \ud83d there.
             text = bytes(data) if is_bytes else self._json.encode(data).encode(errors="backslashreplace")
             try:
@@ -114,15 +110,14 @@ class Protocol(ReadOperations):
         if isinstance(data, str):
             return data.encode()
         kind = type(data).__name__
-        raise TypeError(
-            f"a {kind} cannot be appended to a stream of {self.content_type or ''!r}; bytes or str can"
-        )
+        of = f"a stream of {self.content_type or ''!r}"
+        raise TypeError(f"a {kind} cannot be appended to {of}; bytes or str can")
 
     def encode_body(self, data: Data) -> bytes:
         """The body of an append: a message of a JSON stream in an array, which the server flattens by one
         level, so that a list stays one message."""
         message = self.encode_message(data)
-        return b"[%b]" % message if self.has_json else message
+        return b"[%b]" % message if is_json(self.content_type) else message
 
     def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
         if unknown := given.keys() - CreateOptions.__annotations__.keys():

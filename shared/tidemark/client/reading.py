@@ -148,9 +148,7 @@ class ReadOperations:
         instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
         by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
         stream instead, from its beginning: its chunks have its `incarnation`.
-
-        Text that ends inside a character is handed out once the rest is there; with `whole_text=False` as it
-        comes."""
+        Text that ends inside a character waits for the rest, unless `whole_text=False`."""
         _check_choice("live", live, _LIVE)
         _check_choice("gone", gone, ("error", "earliest"))
         _check_choice("missing", missing, ("error", "wait"))
@@ -277,7 +275,7 @@ class ReadOperations:
             self._learn(headers)
         following = next_offset(request, reply)
         # An empty page of a JSON stream is an empty array.
-        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body
+        data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type) else reply.body
         check_goes_on(request, data, place.offset, following)
         closed = is_true(headers, "stream-closed")
         if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
@@ -362,7 +360,7 @@ class ReadOperations:
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
-        data = joined(pieces, json_array=is_json(self.content_type or ""))
+        data = joined(pieces, json_array=is_json(self.content_type))
         check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
