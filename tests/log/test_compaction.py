@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count as count_up
 from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -28,7 +29,7 @@ from tidemark.log.schema import PACKS_MADE
 from tidemark.log.table import Condition, Missing, equals
 from tidemark.protocol.compaction import Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Conflict, Damaged, HistoryGone, Malformed
+from tidemark.protocol.errors import Conflict, Damaged, HistoryGone, Malformed, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
@@ -544,6 +545,20 @@ def test_the_calls_of_a_pass() -> None:
     assert (before, made) == (8, 2)
     assert (calls["GetRange"], calls["PutObject"]) == (2 * before, made)
     assert (calls["TransactWriteItems"], calls["PutItem"]) == (made + 1, before + 1)
+
+
+def test_a_pass_that_storage_interrupts_is_made_in_the_next_round(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not put off for an hour, as a pass over a pack that cannot be read is."""
+    rows = of_rows("abab")
+    stores = rows.scene.process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores.blobs, "get_range", Mock(side_effect=StorageUnavailable))
+        rows.wait(HOUR_MS)
+        with pytest.raises(StorageUnavailable):
+            sweep(stores)
+    assert "cannot be read" not in caplog.text
+    sweep(stores)
+    assert rows.scene.record().compacted
 
 
 # --- one rule taken out at a time ---------------------------------------------------------

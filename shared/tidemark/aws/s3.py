@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service, crc32_header
 from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent, breaker_of
-from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
+from tidemark.protocol.errors import BlobUnreadable, Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Carries one operation (`GetObject`, `GetRange`, `PutObject`), a key and a body, and brings back status and
@@ -96,13 +96,14 @@ def storage_error(failure: Failure) -> Exception:
     returned as it is. A body is stored before anything points to it, so nothing has changed.
 
     Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
-    is known not to answer. StorageUnavailable: no reply, or the object cannot be read.
+    is known not to answer. BlobUnreadable: S3 says that the object is not there, or not for us.
+    StorageUnavailable: no reply.
     """
     if isinstance(failure, Refusal):
         if failure.code in _THROTTLED:
             return Busy()
-        if not failure.retryable and failure.status not in _CLOSED:
-            return failure
+        if not failure.retryable:
+            return BlobUnreadable() if failure.status in _CLOSED else failure
     if isinstance(failure, WrongSize):
         _log.error("a stored object is damaged: %s", failure)
         return Damaged()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import logging
 import os
@@ -18,7 +19,7 @@ from urllib.parse import quote, urlencode
 from zlib import crc32
 
 from tidemark.blobs import Composition, Stored, objects_of
-from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.errors import BlobUnreadable, Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.
 BLOBS_PATH: Final = "/v1/__blobs/"
@@ -26,6 +27,8 @@ BLOBS_PATH: Final = "/v1/__blobs/"
 _QUICK_BYTES: Final = 1024 * 1024
 _COPIED_BYTES: Final = 1024 * 1024
 _KEY_NAME: Final = "url-key"
+#: These pass. Any other error is of that file.
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -36,7 +39,7 @@ class WrittenBefore(Exception):
 
 class BlobFiles:
     """Below `root`, which is made. `check_fast` is asked before what takes long (`engine/database.py`).
-    Raises StorageUnavailable where the disk does not do it."""
+    Raises BlobUnreadable for a file that the disk does not give, StorageUnavailable where it does nothing."""
 
     def __init__(
         self,
@@ -213,4 +216,4 @@ def _translated() -> Iterator[None]:
         yield
     except OSError as error:
         _log.error("a blob cannot be had: %s", error)
-        raise StorageUnavailable from error
+        raise (StorageUnavailable if error.errno in _PASSING else BlobUnreadable) from error

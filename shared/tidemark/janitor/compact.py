@@ -28,7 +28,7 @@ from tidemark.log.records import Pack, StreamRecord
 from tidemark.log.schema import decode_entry, just_behind, log_pk
 from tidemark.observability.metrics import COMPACTED_AWAY_BYTES, COMPACTED_BYTES, PROCESS
 from tidemark.protocol.compaction import Compaction
-from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.errors import BlobUnreadable, Damaged
 from tidemark.protocol.message_key import make_key_rule
 from tidemark.protocol.offset import render_offset
 from tidemark.service.stores import Stores
@@ -47,8 +47,8 @@ _log: Final = logging.getLogger("tidemark")
 
 
 def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> NextLook | None:
-    """As many passes as there are to make. When to look again, if that is known. Raises PackRefused,
-    NoTimeLeft.
+    """Runs all passes that are due. Returns when to look again, if that is known. Raises PackRefused,
+    NoTimeLeft, StorageUnavailable.
 
     While a stream has forks, it stays as it is: they read its log. A fork's own log is compacted, and what it
     inherits is not: so it keeps the messages that delete a key.
@@ -57,7 +57,7 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
         return None
     try:
         look_ms = _make_passes(stores, record, record.compaction, has_time_left)
-    except (CorruptPack, Damaged, StorageUnavailable) as fault:
+    except (CorruptPack, Damaged, BlobUnreadable) as fault:
         _log.error("a pack of %s cannot be read, and is not compacted: %s", record.key, fault)
         look_ms = stores.clock_ms() + _HOUR_MS
     return None if look_ms is None else NextLook.together(stores.packing, look_ms)

@@ -29,7 +29,7 @@ from tidemark.observability.metrics import (
     PACKS,
     PROCESS,
 )
-from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.errors import BlobUnreadable, Damaged
 from tidemark.protocol.offset import render_offset
 from tidemark.service.read import with_blobs
 from tidemark.service.stores import Stores
@@ -52,7 +52,7 @@ def take_in(
             merged = merged or PackWriter(batch.start, stores.packing.block_bytes)
             for block in read_blocks(stores, batch):
                 merged.take(*block)
-    except (CorruptPack, Damaged, StorageUnavailable) as fault:
+    except (CorruptPack, Damaged, BlobUnreadable) as fault:
         _log.error("a pack of %s cannot be read, and is not packed again: %s", record.key, fault)
         return [], pack, index
     if merged is None:
@@ -155,7 +155,7 @@ class _Packer:
         """Raises Damaged, so that the streams behind this one have their turn."""
         try:
             return with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches[0]
-        except StorageUnavailable as fault:
+        except BlobUnreadable as fault:
             _log.error("a body of %s cannot be read, and is not packed: %s", self.record.key, batch.blob)
             raise Damaged from fault
 

@@ -25,7 +25,7 @@ from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
 from tidemark.log.table import MAX_DELETES, Table
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
-from tidemark.protocol.errors import Conflict, Damaged, SoftDeleted, StorageUnavailable, StreamNotFound
+from tidemark.protocol.errors import BlobUnreadable, Conflict, Damaged, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end, release
 from tidemark.service.load import head_from
@@ -247,7 +247,7 @@ def reclaim_log(run: Sweep, due: Due) -> None:
 
 
 def let_go(run: Sweep, due: Due) -> None:
-    with suppress(StorageUnavailable):  # A pack's object is missing: the others have their turn, as above.
+    with suppress(BlobUnreadable):  # A pack's object is missing: the others have their turn, as above.
         run.swept.let_go += retain(run.stores, due)
 
 

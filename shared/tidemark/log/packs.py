@@ -33,7 +33,7 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
 from tidemark.protocol.compaction import NOT_YET, Horizon
-from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.errors import BlobUnreadable, Damaged
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.tail import Tail
 
@@ -79,7 +79,7 @@ def _read_blocks(blocks: Sequence[UnreadBlock], fetch: FetchRange) -> list[Batch
     assert blob is not None, "a pack that was read to be shown has its object's name"
     try:
         stored = fetch(blob, first.first_byte, last.first_byte + last.stored_bytes - first.first_byte)
-    except (StorageUnavailable, Damaged):
+    except (BlobUnreadable, Damaged):
         _log.error("a pack cannot be read: %s", blob)
         raise
     places = [block.entry.first_byte - first.first_byte for block in blocks]

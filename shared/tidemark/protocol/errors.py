@@ -49,6 +49,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── RateLimitExceeded     429  more requests in a second, or large bodies at once, than the server accepts
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
     ├── StorageUnavailable    503  storage cannot be asked
+    │   └── BlobUnreadable         storage answers, and says that it cannot give this blob
     ├── Damaged               503  stored bytes are not those that the log says
     ├── StorageSilent         503  storage is known not to answer, and was not asked
     ├── EdgeTooNew            503  CloudFront's function is of a later release than this one
@@ -476,6 +477,10 @@ class StorageUnavailable(ProtocolError):
     status = 503
     message = "Storage cannot be reached, and nothing has changed; try again"
     headers = _IN_FIVE_SECONDS
+
+
+class BlobUnreadable(StorageUnavailable):
+    """The blob is missing, or access to it is refused: it does not help to wait."""
 
 
 class Damaged(ProtocolError):
