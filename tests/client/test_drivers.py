@@ -312,48 +312,41 @@ def test_each_error_of_httpx_has_a_meaning(error: type[httpx.RequestError]) -> N
         assert isinstance(wire.lost(error("why")), Lost)
 
 
-class Hostile(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Answers with bytes that do not end: of a page, an event stream, or the body of a redirect."""
+class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The body of a page, an event stream, or a redirect."""
 
     def __init__(self, piece: bytes) -> None:
         self._piece, self.sent = piece, 0
 
-    def _response(self, request: httpx.Request, body: Any) -> httpx.Response:
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            self.sent += 1
+            yield self._piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
         headers = {"Stream-Next-Offset": "1", "Content-Type": "text/plain"}
-        if request.url.params.get("live") == "sse":
-            headers["Content-Type"] = "text/event-stream"
         if request.url.path == "/moved":
-            assert request.headers.get("authorization", "").startswith("Basic ")
-            return httpx.Response(307, headers={"Location": "http://away/there"}, content=body)
+            assert request.headers["authorization"].startswith("Basic ")
+            return httpx.Response(307, headers={"Location": "http://away/there"}, stream=self)
         assert "authorization" not in request.headers
         if request.method == "HEAD" or request.url.path == "/there":
             return httpx.Response(200, headers=headers | {"Stream-Closed": "true"})
-        return httpx.Response(200, headers=headers, content=body)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        def body() -> Iterator[bytes]:
-            while True:
-                self.sent += 1
-                yield self._piece
-
-        return self._response(request, body())
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        async def body() -> AsyncIterator[bytes]:
-            while True:
-                self.sent += 1
-                yield self._piece
-
-        return self._response(request, body())
+        if request.url.params.get("live") == "sse":
+            headers["Content-Type"] = "text/event-stream"
+        return httpx.Response(200, headers=headers, stream=self)
 
 
 @both
 @pytest.mark.parametrize("live", ["sse", False])
 def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
-    endless = Hostile(b"event: data\ndata:" + b"x" * (4 << 20) + b"\n\n")
+    endless = Endless(b"event: data\ndata:" + b"x" * (4 << 20) + b"\n\n")
 
     async def read() -> None:
-        stream = kind("http://server/s", client=client_of(kind, endless))
+        stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(endless.answer)))
         [_ async for _ in each(stream.follow(live=live))]
 
     with pytest.raises(
@@ -365,7 +358,7 @@ def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
 
 @both
 def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
-    client = client_of(kind, Hostile(b"x" * 70_000))
+    client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
     ask: Any = {Stream: socket_thread._ask, AsyncStream: asynchronous._ask}[kind]
 
     async def asked() -> None:
@@ -378,10 +371,14 @@ def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
 @both
 def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "monotonic", count().__next__)
-    slow, once = Hostile(b"x"), Retry(max_retries=0)
+    slow, once = Endless(b"x"), Retry(max_retries=0)
 
     async def read() -> None:
-        await awaited(kind("http://server/s", client=client_of(kind, slow), retry=once).read())
+        await awaited(
+            kind(
+                "http://server/s", client=client_of(kind, httpx.MockTransport(slow.answer)), retry=once
+            ).read()
+        )
 
     with pytest.raises(Unreachable, match="only 31 bytes came in 31 s"):
         asyncio.run(read())
@@ -390,8 +387,8 @@ def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch
 
 @both
 def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_client(kind: Any) -> None:
-    moved = Hostile(b"x")
-    client = client_of(kind, moved)
+    moved = Endless(b"x")
+    client = client_of(kind, httpx.MockTransport(moved.answer))
     client.auth = ("user", "password")
 
     async def read() -> Any:
