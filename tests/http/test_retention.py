@@ -30,6 +30,18 @@ def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world:
     assert door.get(f"{path}?offset={answer.next_offset}").body == b"[22]"
 
 
+def test_a_reader_of_an_earlier_stream_does_not_go_on_at_the_retained_offset(
+    door: Door, world: World, path: str
+) -> None:
+    door.put(path, JSON, b"[1]")
+    place = f"{path}?offset={(old := door.get(path)).next_offset}&cursor={old['stream-cursor']}"
+    door.delete(path)
+    door.put(path, JSON, b"[3,44]")
+    trim(world, path)
+    assert door.head(path)["Stream-Retained-Offset"] == old.next_offset
+    assert door.get(place).status == 410
+
+
 @pytest.mark.parametrize("query", ["", "?offset=-1", "?offset=-1&live=long-poll", "?offset=-1&live=sse"])
 def test_the_beginning_is_the_earliest_that_is_retained(
     door: Door, world: World, path: str, query: str
