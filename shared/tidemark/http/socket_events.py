@@ -44,7 +44,7 @@ class SocketEvents:
         # A repeated watch that is refused is over too.
         refused = [answer["stream"] for answer in answers if "status" in answer]
         if ended := find_keys((*frame.unwatch, *refused)):
-            await asyncio.to_thread(self._end, connection_id, ended, asked_ms)
+            self._end(connection_id, ended, asked_ms)
         return answers
 
     async def _begin(
@@ -62,7 +62,7 @@ class SocketEvents:
             }
             put_watches(stores.table, connection_id, watches, now_ms, stores.concurrency.each)
 
-        return await asyncio.to_thread(begin_watches, stores, list(names), register)
+        return begin_watches(stores, list(names), register)  # An environment has one message at a time.
 
     def _end(self, connection_id: str, keys: Sequence[StreamKey], asked_ms: int) -> None:
         """A watch that cannot be removed now lapses."""
