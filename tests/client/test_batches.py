@@ -213,8 +213,9 @@ def test_what_cannot_be_mended_is_raised_by_the_next_append(reply: Reply, expect
     made = batches(epoch=3)
     made.add(b"a", 0.0)
     made.answered(taken(made), reply, 0.0)
-    with pytest.raises(expected):
+    with pytest.raises(expected) as raised:
         made.add(b"b", 0.0)
+    assert raised.value.__notes__ == ["Message 1 of this producer is the first one in that request."]
     assert (made.take(0.0), made.next_at(), made.acknowledged) == (None, None, 0)
 
 

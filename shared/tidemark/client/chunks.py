@@ -63,18 +63,23 @@ def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> 
 
 def ends_whole(chunk: Chunk) -> bool:
     """Whether text ends behind a whole character: an append may end inside one."""
+    return not _begun_character(chunk)
+
+
+def _begun_character(chunk: Chunk) -> bytes:
     if not chunk.content_type.startswith("text/"):
-        return True
+        return b""
     decoder = getincrementaldecoder("utf-8")("replace")
     decoder.decode(chunk.data[-4:])
-    return not decoder.getstate()[0]
+    return decoder.getstate()[0]
 
 
 def whole_characters(
     steps: Generator[Effect | Chunk, Any, None],
 ) -> Generator[Effect | Chunk, Any, None]:
-    """The same, but text that ends inside a character is handed out with the next; at the tail it is kept for
-    a later reader. So each offset that is handed out is one from which that can decode."""
+    """The same, but text that ends inside a character is handed out with the next (of Tidemark's, that
+    character alone); at the tail it is left to a later reader. So a later reader can decode from each offset
+    that is handed out."""
     held: Chunk | None = None
     result = None
     while True:
@@ -90,6 +95,12 @@ def whole_characters(
             held = None if chunk.closed or ends_whole(chunk) else chunk
             if held is None:
                 yield chunk
+            elif held.incarnation and held.offset.isdecimal():  # Tidemark's offsets count bytes.
+                half = _begun_character(held)
+                if whole := held.data.removesuffix(half):
+                    offset = f"{int(held.offset) - len(half):0{len(held.offset)}}"
+                    yield replace(held, data=whole, offset=offset, up_to_date=False)
+                held = replace(held, data=half)
         else:
             result = yield effect
 

@@ -148,7 +148,7 @@ class ReadOperations:
         instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
         by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
         stream instead, from its beginning: its chunks have its `incarnation`.
-        Text that ends inside a character waits for the rest, unless `whole_text=False`."""
+        Half a character waits for the rest of it, unless `whole_text=False`."""
         _check_choice("live", live, _LIVE)
         _check_choice("gone", gone, ("error", "earliest"))
         _check_choice("missing", missing, ("error", "wait"))
