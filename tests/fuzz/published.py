@@ -116,7 +116,8 @@ def _turns(schema: Any) -> Iterator[st.SearchStrategy[Case]]:
         yield from strategies
 
 
-def send(subject: Subject, way: Way, case: Case, twist: Twist) -> None:
+def send(subject: Subject, way: Way, case: Case, twist: Twist) -> int:
+    """The status."""
     method, target = case.method.upper(), target_of(case, twist)
     headers, body = headers_of(case, twist), body_of(case, twist)
     path = target.partition("?")[0]
@@ -128,6 +129,7 @@ def send(subject: Subject, way: Way, case: Case, twist: Twist) -> None:
     case.validate_response(response, checks=CHECKS)
     told = case.operation.definition.raw["responses"][str(answer.status)]["headers"]
     assert ours & answer.headers.keys() <= set(map(str.lower, told)), (method, target, answer.headers)
+    return answer.status
 
 
 def target_of(case: Case, twist: Twist) -> str:
@@ -171,3 +173,37 @@ def body_of(case: Case, twist: Twist) -> bytes:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+#: What a server has before it is asked for all that can be read.
+WRITES: Final = (
+    ("PUT", "/agents", {"Stream-Retain-Bytes": "1000"}, b""),
+    ("PUT", "/v1/stream/c", {"Content-Type": "application/json", "Stream-Compact": "last-by-key"}, b""),
+    ("PUT", "/agents/a", {"Content-Type": "application/json"}, b'[{"id": 1}, {"id": 2}]'),
+    ("PUT", "/agents/a/snapshot/" + "0" * 16, {"Content-Type": "application/json"}, b"{}"),
+    ("PUT", "/v1/stream/a", {"Content-Type": "text/plain", "Stream-TTL": "3600"}, b"tide"),
+    ("POST", "/v1/stream/a", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"s"),
+    ("PUT", "/v1/stream/b", {"Stream-Forked-From": "/v1/stream/a", "Stream-Retain-Seconds": "60"}, b""),
+    (
+        "PUT",
+        "/v1/stream/__ds/subscriptions/mailer",
+        {"Content-Type": "application/json"},
+        b'{"type": "pull-wake", "pattern": "**", "wake_stream": "b"}',
+    ),
+)
+NAMED: Final = {"path": "a", "bucket": "agents", "stream": "a", "at": "0" * 16, "id": "mailer"}
+ASKED: Final = {"offset": "-1", "stream": "/v1/stream/a", "last": "1"}
+
+
+def read_all(subject: Subject, way: Way) -> Iterator[tuple[str, int]]:
+    """Each operation that reads, of a server with data: its answer is what the document says."""
+    for method, target, headers, body in WRITES:
+        assert way(method, target, headers, body).status < 300, target
+    schema = schemathesis.openapi.from_dict(json.loads(way("GET", "/v1/openapi.json").body))
+    found: Any
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.method in {"get", "head"}:
+            query = {each.name: ASKED[each.name] for each in operation.query if each.name in ASKED}
+            case = operation.Case(path_parameters=NAMED | {"file": "console.css"}, query=query)
+            yield f"{operation.method} {operation.path}", send(subject, way, case, Twist(*[None] * 7))

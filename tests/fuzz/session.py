@@ -50,6 +50,11 @@ def fuzz_published(services: LocalServices, requests: int, seed: int) -> Subject
     return subject
 
 
+def read_published(services: LocalServices) -> dict[str, int]:
+    with fresh(services) as (subject, settings), WAYS["local"](settings) as way:
+        return dict(published.read_all(subject, way))
+
+
 def fuzz_events(services: LocalServices, requests: int, seed: int) -> Subject:
     with fresh(services) as (subject, _):
         functions = Functions()

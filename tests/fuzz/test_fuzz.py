@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published
+from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published, read_published
 from tidemark.local.engines import LocalServices
 
 REQUESTS = 400
@@ -15,6 +15,15 @@ def test_requests_made_from_the_published_document(services: LocalServices) -> N
     subject = fuzz_published(services, REQUESTS, SEED)
     assert subject.statuses.total() >= REQUESTS // 2
     assert {200, 201, 204, 400, 404, 409} <= subject.statuses.keys(), "the fuzzing has lost its teeth"
+
+
+def test_every_answer_of_a_server_with_data_is_as_published(services: LocalServices) -> None:
+    statuses = read_published(services)
+    assert len(statuses) > 40
+    assert {where for where, status in statuses.items() if status >= 400} <= {
+        "get /v1/socket",
+        "head /v1/socket",
+    }
 
 
 def test_raw_events(services: LocalServices) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
 from tidemark.http.backend import backend_of
-from tidemark.http.openapi import AS_STORED, answers, takes
+from tidemark.http.openapi import AS_BYTES, answers, takes
 from tidemark.http.requests import (
     MAX_BODY_BYTES,
     STREAM_ROOT,
@@ -292,6 +292,7 @@ async def list_bucket(request: Request) -> Response:
     f"{_STREAM}/snapshot",
     dependencies=_READ,
     responses=answers({307: ("There.", "Location", "Stream-Snapshot-Offset")}),
+    response_class=Response,
 )
 async def redirect_to_latest(request: Request) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
@@ -326,7 +327,7 @@ async def put_snapshot(request: Request) -> Response:
             200: ("Its bytes.", *_SNAPSHOT_HEADERS),
             307: ("Where its bytes are, for a while.", "Location", *_SNAPSHOT_HEADERS),
         },
-        AS_STORED,
+        AS_BYTES,
     ),
     response_class=Response,
 )
@@ -367,7 +368,7 @@ async def prepare_upload(request: Request) -> Response:
             200: ("Them, as parts.", *_SNAPSHOT_HEADERS, "Stream-Closed"),
             307: ("Where they are, for a while.", "Location", *_SNAPSHOT_HEADERS, "Stream-Closed"),
         },
-        AS_STORED,
+        AS_BYTES,
     ),
     response_class=Response,
 )

@@ -22,6 +22,11 @@ _TEXT: Final = {"type": "string"}
 _URL: Final = {"type": "string", "format": "uri-reference"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _INSTANT: Final = {"type": "string", "format": "date-time"}
+#: Generators of clients take no `date-time` in a header of a request.
+_AN_INSTANT: Final = {
+    "type": "string",
+    "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-([01][1-9]|2[0-8])T([01][0-9]|2[0-3])(:[0-5][0-9]){2}Z$",
+}
 _TRUE: Final = {"type": "string", "enum": ["true"]}
 _TOKEN: Final = {"type": "string", "pattern": _OFFSET, "example": "0000000000000042"}
 #: Without a comma, because gateways join repeated headers with one.
@@ -124,7 +129,7 @@ PARAMETERS: Final[dict[str, Part]] = {
         _sent("Stream-Compact-Tombstones", "Keep deletions for so many seconds.", _COUNT, 86400),
         _sent("Stream-Retain-Bytes", "Let go of what lies before the last so many bytes.", _COUNT),
         _sent("Stream-Retain-Seconds", "Let go of messages that are older.", _COUNT),
-        _sent("Stream-Expires-At", "End at this instant (RFC 3339).", _INSTANT, "2027-01-15T12:00:00Z"),
+        _sent("Stream-Expires-At", "End at this instant (RFC 3339).", _AN_INSTANT, "2027-01-15T12:00:00Z"),
         _sent("Stream-Closed", "Close the stream with this request.", _TRUE, "true"),
         _sent("Stream-Forked-From", "The stream to fork (§4.2).", _like(r"^/[!-~]+$"), "/v1/stream/chat-42"),
         _sent("Stream-Fork-Offset", "Where to leave it; its tail if absent.", _TOKEN, "0000000000000042"),
@@ -166,9 +171,18 @@ _ALWAYS: Final = {
 _EVERY_HEADER: Final = ("Cache-Control", "Server-Timing", "Vary")
 
 
-#: An answer has the stream's own type, or that of an event stream.
-AS_STORED: Final[Part] = {"*/*": {}}
-ANY_BYTES: Final[Part] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+#: Any type. Generators of clients skip that, so they are offered bytes first.
+AS_BYTES: Final[Part] = {
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    "*/*": {},
+}
+#: The stream's own type, often one of these. JSON is sent as a message or an array of them, read
+#: as an array.
+AS_STORED: Final[Part] = AS_BYTES | {
+    "application/json": {"schema": {"type": "array", "items": {}}},
+    "text/plain": {"schema": _TEXT},
+}
+_SENT: Final[Part] = AS_STORED | {"application/json": {"schema": {"type": "object"}}}
 
 
 def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) -> dict[int | str, Part]:
@@ -185,7 +199,7 @@ def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) ->
 def takes(*names: str, body: bool = False) -> Part:
     """The `openapi_extra` of a route: its parameters, and whether it takes a body of any kind."""
     extra: Part = {"parameters": [{"$ref": f"#/components/parameters/{name}"} for name in names]}
-    return extra | ({"requestBody": {"required": False, "content": ANY_BYTES}} if body else {})
+    return extra | ({"requestBody": {"required": False, "content": _SENT}} if body else {})
 
 
 def _headers(*names: str) -> Part:

@@ -26,7 +26,7 @@ from tidemark import __version__
 from tidemark.aws.clock import CLOCK
 from tidemark.http import metrics
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.openapi import AS_STORED
+from tidemark.http.openapi import AS_BYTES, answers
 from tidemark.http.requests import header
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import SERVER
@@ -81,6 +81,9 @@ def built_from() -> str | None:
         return None
 
 
+_A_FILE: Final = {200: ("It.", "ETag")}
+
+
 @router.get("/")
 async def front_page(request: Request) -> Response:
     """What this is and where to read on, as a page for browsers and as JSON for programs."""
@@ -130,7 +133,7 @@ async def socket_address(request: Request) -> Response:
     return JSONResponse({"url": url}, headers={"Cache-Control": DOCUMENT})
 
 
-@router.get(f"{socket.PATH}.js", response_class=Response, responses={200: {"content": AS_STORED}})
+@router.get(f"{socket.PATH}.js", response_class=Response, responses=answers(_A_FILE, AS_BYTES))
 async def socket_module(request: Request) -> Response:
     """An ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
     return _file_response(request, "socket.js")
@@ -153,20 +156,20 @@ for _path, _handler in {
     )
 
 
-@console_router.get("/v1/console", response_class=HTMLResponse)
+@console_router.get("/v1/console", response_class=HTMLResponse, responses=answers(_A_FILE))
 async def console(request: Request) -> Response:
     """The console: a page for people."""
     return _file_response(request, "console.html")
 
 
-@console_router.get("/v1/docs", response_class=HTMLResponse)
+@console_router.get("/v1/docs", response_class=HTMLResponse, responses=answers(_A_FILE))
 async def docs(request: Request) -> Response:
     """The OpenAPI document as a page."""
     return _file_response(request, "docs.html")
 
 
 @console_router.get(
-    "/v1/console/{file:segment}", response_class=Response, responses={200: {"content": AS_STORED}}
+    "/v1/console/{file:segment}", response_class=Response, responses=answers(_A_FILE, AS_BYTES)
 )
 async def console_file(request: Request) -> Response:
     """A part of the console."""

@@ -226,7 +226,7 @@ async def delete_stream(request: Request) -> Response:
     return responses.deleted()
 
 
-_KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset")
+_KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset", "Stream-Snapshot-Offset")
 
 
 @operation("HEAD", "read", {200: ("It is there.", *_TAIL, "ETag", *_SETTINGS, *_KEPT)})

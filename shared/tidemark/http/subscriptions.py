@@ -187,14 +187,18 @@ async def release_wake(request: Request, body: bodies.AnswerWake) -> Response:
     return _nothing()
 
 
-@router.get("/jwks.json", dependencies=_OWN_TOKEN, response_model=KeySet)
+class KeySetResponse(JSONResponse):
+    media_type = "application/jwk-set+json"
+
+
+@router.get("/jwks.json", dependencies=_OWN_TOKEN, response_model=KeySet, response_class=KeySetResponse)
 async def webhook_keys(request: Request) -> Response:
     """The keys that sign webhooks (§6.5)."""
     keys = _signing_keys(request)
     published = await backend_of(request).run(keys.published) if keys is not None else ()
     # The first key signs at once: no cache may hold a set without it.
     headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
-    return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
+    return KeySetResponse(render_jwks(published), headers=headers)
 
 
 async def _answer(request: Request, kind: SubscriptionKind, body: bodies.AnswerWake) -> bodies.WakeAnswered:
