@@ -13,8 +13,11 @@ from ministack.services.cloudformation import provisioners
 
 from tests.emulated.shims.names import replace
 
-ROUTE_RESPONSE = "AWS::ApiGatewayV2::RouteResponse"
-INTEGRATION_RESPONSE = "AWS::ApiGatewayV2::IntegrationResponse"
+#: The resources, each with what it is a response of.
+RESPONSES = {
+    f"AWS::ApiGatewayV2::{owner}Response": (f"{owner}Id", f"{owner.lower()}_response")
+    for owner in ("Route", "Integration")
+}
 #: Of the emulator's worker script, where a function's variables become the process's own.
 GIVEN = "    os.environ.update(env)\n"
 #: Behind it: the same API by a path of the emulator's own address.
@@ -29,11 +32,13 @@ ADDRESSED = r"""
 
 
 def install() -> None:
-    for resource, (create, responses) in RESPONSES.items():
+    for resource, (owner, name) in RESPONSES.items():
         if resource in provisioners._RESOURCE_HANDLERS:
             raise SystemExit(f"this ministack makes {resource}: remove the shim")
-        handlers = {"create": partial(checked, create), "delete": partial(delete, responses)}
-        provisioners._RESOURCE_HANDLERS[resource] = handlers
+        provisioners._RESOURCE_HANDLERS[resource] = {
+            "create": partial(create, owner, getattr(apigateway, f"_create_{name}")),
+            "delete": partial(delete, getattr(apigateway, f"_{name}s")),
+        }
     detect = lambda_runtime._detect_runtime_binary
 
     def detect_addressed(runtime: str) -> tuple[str, str]:
@@ -47,31 +52,15 @@ def install() -> None:
     replace(lambda_runtime, "_detect_runtime_binary", detect_addressed)
 
 
-def create_route_response(api_id: str, properties: Any) -> tuple[str, Any]:
-    route_id = properties["RouteId"].rpartition("/")[2]
-    data = {"routeResponseKey": properties["RouteResponseKey"]}
-    return route_id, apigateway._create_route_response(api_id, route_id, data)
-
-
-def create_integration_response(api_id: str, properties: Any) -> tuple[str, Any]:
-    integration_id = properties["IntegrationId"].rpartition("/")[2]
-    data = {"responseTemplates": properties["ResponseTemplates"]}
-    return integration_id, apigateway._create_integration_response(api_id, integration_id, data)
-
-
-RESPONSES = {
-    ROUTE_RESPONSE: (create_route_response, apigateway._route_responses),
-    INTEGRATION_RESPONSE: (create_integration_response, apigateway._integration_responses),
-}
-
-
-def checked(
-    create: Callable[[str, Any], tuple[str, Any]], _logical_id: str, properties: Any, _stack_name: str
+def create(
+    owner: str, make: Callable[..., Any], _logical_id: str, properties: Any, _stack_name: str
 ) -> tuple[str, dict[str, Any]]:
-    owner_id, (status, _, body) = create(properties["ApiId"], properties)
+    """With the key `$default`, as all of ours."""
+    api_id, owner_id = properties["ApiId"], properties[owner].rpartition("/")[2]
+    status, _, body = make(api_id, owner_id, {"responseTemplates": properties.get("ResponseTemplates", {})})
     if status >= 400:
         raise ValueError(f"a response was not created: {body!r}")
-    return f"{properties['ApiId']}/{owner_id}", {}
+    return f"{api_id}/{owner_id}", {}
 
 
 def delete(responses: Any, physical_id: str, _properties: Any) -> None:
