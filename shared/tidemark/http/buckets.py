@@ -27,7 +27,7 @@ from tidemark.http.requests import (
     single_header,
     stream_of,
 )
-from tidemark.http.responses import absolute_url, compaction_fields, data_headers, setting_headers
+from tidemark.http.responses import absolute_url, data_headers, listed_fields, setting_headers
 from tidemark.http.routing import DirectRoute
 from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
@@ -155,14 +155,9 @@ def _bucket_headers(record: BucketRecord) -> dict[str, str]:
 def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
     streams = [
         {
-            "stream_id": head.record.key.stream_id,
-            "status": "Closed" if head.tail.closed else "Open",
-            "content_type": head.record.content_type.served,
+            **listed_fields(head),
             "tail_offset": head.tail.offset,
-            "created_at_ms": head.record.created_ms,
-            "last_write_at_ms": head.written_ms,
             "retained_offset": render_offset(head.record.retained),
-            **compaction_fields(head.record),
             "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
         }
         for head in found.streams

@@ -18,10 +18,9 @@ from tidemark.http.backend import backend_of
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
 from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter
-from tidemark.http.responses import compaction_fields
+from tidemark.http.responses import listed_fields
 from tidemark.http.routing import ControlRoute
 from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
-from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
 from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag
 from tidemark.protocol.errors import Malformed
@@ -223,26 +222,17 @@ def stream_path(key: StreamKey) -> str:
     return f"/{key.bucket}/{quote(key.stream_id, safe='')}"
 
 
-def _status(head: StreamHead) -> Literal["Open", "Closed"]:
-    return "Closed" if head.tail.closed else "Open"
-
-
 def render_stats(found: StreamStats, access: Access) -> Stats:
     head, record, tail = found.head, found.head.record, found.head.tail
     shown = Stats(
+        **listed_fields(head),
         stream=stream_path(record.key),
         bucket_id=record.key.bucket,
-        stream_id=record.key.stream_id,
-        status=_status(head),
-        content_type=record.content_type.served,
         tail_offset=render_offset(tail.offset),
         retained_offset=render_offset(record.retained),
         packed_offset=render_offset(record.packed) if record.packed else None,
-        **compaction_fields(record),
         bytes=found.retained_bytes,
         messages=MessageCount(count=found.messages, exact=found.messages_exact),
-        created_at_ms=record.created_ms,
-        last_write_at_ms=head.written_ms,
         producers=[
             ListedProducer(
                 id=state.producer_id, epoch=state.epoch, seq=state.seq, offset=render_offset(state.end)
@@ -307,14 +297,9 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
     found = await backend.call(list_streams, PLAIN_BUCKET, asked)
     listed = [
         ListedStream(
-            stream_id=head.record.key.stream_id,
-            status=_status(head),
-            content_type=head.record.content_type.served,
+            **listed_fields(head),
             tail_offset=head.tail.offset,
-            created_at_ms=head.record.created_ms,
-            last_write_at_ms=head.written_ms,
             expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
-            **compaction_fields(head.record),
         )
         for head in found.streams
     ]

@@ -107,9 +107,15 @@ def setting_headers(retention: Retention, compaction: Compaction | None) -> dict
     return {name: str(value) for name, value in settings.items()}
 
 
-def compaction_fields(record: StreamRecord) -> dict[str, Any]:
-    """What listings and stats tell of it."""
+def listed_fields(head: StreamHead) -> dict[str, Any]:
+    """What listings and stats tell of a stream."""
+    record = head.record
     return {
+        "stream_id": record.key.stream_id,
+        "status": "Closed" if head.tail.closed else "Open",
+        "content_type": record.content_type.served,
+        "created_at_ms": record.created_ms,
+        "last_write_at_ms": head.written_ms,
         "compact": LAST_BY_KEY if record.compaction else None,
         "compacted_offset": render_offset(record.compacted) if record.compacted else None,
     }
