@@ -64,11 +64,6 @@ def targets_of(*command: str) -> set[str]:
     return set(re.findall(r"^  make ([a-z0-9-]+) ", said, re.MULTILINE))
 
 
-def test_make_help_shows_what_is_used_most_and_where_the_rest_is() -> None:
-    assert len(targets_of("make", "help")) == 10
-    assert targets_of("make", "help") < targets_of("make", "help", "ALL=1")
-
-
 def test_each_target_of_make_help_is_run_by_day_or_by_night() -> None:
     """A command that nothing runs breaks unseen."""
     targets = targets_of("make", "help", "ALL=1")
@@ -131,25 +126,6 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
     for page in pages:
         for target in re.findall(r'(?:href|src)="?(?![a-z]+:|[#"])([^"#?> ]+)', page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
-
-
-WANTED = "react django fastapi windows pytest stop compaction restore token snapshot"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("word", WANTED.split())
-def test_the_sites_search_finds_a_page_or_a_section_about(word: str, site: Path) -> None:
-    """By its title, which the search puts first."""
-    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
-    assert [each for each in index if re.search(rf"\b{word}s?\b", each["title"], re.IGNORECASE)]
-
-
-def test_the_targets_that_the_guides_name_exist() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", MAKEFILE, re.MULTILINE))
-    for name in ("README.md", "CONTRIBUTING.md"):
-        named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", (ROOT / name).read_text(), re.MULTILINE))
-        assert len(named) > 5
-        assert named <= targets, name
 
 
 def test_the_readme_is_short_and_the_map_names_every_room() -> None:

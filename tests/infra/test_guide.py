@@ -31,21 +31,6 @@ def test_parameters_and_outputs_are_the_templates() -> None:
     assert alarms <= TEMPLATE["Resources"].keys()
 
 
-def test_every_failure_has_its_test() -> None:
-    """All of them but one, which is not ours to try."""
-    _, *failures = rows(section("When something fails"))
-    assert len(failures) >= 14
-    tests = ""
-    for failure, *_, held_by in failures:
-        tests = tests if held_by == "same" else held_by
-        named = re.findall(r"`([\w/]+\.py)`", tests)
-        assert named or failure == "CloudFront fails", failure
-        folder = ""
-        for path in named:
-            folder = path.rpartition("/")[0] or folder
-            assert (ROOT / "tests" / folder / Path(path).name).is_file(), path
-
-
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
 
 

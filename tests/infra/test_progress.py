@@ -6,12 +6,7 @@ import io
 
 import pytest
 
-from benchmarks.contest import progress_line
 from tidemark.spark.job import Job
-
-
-def test_the_benchmark_says_how_many_measurements_are_left() -> None:
-    assert progress_line(3, 12, 30.0) == "  3 of 12 measurements, 30 s; about 90 s are left"
 
 
 class Terminal(io.StringIO):
@@ -19,16 +14,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_job_writes_over_sparks_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    job = Job("archive")
-    job.say("batch 1")
-    assert terminal.getvalue() == "\r\x1b[Karchive: batch 1\n"
-
-
-def test_a_job_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = io.StringIO()
-    monkeypatch.setattr("sys.stderr", log)
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [(Terminal(), "\r\x1b[Karchive: batch 1\n"), (io.StringIO(), "archive: batch 1\n")],
+    ids=["over Spark's progress on a terminal", "a line in a log"],
+)
+def test_a_job_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, said: str) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
     Job("archive").say("batch 1")
-    assert log.getvalue() == "archive: batch 1\n"
+    assert stream.getvalue() == said

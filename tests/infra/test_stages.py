@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -34,14 +33,6 @@ def run(script: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
-def test_what_stages_say_is_printed_in_one_piece_and_the_table_has_them_all() -> None:
-    code, said = run("run_lanes good good; stage last echo ended")
-    assert code == 0
-    assert said.count("=== second") == said.count("fine") == 2
-    assert [line.split()[0] for line in said[said.index("=== stages") + 1 : -1]].count("second") == 2
-    assert said[-1].startswith("=== all: ")
-
-
 @pytest.mark.parametrize(
     "script",
     ["run_lanes good bad", "run_lanes bad endless", "run_lanes endless bad", "bad", "stage fourth fails"],
@@ -54,13 +45,6 @@ def test_a_failure_ends_the_run_and_is_the_last_thing_printed(script: str) -> No
     assert "=== fifth: begins" not in said
     assert said[-2] == "broken"
     assert said[-1].startswith("=== fourth: FAILED after ")
-
-
-def test_a_stage_is_ended_by_ctrl_c_as_on_a_terminal() -> None:
-    """Else a test that sends SIGINT to what it started would wait for ever."""
-    code, said = run("stage first bash -c 'kill -INT $$; echo went on'")
-    assert code == 128 + signal.SIGINT
-    assert "went on" not in said
 
 
 def test_by_night_the_stages_after_a_failure_are_run_and_the_exit_code_tells_it() -> None:
