@@ -63,7 +63,6 @@ BATCH_BYTES = 16 * 1024 * 1024 * 1024
 OWN_OPTIONS = {
     "columns": "an archive has its own",
     "maxbytespertrigger": "--batch-bytes says how large a batch is",
-    "maxmessagespertrigger": "--batch-bytes says how large a batch is",
 }
 #: The columns that tell what is missing.
 ROWS = "stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT"

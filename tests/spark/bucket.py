@@ -68,9 +68,6 @@ class Bucket:
         taken = max(1, limit_bytes // MESSAGE_BYTES) * MESSAGE_BYTES
         return end if taken >= self.backlog(start, end) else end.at(f"{_place(start.offset) + taken:016}")
 
-    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
-        return self.limit(name, start, end, limit * MESSAGE_BYTES)
-
     def backlog(self, start: Position, end: Position) -> int:
         return _place(end.offset) - _place(start.offset)
 

@@ -268,8 +268,7 @@ def test_a_limited_batch_that_takes_all_of_a_closed_stream_says_that_it_is_close
     reader, _ = plan_here(streams.by_table())
     tail = reader.head(streams.name).tail
     assert tail.closed
-    for limit in (reader.limit, reader.limit_messages):
-        assert limit(streams.name, tail.at(reader.beginning), tail, 1) == tail
+    assert reader.limit(streams.name, tail.at(reader.beginning), tail, 1) == tail
 
 
 def test_a_batch_of_several_objects_is_read_in_order() -> None:

@@ -232,20 +232,6 @@ def test_a_limit_over_http_ends_where_a_page_does(streams: Streams) -> None:
         assert other.limit("s", other.head("s").earliest, other.head("s").tail, 1) == other.head("s").tail
 
 
-@pytest.mark.usefixtures("small_pages")
-def test_a_limit_of_messages_over_http_ends_where_a_page_does(streams: Streams) -> None:
-    """Each page has two of these three appends of two messages."""
-    streams.fill(*[b'["%s",1]' % (b"x" * 90)] * 3, content_type=JSON)
-    reader = reader_of(streams.by_http())
-    head = reader.head(streams.name)
-    limit = reader.limit_messages
-    first = limit(streams.name, head.earliest, head.tail, 5)
-    assert 0 < int(first.offset) < int(head.tail.offset)
-    assert limit(streams.name, head.earliest, head.tail, 1) == first
-    assert limit(streams.name, head.earliest, head.tail, 6) == head.tail
-    assert limit(streams.name, first, head.tail, 1) == head.tail
-
-
 def test_a_read_over_http_begins_and_ends_by_time(streams: Streams) -> None:
     """The server finds the offset; one of another make cannot."""
     began, suffix = streams.world.clock.now_ms, "/a b"

@@ -239,24 +239,3 @@ def test_a_read_between_two_times_has_what_was_written_between_them(
         times = {"startingTimestamp": began + 1000 * first, "endingTimestamp": began + 1000 * last}
         found = read_here(streams.by_table(), **{name: str(ms) for name, ms in times.items()})
         assert found == before[2 * max(first, 0) : 2 * last], (first, last)
-    later = f'{{"{streams.name}": {began + 28_001}}}'
-    assert read_here(streams.by_table(), startingOffsetsByTimestamp=later) == before[58:]
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_limit_of_messages_ends_where_a_batch_or_a_block_does(streams: Streams, *, packed: bool) -> None:
-    ends = [int(row["end_offset"]) for row in fill_by_two(streams)]
-    if packed:
-        pack(streams)
-    reader, _ = plan_here(streams.by_table())
-    head = reader.head(streams.name)
-    place, counts = head.earliest, []
-    while place != head.tail:
-        end = reader.limit_messages(streams.name, place, head.tail, 10)
-        counts.append(sum(int(place.offset) < each <= int(end.offset) for each in ends))
-        assert int(end.offset) in ends
-        place = end
-    assert sum(counts) == 60
-    # The first block is taken whatever it holds.
-    assert all(6 <= count <= (12 if packed else 10) for count in counts[:-1]), counts
-    assert reader.limit_messages(streams.name, head.earliest, head.tail, 1) != head.earliest

@@ -379,16 +379,13 @@ def test_a_write_of_no_rows_creates_its_stream(over_table: Options, streams: Str
         streams.delete("-new")
 
 
-@pytest.mark.parametrize("joined", [True, False])
-def test_bytes_are_one_message_a_row_unless_they_are_joined(
-    over_table: Options, streams: Streams, joined: bool
-) -> None:
+def test_bytes_are_one_message_a_row(over_table: Options, streams: Streams) -> None:
     streams.fill(suffix="-bytes")
     bodies = [bytes([index]) * (index % 5 + 1) for index in range(100)]
     options = over_table | {"stream": f"{streams.name}-bytes", "bytesPerAppend": "1000"}
-    published = publish(options, bodies, tasks=3, joinRows=str(joined))
+    published = publish(options, bodies, tasks=3)
     assert streams.stored("-bytes") == b"".join(bodies)
-    assert sum(run.appends for run in published.runs) == (3 if joined else 100)
+    assert sum(run.appends for run in published.runs) == 100
 
 
 @pytest.mark.parametrize(

@@ -125,14 +125,14 @@ def test_available_now_with_a_limit_reads_everything_or_is_refused(query: Query,
     assert query.values() == numbered(0, 7)
 
 
-def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
+def test_a_batch_waits_until_enough_has_come_and_has_so_many_bytes_at_most(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark asks for the end of each batch. The first one does not wait."""
     monkeypatch.setattr(queries, "LOOK_SECONDS", 0)
     streams.fill()
     append(streams, numbered(0, 5))
-    limits = {"minBytesPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}
+    limits = {"minBytesPerTrigger": "12", "maxTriggerDelay": "1h", "maxBytesPerTrigger": "12"}
     reader: Any = TidemarkSource(streams.by_table(**limits, **MAY_LIMIT)).streamReader(SCHEMA)
     place = reader.initialOffset()
 

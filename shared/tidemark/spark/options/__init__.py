@@ -79,7 +79,6 @@ def parse_whole(text: str, what: str, least: int = 0) -> int:
 
 
 parse_size = partial(parse_whole, what="a whole number of bytes above 0", least=1)
-parse_count = partial(parse_whole, what="a whole number of messages above 0", least=1)
 parse_seconds = partial(parse_whole, what="a whole number of seconds")
 
 

@@ -19,7 +19,6 @@ from tidemark.spark.options import (
     Transport,
     parse_boolean,
     parse_connection,
-    parse_count,
     parse_duration,
     parse_seconds,
     parse_size,
@@ -43,18 +42,16 @@ class AtTime:
     ms: int
 
 
-Where = Latest | Earliest | AtTime | Mapping[str, str | AtTime]
-"""For every stream alike, or for each its own: `earliest`, `latest`, an offset or a time."""
+Where = Latest | Earliest | AtTime | Mapping[str, str]
+"""For every stream alike, or for each its own: `earliest`, `latest` or an offset."""
 
 Side = Literal["starting", "ending"]
 SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
 
 WHERE_OPTIONS: Final = (
     "startingOffsets",
-    "startingOffsetsByTimestamp",
     "startingTimestamp",
     "endingOffsets",
-    "endingOffsetsByTimestamp",
     "endingTimestamp",
 )
 
@@ -65,8 +62,7 @@ def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
     if len(options) > 1:
         asked.faults.append(f"give one of {', '.join(options)}: each says where every stream is {side}")
     offsets = asked.parse(f"{side}Offsets", default, parse_where)
-    by_stream = asked.parse(f"{side}OffsetsByTimestamp", offsets, parse_times)
-    return asked.parse(f"{side}Timestamp", by_stream, parse_time)
+    return asked.parse(f"{side}Timestamp", offsets, parse_time)
 
 
 def given_boundaries(asked: GivenOptions, side: Side) -> list[str]:
@@ -83,12 +79,6 @@ def parse_where(text: str) -> Where:
         if not isinstance(offset, str) or not offset:
             raise ValueError(f"the offset of {name} must be text, as the server gave it, got {offset!r}")
     return given
-
-
-def parse_times(text: str) -> Mapping[str, AtTime]:
-    """JSON such as `{"chat": 1700000000000, "log": "2026-11-21T10:00Z"}`."""
-    given = _parse_object(text, "must be a JSON object of stream to time")
-    return {name: parse_time(str(time)) for name, time in given.items()}
 
 
 def parse_time(text: str) -> AtTime:
@@ -142,7 +132,6 @@ NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=tr
 #: The options of a streaming query's batches alone.
 TRIGGER_OPTIONS: Final = (
     "maxBytesPerTrigger",
-    "maxMessagesPerTrigger",
     "minBytesPerTrigger",
     "maxTriggerDelay",
     "offsetsDir",
@@ -166,8 +155,7 @@ READ_OPTIONS: Final = (
 
 #: Options of Spark's Kafka source that have another name here, because they mean something else.
 INSTEAD_OF_KAFKAS: Final = {
-    "maxOffsetsPerTrigger": "an offset is a byte position here: maxMessagesPerTrigger counts messages, and"
-    " maxBytesPerTrigger counts bytes",
+    "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
     "minOffsetsPerTrigger": "an offset is a byte position here: minBytesPerTrigger counts bytes",
     "assign": "a stream has no partitions: name streams by subscribe",
     "minPartitions": "bytesPerPartition says how much one task reads",
@@ -186,7 +174,6 @@ class ReadOptions:
     ending: Where = field(default_factory=Latest)
     #: The most of one batch of a streaming query.
     limit_bytes: int | None = None
-    limit_messages: int | None = None
     #: The least of one batch, unless the last one is longer ago than `delay_seconds`.
     least_bytes: int | None = None
     delay_seconds: float = 900
@@ -233,7 +220,6 @@ def parse_read_options(
         starting=parse_boundary(asked, "starting", Earliest()),
         ending=parse_boundary(asked, "ending", Latest()),
         limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size),
-        limit_messages=asked.parse("maxMessagesPerTrigger", None, parse_count),
         least_bytes=asked.parse("minBytesPerTrigger", None, parse_size),
         delay_seconds=asked.parse("maxTriggerDelay", ReadOptions.delay_seconds, parse_duration),
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),

@@ -28,7 +28,6 @@ WRITE_OPTIONS: Final = (
     "valueColumn",
     "contentType",
     "createStreams",
-    "joinRows",
     "stagingDir",
     "producerId",
     "batch",
@@ -50,7 +49,6 @@ class WriteOptions:
     value_column: str
     content_type: ContentType | None
     create_streams: bool
-    join_rows: bool
     staging_dir: str
     producer_id: str | None
     bytes_per_append: int
@@ -83,7 +81,6 @@ def parse_write_options(
         value_column=asked.text("valueColumn", "value") or "value",
         content_type=content_type,
         create_streams=asked.parse("createStreams", False, parse_boolean),
-        join_rows=asked.parse("joinRows", False, parse_boolean),
         staging_dir=asked.parse("stagingDir", "", parse_staging_dir),
         producer_id=asked.parse("producerId", None, parse_producer_id),
         bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),

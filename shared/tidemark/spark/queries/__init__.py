@@ -67,7 +67,7 @@ def positions_of(
     if isinstance(where, Latest):
         return {name: head.tail for name, head in heads.items()}
     if isinstance(where, AtTime):
-        return _given_positions(f"{side}Timestamp", dict.fromkeys(heads, where), options, reader, heads)
+        return _positions_at(f"{side}Timestamp", where, reader, heads)
     default = "earliest" if side == "starting" else "latest"
     wanted = {name: where.get(name, default) for name in heads}
     return _given_positions(f"{side}Offsets", wanted, options, reader, heads)
@@ -100,17 +100,16 @@ def pin_positions(
 
 def _given_positions(
     option: str,
-    wanted: Mapping[str, str | AtTime],
+    wanted: Mapping[str, str],
     options: ReadOptions,
     reader: Reader,
     heads: Mapping[str, Head],
 ) -> dict[str, Position]:
-    positions, faults = _positions_by_time(option, wanted, reader, heads)
+    positions: dict[str, Position] = {}
+    faults: list[str] = []
     for name, head in heads.items():
         offset = wanted[name]
-        if isinstance(offset, AtTime):
-            pass
-        elif offset in ("earliest", "-1"):
+        if offset in ("earliest", "-1"):
             positions[name] = head.earliest
         elif offset in ("latest", "now"):
             positions[name] = head.tail
@@ -130,22 +129,23 @@ def _given_positions(
     return positions
 
 
-def _positions_by_time(
-    option: str, wanted: Mapping[str, str | AtTime], reader: Reader, heads: Mapping[str, Head]
-) -> tuple[dict[str, Position], list[str]]:
-    """The positions of streams that are given by a time, and the faults of those that have none."""
-    times = {name: where.ms for name, where in wanted.items() if isinstance(where, AtTime)}
+def _positions_at(
+    option: str, where: AtTime, reader: Reader, heads: Mapping[str, Head]
+) -> dict[str, Position]:
+    """Raises InvalidOptions that names all streams whose server finds no offset by its time."""
 
-    def find(name: str) -> Position | BadOffset:
+    def find(head: Head) -> Position | BadOffset:
         try:
-            return reader.position_at(heads[name], times[name])
+            return reader.position_at(head, where.ms)
         except BadOffset as fault:
             return fault
 
     with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
-        found = dict(zip(times, pool.map(find, times), strict=True))
+        found = dict(zip(heads, pool.map(find, heads.values()), strict=True))
     faults = [f"{option}: {fault}" for fault in found.values() if isinstance(fault, BadOffset)]
-    return {name: place for name, place in found.items() if isinstance(place, Position)}, faults
+    if faults:
+        raise InvalidOptions(faults)
+    return {name: place for name, place in found.items() if isinstance(place, Position)}
 
 
 def plan_partitions(
@@ -203,23 +203,22 @@ def _starts_before(
 
 
 def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
-    """`end`, brought nearer so that no more than the limits lies between: each stream gets its share of them
-    by how far behind it is."""
-    starts, nearer = start.positions, dict(end.positions)
-    for limit, cut in ((options.limit_bytes, reader.limit), (options.limit_messages, reader.limit_messages)):
-        if limit is None:
-            continue
-        known = _starts_before(options, reader, starts, nearer)
-        backlogs = {name: reader.backlog(known[name], end) for name, end in nearer.items()}
-        total = sum(backlogs.values())
-        # A message has at least one byte: bytes within the limit mean messages within it too.
-        if total > limit:
-            nearer |= {
-                name: cut(name, known[name], nearer[name], max(1, limit * size // total))
-                for name, size in backlogs.items()
-                if size
-            }
-    return replace(end, positions=nearer)
+    """`end`, brought nearer so that no more than the limit lies between: each stream gets its share of it by
+    how far behind it is."""
+    limit, ends = options.limit_bytes, end.positions
+    if limit is None:
+        return end
+    known = _starts_before(options, reader, start.positions, ends)
+    backlogs = {name: reader.backlog(known[name], place) for name, place in ends.items()}
+    total = sum(backlogs.values())
+    if total <= limit:
+        return end
+    nearer = {
+        name: reader.limit(name, known[name], ends[name], max(1, limit * size // total))
+        for name, size in backlogs.items()
+        if size
+    }
+    return replace(end, positions={**ends, **nearer})
 
 
 def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:

@@ -73,7 +73,6 @@ class StreamReader(StreamReaderBase):
     def __init__(self, options: ReadOptions) -> None:
         limits = {
             "maxBytesPerTrigger": options.limit_bytes,
-            "maxMessagesPerTrigger": options.limit_messages,
             "minBytesPerTrigger": options.least_bytes,
         }
         given = [name for name, limit in limits.items() if limit is not None]

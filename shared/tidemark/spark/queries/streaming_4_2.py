@@ -7,7 +7,6 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
@@ -27,8 +26,6 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         asked = self._options
         if asked.limit_bytes is not None:
             return ReadMaxBytes(asked.limit_bytes)
-        if asked.limit_messages is not None:
-            return ReadMaxRows(asked.limit_messages)
         if asked.least_bytes is not None:
             return ReadMinRows(1)
         return ReadAllAvailable()

@@ -222,14 +222,6 @@ class DynamoDBReader:
         blocks = pack_blocks(item, self._blobs, place - 1, place)
         return any(not ((block.starts < place) & (place < block.ends)).any() for block in blocks)
 
-    def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
-        """The ends of its messages; for a pack, a list for each block that overlaps [low, high)."""
-        if item.index is None:
-            yield message_ends(item)
-            return
-        for block in pack_blocks(item, self._blobs, low, high):
-            yield block.ends.tolist()
-
     def position_at(self, head: Head, at_ms: int) -> Position:
         # The search is the server's; a read that does not ask for a time does without its modules.
         from tidemark.service.load import head_from
@@ -257,22 +249,6 @@ class DynamoDBReader:
             place = max(place, *later[:1].tolist())
         return place
 
-    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
-        low, high = int(start.offset), int(end.offset)
-        spans = [each for each in self._spans(name, end) if each.end is None or each.end > low]
-        walk = self._boundaries(spans, low, high)
-        reached, taken = low, 0
-        for item in walk:
-            # As for a limit of bytes, batches are not cut, nor the blocks of a pack.
-            for ends in self._ends_in(item, reached, high):
-                found = sum(place > reached for place in ends)
-                if taken and taken + found > limit:
-                    return end.at(render_offset(reached))
-                taken += found
-                reached = max(reached, *ends[-1:]) if ends else reached
-                reached = reached if walk.span.end is None else min(reached, walk.span.end)
-        return end
-
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         wanted = int(start.offset) + limit_bytes
         if wanted >= int(end.offset):
@@ -295,10 +271,10 @@ class DynamoDBReader:
         """The log that the byte behind `place` is in."""
         return next(each for each in self._spans(name, where) if each.end is None or place < each.end)
 
-    def _boundaries(self, spans: Sequence[Span], low: int, high: int) -> ChainWalk[BatchItem]:
+    def _boundaries(self, span: Span, low: int, high: int) -> ChainWalk[BatchItem]:
         """The batches and packs of [low, high), without their bytes."""
         query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
-        return ChainWalk(query, iter, spans, low, until=high)
+        return ChainWalk(query, iter, [span], low, until=high)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
         """The batch or the pack that holds `place` or ends there, without its bytes; else the last one before
@@ -363,7 +339,7 @@ class DynamoDBReader:
         """Begin, end and bytes of each: even ranges, and below `compacted` by what is left."""
         edge = min(high, compacted)
         if edge > low:
-            yield from cut_by_bytes(self._boundaries([span], low, edge), low, edge, size)
+            yield from cut_by_bytes(self._boundaries(span, low, edge), low, edge, size)
             low = edge
         count = max(1, round((high - low) / size))
         edges = [low + (high - low) * index // count for index in range(count + 1)]

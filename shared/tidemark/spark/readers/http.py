@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -211,24 +211,8 @@ class HttpReader:
         return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        """The pages are asked for and left: their headers say how large they are."""
-
-        def size_of(page: HttpPage) -> int:
-            page.leave()
-            return bytes_between(page.start, page.end) or page.content_length
-
-        return self._end_within(name, start, end, limit_bytes, size_of)
-
-    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
-        def count(page: HttpPage) -> int:
-            return sum(map(len, page.pieces()))
-
-        return self._end_within(name, start, end, limit, count)
-
-    def _end_within(
-        self, name: str, start: Position, end: Position, limit: int, measure: Callable[[HttpPage], int]
-    ) -> Position:
-        """Page by page, because on every server a read may end where a page ends."""
+        """Page by page, because on every server a read may end where a page ends. The pages are asked for and
+        left: their headers say how large they are."""
         reached, taken = start.offset, 0
         while True:
             try:
@@ -237,8 +221,9 @@ class HttpReader:
                 if fault.status not in (404, 410):
                     raise
                 return end  # The read itself says what is lost.
-            taken += measure(page)
-            if taken > limit and reached != start.offset:
+            page.leave()
+            taken += bytes_between(page.start, page.end) or page.content_length
+            if taken > limit_bytes and reached != start.offset:
                 return end.at(reached)
             if page.end == reached or not is_past(end.offset, page.end):
                 return end

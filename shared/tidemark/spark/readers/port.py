@@ -184,9 +184,6 @@ class Reader(Protocol):
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
 
-    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
-        """The same for a number of messages. To count them costs about as much as to read them."""
-
     def backlog(self, start: Position, end: Position) -> int:
         """The number of bytes between the two. If offsets are opaque: 0, or more than any limit."""
 

@@ -53,7 +53,6 @@ class Chunker:
         name: str,
         *,
         is_json: bool,
-        join_rows: bool,
         bytes_per_append: int,
         where: str,
         check_name: Callable[[str], object],
@@ -61,7 +60,6 @@ class Chunker:
         self._file = file
         self._name = name
         self._is_json = is_json
-        self._joins = is_json or join_rows
         self._bytes_per_append = bytes_per_append
         self._where = where
         self._check_name = check_name
@@ -111,7 +109,7 @@ class Chunker:
         if longest > MAX_BODY_BYTES - 2 * self._is_json:
             what = f"{longest} bytes are more than one append may hold"
             self._refuse(pc.index(lengths, longest).as_py(), what, b"")
-        if not self._joins and len(values) and pc.min(lengths).as_py() == 0:
+        if not self._is_json and len(values) and pc.min(lengths).as_py() == 0:
             self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
         if self._is_json:
             self._check_json(rows, longest)
@@ -161,13 +159,12 @@ class Chunker:
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
         """The groups of rows that share an append."""
-        if not self._joins:
+        if not self._is_json:
             yield from ((row, row + 1) for row in range(len(values)))
             return
-        separator = 1 if self._is_json else 0
-        ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), separator)).to_numpy()
-        # An array has one separator fewer than rows, and two brackets.
-        most = self._bytes_per_append - separator
+        ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), 1)).to_numpy()
+        # An array has one comma fewer than rows, and two brackets.
+        most = self._bytes_per_append - 1
         low, taken = 0, 0
         while low < len(ends):
             high = int(ends.searchsorted(taken + most, side="right"))
@@ -176,11 +173,11 @@ class Chunker:
             low, taken = high, int(ends[high - 1])
 
     def _body(self, values: pa.Array) -> Any:
-        if not self._joins:
+        if not self._is_json:
             return values[0].as_buffer()
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-        joined = pc.binary_join(whole, pa.scalar(b"," if self._is_json else b"", pa.binary()))[0].as_buffer()
-        return b"".join((b"[", joined, b"]")) if self._is_json else joined
+        joined = pc.binary_join(whole, pa.scalar(b",", pa.binary()))[0].as_buffer()
+        return b"".join((b"[", joined, b"]"))
 
 
 def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:

@@ -136,7 +136,6 @@ class StagedWrite:
                 opened,
                 file,
                 is_json=self.content_type.is_json,
-                join_rows=self.options.join_rows,
                 bytes_per_append=self.options.bytes_per_append,
                 where=f"partition {partition}",
                 check_name=self.options.connection.check_name,
