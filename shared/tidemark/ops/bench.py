@@ -155,11 +155,13 @@ def measure_reads(streams: Sequence[Stream]) -> Measured:
     return measured_of("read", latencies, sum(total for _, total in done), time.perf_counter() - began)
 
 
-def measure_wakes(stream: Stream, message: bytes, wakes: int) -> Measured:
+def measure_wakes(
+    stream: Stream, message: bytes, wakes: int, settle_seconds: float = _SETTLE_SECONDS
+) -> Measured:
     """From the sending of an append to the answer of a long-poll that waits for it."""
 
     def append_late() -> float:
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(settle_seconds)
         sent = time.perf_counter()
         stream.append(message)
         return sent

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 import time
 import urllib.parse
 import uuid
@@ -22,8 +21,9 @@ import httpx
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from tidemark.client import Chunk, NotFound, Retry, StatusError, Stream, StreamError, StreamGone, Unreachable
+from tidemark.client import Chunk, NotFound, Retry, Stream, StreamError, StreamGone, Unreachable
 from tidemark.client.socket import socket_url
+from tidemark.ops.bench import measure_wakes
 from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
 T = TypeVar("T")
@@ -35,6 +35,10 @@ _WOKEN_SECONDS: Final = 15.0
 _FIRST: Final = b"high tide"
 _SECOND: Final = b"low tide"
 _THIRD: Final = b"high again"
+_ADVICE: Final[dict[int | str, str]] = {
+    401: " (set TIDEMARK_TOKEN; `make token` makes one)",
+    403: " (the token's scopes must cover read:v1 write:v1 manage:v1; behind CloudFront use its URL)",
+}
 
 
 class SmokeFailed(Exception):
@@ -51,9 +55,8 @@ def smoke(base_url: str, token: str) -> None:
     try:
         step("create", lambda: Stream.create(url, content_type="text/plain", headers=headers, retry=once))
         step("append", lambda: stream.append(_FIRST))
-        read = step("read", stream.read)
-        expect("read", read, _FIRST)
-        tail = wait_for_an_append(stream, read.offset)
+        expect("read", step("read", stream.read), _FIRST)
+        tail = wait_for_an_append(stream)
         # An answer without a body, as most waits have: it must end, whatever passes it on.
         expect("silence", step("silence", lambda: stream.read(tail, live="long-poll")), b"")
         watch_by_socket(base_url, stream, token)
@@ -72,20 +75,15 @@ def smoke(base_url: str, token: str) -> None:
         raise SmokeFailed("read after delete: the stream is still there")
 
 
-def wait_for_an_append(stream: Stream, offset: str) -> str:
-    """A long-poll from `offset`, and an append while it waits. Returns where to read on."""
-    late = threading.Timer(_SETTLE_SECONDS, lambda: stream.append(_SECOND))
-    late.start()
-    started = time.monotonic()
-    woken = step("long-poll", lambda: stream.read(offset, live="long-poll"))
-    after = time.monotonic() - started - _SETTLE_SECONDS
-    late.join()
-    expect("long-poll", woken, _SECOND)
-    how = (
-        "" if after < _WOKEN_SECONDS else " (late: the reader looked by itself; the notifier's log says why)"
-    )
-    print(f"          answered {max(after, 0.0) * 1000:.0f} ms after the append was sent{how}")
-    return woken.offset
+def wait_for_an_append(stream: Stream) -> str:
+    """A long-poll at the tail, and an append while it waits. Returns where to read on."""
+    woken = step("long-poll", lambda: measure_wakes(stream, _SECOND, 1, _SETTLE_SECONDS)).max_ms
+    late = " (late: the reader looked by itself; the notifier's log says why)"
+    how = "" if woken < 1000 * _WOKEN_SECONDS else late
+    print(f"          answered {woken:.0f} ms after the append was sent{how}")
+    read = step("read", stream.read)
+    expect("read", read, _FIRST + _SECOND)
+    return read.offset
 
 
 def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
@@ -131,12 +129,9 @@ def step(name: str, call: Callable[[], T]) -> T:
     started = time.monotonic()
     try:
         result = call()
-    except Unreachable as failed:
-        raise SmokeFailed(f"{name}: no answer ({failed})") from failed
-    except StatusError as failed:
-        raise SmokeFailed(f"{name}: {failed.status}{advice(failed.status)}: {failed}") from failed
     except StreamError as failed:
-        raise SmokeFailed(f"{name}: {failed}") from failed
+        status = getattr(failed, "status", "no answer" if isinstance(failed, Unreachable) else "failed")
+        raise SmokeFailed(f"{name}: {status}{_ADVICE.get(status, '')}: {failed}") from failed
     offset = getattr(result, "offset", None)
     print(
         f"{name:<9} {(time.monotonic() - started) * 1000:.0f} ms{f'  next offset {offset}' if offset else ''}"
@@ -147,14 +142,6 @@ def step(name: str, call: Callable[[], T]) -> T:
 def expect(name: str, read: Chunk, data: bytes) -> None:
     if read.data != data:
         raise SmokeFailed(f"{name}: the data is {read.data!r}, not {data!r}")
-
-
-def advice(status: int) -> str:
-    if status == 401:
-        return " (set TIDEMARK_TOKEN; `make token` makes one)"
-    if status == 403:
-        return " (the token's scopes must cover read:v1 write:v1 manage:v1; behind CloudFront use its URL)"
-    return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
