@@ -1,9 +1,7 @@
 """Small files of the archive's Iceberg table become large ones, in place, and old snapshots go.
 
 Runs beside the archive: where both commit at once, one of them looks again. What readers of the table see
-does not change. A snapshot that a reader may still be at must be younger than --keep-days. Data files that
-killed runs left behind, which are in no snapshot, are deleted when they are older than --orphan-days: longer
-than any run takes from its first file to its commit.
+does not change. A snapshot that a reader may still be at must be younger than --keep-days.
 
     spark-submit pipeline/compact.py --iceberg lake.messages --catalog-property type=glue
 """
@@ -34,33 +32,21 @@ def parser() -> argparse.ArgumentParser:
         "--file-bytes", type=above_zero, default=128 * 1024 * 1024, help="of a file, about (134217728)"
     )
     made.add_argument("--keep-days", type=float, default=7, help="how long snapshots stay readable (7)")
-    made.add_argument(
-        "--orphan-days", type=float, default=3, help="how long a file may be in no snapshot (3)"
-    )
     return made
 
 
 def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if not given.iceberg:
         raise JobFailed("--iceberg is missing: the table to compact")
-    for name in ("keep_days", "orphan_days"):
-        if getattr(given, name) < 0:
-            raise JobFailed(f"--{name.replace('_', '-')} must not be below 0, got {getattr(given, name):g}")
+    if given.keep_days < 0:
+        raise JobFailed(f"--keep-days must not be below 0, got {given.keep_days:g}")
     lake = open_lake(given)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     old, new = lake.compact(spark, given.file_bytes)
-    now = datetime.now(UTC)
-    before = now - timedelta(days=given.keep_days)
+    before = datetime.now(UTC) - timedelta(days=given.keep_days)
     snapshots, files = lake.expire(before)
     lake.compact_sides(before)
-    orphans = lake.remove_orphans(now - timedelta(days=given.orphan_days))
-    job.finish(
-        files_before=old,
-        files_after=new,
-        snapshots_expired=snapshots,
-        files_deleted=files,
-        orphans_deleted=orphans,
-    )
+    job.finish(files_before=old, files_after=new, snapshots_expired=snapshots, files_deleted=files)
 
 
 if __name__ == "__main__":

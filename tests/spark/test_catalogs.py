@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -20,7 +19,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
-from tests.spark.lakes import Lake
 from tests.spark.recorder import Recorder
 from tidemark.local.emulators import Ministack, credentials_of
 from tidemark.spark import lake, lake_files
@@ -179,41 +177,6 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
     assert values(table) == [b"1"]
 
 
-def test_files_in_no_snapshot_are_deleted_and_no_row(table: LakeTable) -> None:
-    for batch in range(2):
-        table.write_batch(Rows(b"%d" % batch), "q", batch)
-    write_file(Rows(b"left behind"), table.load(), "killed")
-    later = datetime.now(UTC) + DAY
-    assert (table.remove_orphans(later), table.remove_orphans(later)) == (1, 0)
-    assert values(table) == [b"0", b"1"]
-
-
-def test_files_of_older_snapshots_and_young_files_are_no_orphans(tmp_path: Path) -> None:
-    """In a directory here, where files can be made older."""
-    here = Lake(tmp_path / "lake")
-    table = LakeTable("default", here.properties, "lake.messages")
-    table.ensure()
-    now = datetime.now(UTC)
-    assert table.remove_orphans(now + DAY) == 0, "no file at all"
-    for batch in range(2):
-        table.write_batch(Rows(b"%d" % batch), "q", batch)
-    # An older snapshot has the first file still.
-    with here.table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
-        overwrite.delete_data_file(next(iter(here.table.scan().plan_files())).file)
-    place = Path(here.table.location().removeprefix("file://"), "data")
-    kept = {path for path in place.rglob("*") if path.is_file()}
-    orphans = [place / "q-7-a" / name for name in ("_bucket=v1/part-0.parquet", "_temporary/0/p", "_SUCCESS")]
-    young = place / "q-8-a" / "part-0.parquet"
-    for path in [*kept, *orphans, young]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        then = (now - (2 if path == young else 4) * DAY).timestamp()
-        os.utime(path, (then, then))
-    assert (len(kept), len(here.files)) == (2, 1)
-    assert table.remove_orphans(now - 3 * DAY) == 3
-    assert {path for path in place.rglob("*") if path.is_file()} == kept | {young}
-
-
 # ministack's REST service does not know the update that removes snapshots, and does nothing.
 @pytest.mark.parametrize("properties", ["glue"], indirect=True)
 def test_a_batch_is_recognised_after_its_snapshot_has_expired(table: LakeTable) -> None:
@@ -235,11 +198,12 @@ def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
             table.ensure()
             table.write_batch(Rows(b"x"), "q", batch)
             table.add_closed(CLOSED[batch : batch + 1])
-        write_file(Rows(b"left behind"), table.load(), "killed")
-        later = datetime.now(UTC) + DAY
-        table.expire(later)
+        loaded, later = table.load(), datetime.now(UTC) + DAY
+        # As after a compaction: a file that only an older snapshot has.
+        with loaded.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            overwrite.delete_data_file(next(iter(loaded.scan().plan_files())).file)
+        assert table.expire(later)[1] == 1
         table.compact_sides(later)
-        assert table.remove_orphans(later) == 1
     assert recorder.actions("catalog") == set(JOB_STATEMENTS["Catalog"]["Action"])
     bucket = properties["warehouse"].removeprefix("s3://").partition("/")[0]
     for_files = recorder.actions(bucket) - {"s3:GetObject", "s3:ListBucket"}

@@ -86,7 +86,7 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     found = lake.table.scan().to_arrow().to_pylist()
     assert {(row["key"], row["bytes"]) for row in found if row["key"]} == {("k", 21)}
     assert {str(task.file.partition[0]) for task in lake.table.scan().plan_files()} == {"v1"}
-    code, said, err = start("compact", *lake.given, "--keep-days", "0", "--orphan-days", "0")
+    code, said, err = start("compact", *lake.given, "--keep-days", "0")
     assert (code, "files_before=" in said, "snapshots_expired=2" in said) == (0, True, True), err
     assert len(lake.files) == 1
     assert len(list(lake.directory.rglob("*.parquet"))) == 1, "what the killed runs left is deleted"

@@ -123,7 +123,7 @@ class Life:
             stream.archived = len(stream.values)
 
     def compact(self) -> None:
-        self.jobs.run("compact", *self.lake.given, "--keep-days", "0", "--orphan-days", "0")
+        self.jobs.run("compact", *self.lake.given, "--keep-days", "0")
 
     def sweep(self) -> None:
         """Batches become packs, and what is let go of goes. Another day may begin."""

@@ -2,8 +2,7 @@
 
 No jar is needed. A batch of the archive is one snapshot. The last batch of each query is a property of the
 table that changes with the snapshot, in one commit: so a batch that is repeated, after a crash at whatever
-place, is recognised, also when its snapshot has expired. Files that a crash left behind are in no snapshot;
-`remove_orphans` deletes them.
+place, is recognised, also when its snapshot has expired. Files that a crash left behind are in no snapshot.
 
 The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
 them from the files' statistics. Each file is sorted by stream and offset, so a stream's rows are found by the
@@ -22,11 +21,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
-from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
-from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -37,7 +35,6 @@ from tidemark.spark.lake_files import (
     FILE_ORDER,
     SCHEMA,
     added_files,
-    all_files,
     expire,
     files_in,
     read_files,
@@ -185,21 +182,6 @@ class LakeTable:
     def expire(self, before: datetime) -> tuple[int, int]:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
         return expire(self.load(), before)
-
-    def remove_orphans(self, before: datetime) -> int:
-        """Delete the data files that no snapshot has, if they are older: runs that were killed left them. One
-        that is younger may be of a run that has not committed yet. How many."""
-        table = self.load()
-        scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.location()}/data")
-        files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, authority)
-        found = files.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
-        # The files were listed before this refresh, so a file committed meanwhile counts as used.
-        used = {PyArrowFileIO.parse_location(path)[2] for path in all_files(table.refresh())}
-        old = (each.path for each in found if each.is_file and each.mtime < before)
-        orphans = [path for path in old if path not in used]
-        for path in orphans:
-            files.delete_file(path)
-        return len(orphans)
 
     def files(self, wanted: BooleanExpression = ALL) -> list[str]:
         """The files that may have wanted rows."""
