@@ -35,5 +35,6 @@ storage, and Damaged for bytes:
     parse_start_point     start_point: Malformed
     find_start            start_point: StreamNotFound, SoftDeleted
     begin_watch           watch: StreamNotFound, SoftDeleted
+    begin_watches         watch: Malformed
     load_tail             watch: StreamNotFound, SoftDeleted
 """
