@@ -169,6 +169,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Slow files run first: several processes then end at about the same time."""
     repeated = {item for item in items if TESTS in item.path.parents and is_repeated(item)}
     repeated |= set(later_tests_by_another_way(items))
+    if any("::" in named for named in config.args):  # What is named by its id is run.
+        repeated.clear()
     config.hook.pytest_deselected(items=list(repeated))
     items[:] = [item for item in items if item not in repeated]
     for item in items:
@@ -184,10 +186,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    told = ["deselected: cases that run by another way; a test that is named by its id runs by each"]
     if HAS_HYPOTHESIS:
-        return f"to repeat what Hypothesis does: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
-    return None
+        told.append(
+            f"to repeat what Hypothesis does: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
+        )
+    return told
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,7 +14,9 @@ import pytest
 from tests.buckets import key_in_new_bucket, objects, publish
 from tests.support import Process, World, a_key
 from tidemark.blobs import log_prefix, snapshot_blob_key
-from tidemark.log.records import Batch, Checksums
+from tidemark.janitor.pack import pack
+from tidemark.log.due import Packing
+from tidemark.log.records import Batch, Checksums, Due, DueKind
 from tidemark.log.schema import decode_entry, encode_batch, log_pk, stream_key
 from tidemark.log.schema.batches import deflate, inflate
 from tidemark.log.tails import RecentBatches
@@ -132,7 +134,7 @@ def test_a_damaged_log_is_never_returned(
     change: Callable[[list[Item]], object],
     starts: tuple[int, ...],
 ) -> None:
-    """What lies behind it is well."""
+    """Nor packed. What lies behind it is well."""
     writer, reader, key = a_stream(world, b"first", b"one", b"two", b"last")
     items = batches(writer, key)
     writer.stores.table.delete_many([{"pk": item["pk"], "sk": item["sk"]} for item in items])
@@ -146,6 +148,10 @@ def test_a_damaged_log_is_never_returned(
     assert "damaged" in caplog.text
     incarnation = load_head(reader.stores, key).record.incarnation
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
+    reader.stores.packing = Packing.after_seconds(0)
+    with suppress(Damaged):
+        pack(reader.stores, Due(DueKind.PACK, key, incarnation, 0), lambda: True)
+    assert load_head(reader.stores, key).record.packed == 0
 
 
 @pytest.mark.parametrize(

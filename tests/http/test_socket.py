@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from tests.authorization.tokens import SECRET, token
+from tests.engine.serving import serving
 from tests.http.asgi import HOST, Door, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -26,7 +28,8 @@ from tidemark.observability.metrics import Meter
 from tidemark.protocol import socket
 from tidemark.protocol.authorization import Access
 from tidemark.protocol.errors import Busy
-from tidemark.settings import AuthorizationSettings
+from tidemark.server.system import EmbeddedSystem
+from tidemark.settings import AuthorizationSettings, Settings
 
 pytestmark = pytest.mark.usefixtures("no_polling")
 TEXT = {"Content-Type": "text/plain"}
@@ -122,8 +125,13 @@ def test_each_watch_is_answered_with_the_tail_or_with_what_a_read_would_be_refus
     server.run(scenario())
 
 
-def test_a_client_is_told_where_the_tail_is_whenever_it_moves(server: Door, path: str) -> None:
-    async def scenario() -> None:
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_client_is_told_where_the_tail_is_whenever_it_moves(
+    server: Door, path: str, tmp_path: Path, embedded: bool
+) -> None:
+    """The embedded engine names the batch that wakes, so that who has read further is not woken."""
+
+    async def scenario(server: Door) -> None:
         await create(server, path)
         async with open_socket(server) as client:
             assert await client.watch(path) == [tail(path, 0, seconds=3600)]
@@ -132,7 +140,11 @@ def test_a_client_is_told_where_the_tail_is_whenever_it_moves(server: Door, path
                 assert await client.told() == [tail(path, offset)]
             assert await client.is_silent()
 
-    server.run(scenario())
+    if not embedded:
+        server.run(scenario(server))
+        return
+    with closing(EmbeddedSystem(Settings(), None, tmp_path / "blobs")) as system, serving(system) as own:
+        own.run(scenario(own))
 
 
 def test_what_nobody_watches_is_not_told(server: Door, path: str) -> None:

@@ -547,6 +547,22 @@ def test_the_calls_of_a_pass() -> None:
     assert (calls["TransactWriteItems"], calls["PutItem"]) == (made + 1, before + 1)
 
 
+def test_a_pass_that_is_resumed_compacts_all_of_it() -> None:
+    """It was killed when it had made its first pack. Else a deletion would go before what it deletes."""
+    rows = of_rows("ijklmnop" + "abcdefgh" * 2 + "ABCD")
+    janitor, write = rows.scene.process(SMALL), "TransactWriteItems"
+    before_the_next(janitor, write, lambda: before_the_next(janitor, write, die))
+    rows.wait(HOUR_MS)
+    with suppress(Crashed):
+        sweep(janitor)
+    assert len({pack.compacted > 0 for pack in rows.scene.packs()}) == 2
+    rows.wait_and_sweep()
+    keys = [orjson.loads(body).get("key") for _, body in rows.found(0)]
+    assert len(keys) - keys.count(None) == len(set(keys) - {None}), keys
+    rows.wait_and_sweep(3, DAY_MS)
+    assert rows.state_read() == rows.state()
+
+
 def test_a_pass_that_storage_interrupts_is_made_in_the_next_round(caplog: pytest.LogCaptureFixture) -> None:
     """It is not put off for an hour, as a pass over a pack that cannot be read is."""
     rows = of_rows("abab")
