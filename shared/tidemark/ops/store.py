@@ -18,7 +18,7 @@ from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
 from tidemark.log.buckets import list_buckets, pages_of_records
 from tidemark.log.read import load_last, load_stream, read_page
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import is_end_mark, log_pk, stream_of
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -149,7 +149,8 @@ def _check_log(stores: Stores, record: StreamRecord) -> Faults:
     try:
         while not at_tail:
             page = with_blobs(stores, read_page(stores.table, record, start, fill=stores.fill))
-            if last is not None and page.batches and not _follows(page.batches[0], last):
+            first = page.batches[0] if page.batches else None
+            if first and last and first.start == last.end and not first.checksums.follow(last.checksums):
                 yield f" at {start}: this batch was written behind another one than the one before it"
                 return
             last = page.batches[-1] if page.batches else last
@@ -160,10 +161,6 @@ def _check_log(stores: Stores, record: StreamRecord) -> Faults:
         return
     if tail is not None and start < tail.end:
         yield f" at {start}: batches are missing from there to its last one, which ends at {tail.end}"
-
-
-def _follows(batch: Batch, earlier: Batch) -> bool:
-    return batch.start != earlier.end or batch.checksums.follow(earlier.checksums)
 
 
 def _check_snapshot(stores: Stores, record: StreamRecord) -> Faults:

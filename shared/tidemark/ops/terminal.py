@@ -38,11 +38,9 @@ def visible(text: str) -> str:
 
 def visible_bytes(data: bytes) -> bytes:
     """A message must not move the cursor, or name the window, of whoever looks at it."""
-    return _CONTROL.sub(_escaped, data)
-
-
-def _escaped(control: re.Match[bytes]) -> bytes:
-    return "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode()
+    return _CONTROL.sub(
+        lambda control: "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode(), data
+    )
 
 
 def show_rows(

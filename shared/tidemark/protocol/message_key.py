@@ -35,17 +35,12 @@ def make_key_rule(pointer: str | None) -> KeyRule:
     """The rule of `Compaction.key`."""
     if pointer is None:
         return _make_rule(_read_change, _read_any_change)
-    path = _split_pointer(pointer)
+    path = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
     read_any = partial(_read_any_member, path)
     try:
         return _make_rule(_make_reader(path), read_any)
     except ValueError:
         return _make_rule(read_any, read_any)
-
-
-def _split_pointer(pointer: str) -> list[str]:
-    """The names of the members on the way."""
-    return [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
 
 
 def _make_rule(read: _Reader, read_any: _Reader) -> KeyRule:

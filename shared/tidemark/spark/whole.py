@@ -101,7 +101,8 @@ class WholeRead:
         if plan.before.ends:
             parts.append(self.source_part(plan.before, columns))
         if plan.kept:
-            parts.append(self._lake_rows(plan, snapshot_id).selectExpr(*map(_column, columns)))
+            named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
+            parts.append(self._lake_rows(plan, snapshot_id).selectExpr(*named))
         return parts
 
     def source_part(self, stretch: Stretch, columns: Iterable[str]) -> Any:
@@ -227,10 +228,6 @@ def _number(name: str, place: int | None) -> int:
         )
         raise InvalidOptions([what])
     return place
-
-
-def _column(name: str) -> str:
-    return "time AS timestamp" if name == "timestamp" else name
 
 
 def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[str]:

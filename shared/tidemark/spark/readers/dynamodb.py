@@ -271,11 +271,6 @@ class DynamoDBReader:
         """The log that the byte behind `place` is in."""
         return next(each for each in self._spans(name, where) if each.end is None or place < each.end)
 
-    def _boundaries(self, span: Span, low: int, high: int) -> ChainWalk[BatchItem]:
-        """The batches and packs of [low, high), without their bytes."""
-        query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
-        return ChainWalk(query, iter, [span], low, until=high)
-
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
         """The batch or the pack that holds `place` or ends there, without its bytes; else the last one before
         it. Behind batches that are being removed, the pack that replaces them is found by a second query."""
@@ -339,7 +334,9 @@ class DynamoDBReader:
         """Begin, end and bytes of each: even ranges, and below `compacted` by what is left."""
         edge = min(high, compacted)
         if edge > low:
-            yield from cut_by_bytes(self._boundaries(span, low, edge), low, edge, size)
+            query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
+            walk = ChainWalk(query, iter, [span], low, until=edge)
+            yield from cut_by_bytes(walk, low, edge, size)
             low = edge
         count = max(1, round((high - low) / size))
         edges = [low + (high - low) * index // count for index in range(count + 1)]
