@@ -28,7 +28,6 @@ SOURCE = {
     "test_batch_read.py",
     "test_stream_read.py",
     "test_metrics.py",
-    "test_stateful.py",
     "test_http_reader.py",
     "test_write.py",
     "test_staged_write.py",
