@@ -70,7 +70,8 @@ class Bases:
         if not self._directory or len(whole) <= MOST_NAMED:
             return whole
         short = self.difference(whole)
-        if short is whole or _count_named(short) > MOST_NAMED:
+        _, base = _parts_of(short)
+        if short is whole or len(short) + (len(base.gone) if base else 0) > MOST_NAMED:
             self._write(whole)
             short = self.difference(whole)
         return short
@@ -114,11 +115,6 @@ def _parts_of(offset: Mapping[str, Any]) -> tuple[Any, Base | None]:
         return told, None
     beside, *base = told
     return beside, Base(*base)
-
-
-def _count_named(offset: Mapping[str, Any]) -> int:
-    _, base = _parts_of(offset)
-    return len(offset) + (len(base.gone) if base is not None else 0)
 
 
 def _open(directory: str) -> Staging:

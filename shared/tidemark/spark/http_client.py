@@ -61,11 +61,6 @@ class ForbiddenHttpFault(HttpFault):
     """The token is missing, is not valid, or does not allow this (401, 403)."""
 
 
-def _is_forbidden(response: urllib3.BaseHTTPResponse) -> bool:
-    """A producer that was replaced gets 403 too, with its epoch; that is not about the token (§5.2.1)."""
-    return response.status == 401 or (response.status == 403 and "Producer-Epoch" not in response.headers)
-
-
 class HttpClient:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
@@ -115,7 +110,9 @@ class HttpClient:
             except urllib3.exceptions.HTTPError as failure:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure
             self._note_date(response.headers.get("Date", ""))
-            is_forbidden = _is_forbidden(response)
+            # A producer that was replaced gets 403 too, with its epoch; that is not about the token (§5.2.1).
+            is_fenced = response.status == 403 and "Producer-Epoch" in response.headers
+            is_forbidden = response.status in {401, 403} and not is_fenced
             if 200 <= response.status < 300 or (response.status in allow and not is_forbidden):
                 return response
             text = response.data[:_SHOWN_BYTES].decode(errors="replace")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -62,7 +63,8 @@ class SideTable:
         if not rows:
             return
         new = pa.Table.from_pylist(list(rows), self._schema.as_arrow())
-        until_committed(lambda: self._load_or_create().append(new))
+        make = partial(self._catalog.create_table_if_not_exists, self._identifier, self._schema)
+        until_committed(lambda: (self._load() or make()).append(new))
 
     def rows(self, wanted: BooleanExpression) -> list[dict[str, Any]]:
         table = self._load()
@@ -87,9 +89,6 @@ class SideTable:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
-
-    def _load_or_create(self) -> Table:
-        return self._load() or self._catalog.create_table_if_not_exists(self._identifier, self._schema)
 
 
 @dataclass(frozen=True)
