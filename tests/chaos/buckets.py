@@ -7,7 +7,7 @@ import json
 import time
 from contextlib import closing, suppress
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.hurried import UPLOADS_MS
@@ -139,7 +139,7 @@ class Snapshotter(Lifecycle):
             "GET", f"{snapshot.path}/snapshot", what="latest snapshot", at_first={307}, wrong=SNAPSHOT_GONE
         )
         place = _place(snapshot)
-        pointed = urlsplit(latest.headers.get("location", "")).path
+        pointed = urljoin(f"{snapshot.path}/snapshot", latest.headers.get("location", ""))
         self._compare(snapshot, "latest snapshot", place.encode(), pointed.encode())
         answer = await self.insist("GET", place, what="read snapshot", at_first={200}, wrong=SNAPSHOT_GONE)
         self._compare(snapshot, "snapshot", snapshot.body, answer.body)

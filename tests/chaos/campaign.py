@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.chaos.buckets import BucketKeeper, Snapshotter
 from tests.chaos.client import JSON
 from tests.chaos.disk import Disk
+from tests.chaos.followed import Followed
 from tests.chaos.hurried import PACK_AFTER_SECONDS, RECLAIM_MS
 from tests.chaos.judge import judge
 from tests.chaos.lifecycles import Closer, Forker, Lifecycle, Recreator
@@ -67,7 +68,8 @@ CROWDS: Final = {
 }
 
 LIVES: Final[tuple[tuple[type[Lifecycle], str, int], ...]] = (
-    (Recreator, "again", 4),
+    (Recreator, "again", 2),
+    (Followed, "followed", 2),
     (Closer, "close", 2),
     (Forker, "fork", 2),
     (BucketKeeper, "bucket", 2),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urljoin
 
 from tests.chaos.exchange import BUFFER, read_reply
 
@@ -77,9 +78,15 @@ class Client:
             self.close()
         return answer
 
-    async def events(self, path: str, idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The head of an event stream and its body as it comes. Raises NoAnswer, also where nothing comes for
-        so long; ends where the answer does."""
+    async def events(self, path: str, event_id: str, idle_seconds: float) -> AsyncGenerator[bytes, None]:
+        """As an EventSource connects again: the head of the answer, and its body as it comes. Raises
+        NoAnswer, also where nothing comes for so long; ends where the answer does."""
+        if event_id:
+            answer = await self.request("GET", path, headers={"Last-Event-ID": event_id})
+            if answer.status != 307:
+                yield f"HTTP/1.1 {answer.status} ".encode()
+                return
+            path = urljoin(path, answer.headers["location"])
         pieces = self._exchange("GET", path, b"", {})
         try:
             while True:

@@ -6,11 +6,12 @@ import asyncio
 import json
 import time
 from abc import abstractmethod
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 from zlib import crc32
 
-from tests.chaos.client import Answer, NoAnswer, status_of
+from tests.chaos.client import Answer, Client, NoAnswer, status_of
 from tests.chaos.python_client import PATIENT
 from tests.chaos.recording import Page, StreamHistory, Violation
 from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Party, Scene, read_page, stored_bytes
@@ -95,41 +96,51 @@ class CatchUpReader(Reader):
 
 
 class EventReader(Reader):
-    """Follows the stream by server-sent events, from its beginning, over many connections."""
+    """Follows the stream by server-sent events, from its beginning, over many connections, as a browser's
+    EventSource does."""
+
+    event_id = ""
 
     async def read(self) -> None:
         known_end = self.history.known_end
-        path = f"{self.path}?offset={self.offset:016d}&live=sse"
         until = time.monotonic() + self.chance.uniform(1, 20)
-        status, buffer, data = 0, b"", b""
-        stream = self.client.events(path, _IDLE_SECONDS)
-        try:
-            async for piece in stream:
-                if not status:
-                    status = status_of(piece)
-                    if status != 200:
-                        await self.refuse("event stream", Answer(status, {}, b""))
-                        return
-                    continue
-                buffer += piece
-                *events, buffer = buffer.split(b"\n\n")
-                for event in events:
-                    data = self._take(event, data, known_end)
+        data = b""
+        async with events_of(self.client, self.path, self.event_id) as (status, events):
+            if status != 200:
+                await self.refuse("event stream", Answer(status, {}, b""))
+                return
+            async for event in events:
+                data = self._take(event, data, known_end)
                 if time.monotonic() > until or self.scene.is_over:
                     return
-        finally:
-            await stream.aclose()
 
-    def _take(self, event: bytes, data: bytes, known_end: int) -> bytes:
+    def _take(self, event: dict[str, str], data: bytes, known_end: int) -> bytes:
         """What is read but not yet confirmed by its control event."""
-        kind, _, payload = event.partition(b"\ndata:")
-        if kind == b"event: data":
-            return data + stored_bytes(payload.strip())
-        if kind == b"event: control":
-            end = int(json.loads(payload)["streamNextOffset"])
-            self.keep(Page(self.name, self.offset, end, crc32(data), len(data)))
-            return b""
-        return data
+        if event["event"] == "data":
+            return data + stored_bytes(event["data"].encode())
+        end = int(json.loads(event["data"])["streamNextOffset"])
+        self.keep(Page(self.name, self.offset, end, crc32(data), len(data), known_end))
+        self.event_id = event["id"]
+        return b""
+
+
+@asynccontextmanager
+async def events_of(
+    client: Client, path: str, event_id: str
+) -> AsyncIterator[tuple[int, AsyncIterator[dict[str, str]]]]:
+    """The status of the answer, and the fields of each event. Raises NoAnswer."""
+    async with aclosing(client.events(f"{path}?offset=-1&live=sse", event_id, _IDLE_SECONDS)) as pieces:
+
+        async def events() -> AsyncIterator[dict[str, str]]:
+            buffer = b""
+            async for piece in pieces:
+                *whole, buffer = (buffer + piece).split(b"\n\n")
+                for event in whole:
+                    lines = (line.partition(":") for line in event.decode().split("\n"))
+                    if fields := {name: value.strip() for name, _, value in lines if name}:
+                        yield fields
+
+        yield status_of(await anext(pieces)), events()
 
 
 class SocketReader(Party):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.followed import splice_in
 from tests.chaos.judge import (
     DOUBLED,
     FOREIGN,
@@ -184,3 +185,18 @@ def test_a_fork_that_does_not_begin_like_its_source_is_caught() -> None:
     assert kinds(made) == set()
     made.replace(b"s:1", b"s:9")
     assert kinds(made) == {FOREIGN}
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_sound"),
+    [
+        ("", True),
+        ("a:0:0 a:0:1 a:1:0", True),
+        ("a:1:0", False),
+        ("a:0:0 b:1:0", False),
+        ("a:0:0 a:2:0", False),
+        ("a:0:0 a:0:0", False),
+    ],
+)
+def test_a_reader_that_is_given_two_streams_as_one_is_told(seen: str, is_sound: bool) -> None:
+    assert (splice_in(seen.split()) is None) == is_sound
