@@ -173,8 +173,9 @@ def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: bytes) ->
             await append(server, path, body, Stream_Closed="true")
             closed = tail(path, len(body), closed=True)
             assert await client.told() == [closed]
+            assert server.backend.hub.listening == 0
             assert await client.watch(path) == [closed]
-        assert server.backend.hub.listening == 0
+            assert server.backend.hub.listening == 0
 
     server.run(scenario())
 
@@ -218,32 +219,45 @@ def test_a_stream_is_watched_once_under_the_name_that_was_used_last(server: Door
     server.run(scenario())
 
 
-def test_the_answer_comes_before_what_is_written_after_it(
-    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("step", "ends"), [("watch", False), ("tail", False), ("tail", True)])
+def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch, step: str, ends: bool
 ) -> None:
-    """An append between the read of the tail and its answer is told behind the answer, and is not lost."""
+    """An append between the read of the tail and the message with it is told behind it, and is not lost;
+    but not after the watch has ended."""
     read, go_on = asyncio.Event(), asyncio.Event()
     poll = server.backend.poll
 
     async def held(name: Any, call: Any) -> Any:
         result = await poll(name, call)
-        if name[0] == "watch":
+        if name[0] == step:
             read.set()
             await go_on.wait()
         return result
 
     async def scenario() -> None:
         await create(server, path)
+        await create(server, path + "/other")
         app = sockets_of(server)
         monkeypatch.setattr(app, "_backend", replace(app._backend, poll=held))
         async with handshake(app) as client:
             await client.next()
             await client.say(watch=[path])
+            expected = [[tail(path, 0, seconds=3600)], [tail(path, 5)]]
+            if step == "tail":
+                assert await client.told() == expected.pop(0)
+                await append(server, path)
+                expected.append([tail(path, 10)])
             await eventually(read.is_set)
             await append(server, path)
+            if ends:
+                await client.say(unwatch=[path])
+                assert await client.told() == []
+                await client.watch(path + "/other")
+                expected = [[tail(path + "/other", 5)]]
+                await append(server, path + "/other")
             go_on.set()
-            assert await client.told() == [tail(path, 0, seconds=3600)]
-            assert await client.told() == [tail(path, 5)]
+            assert [await client.told() for _ in expected] == expected
 
     server.run(scenario())
 
@@ -282,23 +296,29 @@ def test_a_look_that_fails_ends_the_watch_and_no_other(
 def test_a_lease_ends_and_a_repeated_watch_makes_another(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 1000.0
+    now, other = 1000.0, path + "/other"
     monkeypatch.setattr("tidemark.http.socket_session.time", SimpleNamespace(monotonic=lambda: now))
 
     async def scenario() -> None:
         nonlocal now
         await create(server, path)
+        await create(server, other)
         async with open_socket(server) as client:
             await client.watch(path)
             now += 3599
             await append(server, path)
             assert await client.told() == [tail(path, 5)]
+            await client.watch(other)
             now += 1
             await append(server, path)
-            assert await client.is_silent()
+            await append(server, other)
+            assert await client.told() == [tail(other, 5)]
             assert await client.watch(path) == [tail(path, 10, seconds=3600)]
             await append(server, path)
             assert await client.told() == [tail(path, 15)]
+            server.backend.hub.wake_all()  # What did not move is not told again.
+            await append(server, path)
+            assert await client.told() == [tail(path, 20)]
 
     server.run(scenario())
 

@@ -242,6 +242,32 @@ def test_a_name_is_free_after_its_last_fork_ended_even_if_that_process_died(
     assert items_left(process) == [], "nothing is left behind but end marks"
 
 
+@pytest.mark.parametrize("first", ["fork", "source"])
+def test_nothing_is_left_of_a_source_that_is_deleted_together_with_its_last_fork(
+    world: World, first: str
+) -> None:
+    """Whichever deletion is decided first: before its commit comes the other."""
+    process, source = source_of(world, b"a")
+    process.fork(fork := a_key(), source)
+    ended, other = (fork, source) if first == "fork" else (source, fork)
+    insert_before_commit(process, lambda: delete(world.process().stores, other))
+    delete(process.stores, ended)
+    world.clock.advance(2 * HOUR_MS)
+    sweep(process.stores)
+    assert items_left(process) == []
+
+
+def test_a_fork_that_is_made_while_its_source_is_deleted_keeps_what_it_inherits(world: World) -> None:
+    process, source = source_of(world, b"a")
+    fork = a_key()
+    insert_before_commit(process, lambda: world.process().fork(fork, source))
+    delete(process.stores, source)
+    for _ in range(2):
+        world.clock.advance(2 * HOUR_MS)
+        sweep(process.stores)
+    assert world.process().read_all(fork) == b"a"
+
+
 def test_a_creation_is_acknowledged_if_storage_fails_right_after_it(world: World) -> None:
     """The janitor does the rest: it releases the source of the stream that was replaced."""
     process, source = source_of(world, b"abc")

@@ -126,6 +126,20 @@ MUTATIONS = (
         "http/test_socket.py",
     ),
     mutation(
+        "what is written while a socket is told of a stream is not told",
+        "http/socket_session.py",
+        "while self._woken:",
+        "if self._woken:",
+        "http/test_socket.py",
+    ),
+    mutation(
+        "a socket is told beyond the end of its lease, and so of its token",
+        "http/socket_session.py",
+        "if time.monotonic() >= watch.ends_at:",
+        "if False:",
+        "http/test_socket.py",
+    ),
+    mutation(
         "a lapsed watch is removed though it was renewed meanwhile",
         "log/waiters.py",
         "table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))",
@@ -355,6 +369,13 @@ MUTATIONS = (
         'return f"{len(kind)}:{kind}{change.key}"',
         'return f"{kind}{change.key}"',
         "protocol/test_message_key.py::test_keys_that_differ_in_their_kind_or_beyond_a_double_are_several",
+    ),
+    mutation(
+        "a stream ends as if no fork had been made of it meanwhile",
+        "log/lifecycle.py",
+        "return AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT)",
+        "return equals(schema.INCARNATION, incarnation)",
+        "log/test_forks.py",
     ),
     mutation(
         "a fork is made of a source that was compacted beyond it meanwhile",

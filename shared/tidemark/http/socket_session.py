@@ -231,8 +231,7 @@ class SocketSession:
     async def _look(self, watch: Watch) -> socket.Message | None:
         """What there is to tell about the stream: its tail has moved, or it has ended."""
         if time.monotonic() >= watch.ends_at:
-            self._end(watch.key)
-            return None
+            return None  # It is no watch any more; the next message of the client ends it.
         try:
             message, is_over = await self._found(watch)
         except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
