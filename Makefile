@@ -229,7 +229,7 @@ base-image: ## write the digest that the base image's tag has now into Dockerfil
 
 .PHONY: token
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
-	@$(VENV) -m tidemark.ops.cli token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
+	@$(VENV) -m tidemark.cli token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
 .PHONY: rotate-keys
 rotate-keys: $(LOCAL) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")

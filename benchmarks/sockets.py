@@ -120,7 +120,7 @@ def frame(message: object) -> bytes:
 def serving() -> Iterator[Server]:
     port = free_port()
     environment = {**os.environ, "PORT": str(port), "LONG_POLL_SECONDS": "600", "JANITOR_SECONDS": "0"}
-    command = [sys.executable, "-m", "tidemark.ops.cli", "serve", "--in-memory"]
+    command = [sys.executable, "-m", "tidemark.cli", "serve", "--in-memory"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

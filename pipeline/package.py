@@ -28,7 +28,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
 JOBS: Final = ("archive", "compact", "ingest", "replay", "stats", "trim")
 #: What of the package only a server, its functions or its operators run.
-LEFT_OUT: Final = frozenset({"engine", "http", "janitor", "local", "ops", "server", "subscriptions", "wake"})
+LEFT_OUT: Final = frozenset(
+    {"cli", "engine", "http", "janitor", "local", "ops", "server", "subscriptions", "wake"}
+)
 #: Tests and C headers are a tenth of what every worker would unpack.
 PRUNED: Final = ("pandas/tests", "pyarrow/tests", "pyarrow/include", "bin")
 _DAY_ONE: Final = (1980, 1, 1, 0, 0, 0)

@@ -110,7 +110,7 @@ EVERY_CASE_BY_EACH_WAY = frozenset(
     f"http/{name}" for name in ("test_append.py", "test_read.py", "test_long_poll.py", "test_sse.py")
 )
 #: What a browser or the command line sees is the same by each way: the first test of a file shows it.
-FIRST_TEST_BY_EACH_WAY = ("console/", "ops/test_cli.py")
+FIRST_TEST_BY_EACH_WAY = ("console/", "cli/test_cli.py")
 
 #: Spark's environment has none.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None

@@ -28,7 +28,7 @@ MEGABYTE = 1024 * 1024
 VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 
 
-NOT_DEPLOYED = {"client", "engine", "local", "ops", "server", "spark"}
+NOT_DEPLOYED = {"cli", "client", "engine", "local", "ops", "server", "spark"}
 
 
 def test_the_packages_are_small() -> None:

@@ -69,7 +69,7 @@ def build_of(version: str, target: Path) -> Path:
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
     package = target / "SharedLayer" / "python" / "tidemark"
     shutil.copytree(
-        source / "shared" / "tidemark", package, ignore=shutil.ignore_patterns("local", "spark", "ops")
+        source / "shared" / "tidemark", package, ignore=shutil.ignore_patterns("local", "spark", "ops", "cli")
     )
     text = git("show", f"{version}:template.yaml")
     for name in re.findall(r"CodeUri: functions/(\w+)/", text):

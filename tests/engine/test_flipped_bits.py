@@ -26,11 +26,11 @@ import pytest
 from tests.authorization.ways import Answer, Asgi
 from tests.engine.serving import serving
 from tidemark.blobs import PUT_HEADERS
+from tidemark.cli.store import embedded_stores, verify
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.http.app import create_app
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
-from tidemark.ops.store import embedded_stores, verify
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.system import EmbeddedSystem

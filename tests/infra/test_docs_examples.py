@@ -151,7 +151,7 @@ def test_a_stream_of_the_reference_server_is_copied(server: Server, tmp_path: Pa
             send("POST", url, part, {"Content-Type": kind})
         send("POST", url, b"", {"Stream-Closed": "true"})
         command = command.replace("http://127.0.0.1:4438", source.base_url).replace("/events", f"/{name}")
-        command = command.replace("tidemark ", f"{sys.executable} -m tidemark.ops.cli ")
+        command = command.replace("tidemark ", f"{sys.executable} -m tidemark.cli ")
         run(command, server)
         run(command, server)
     copy = f"{server.base_url}/v1/stream/{name}"

@@ -613,10 +613,10 @@ MUTATIONS = (
     ),
     mutation(
         "backup copies blobs before the table",
-        "ops/store.py",
+        "cli/store.py",
         "            table.backup(copy)\n        _copy_beside(data_dir, part)",
         "            _copy_beside(data_dir, part)\n            table.backup(copy)",
-        "ops/test_store.py",
+        "cli/test_store.py",
     ),
     mutation(
         "a change is queued behind the commit of what was changed",
@@ -753,10 +753,10 @@ MUTATIONS = (
     ),
     mutation(
         "a copy takes what landed late for its own append",
-        "ops/transfer.py",
+        "cli/transfer.py",
         "            return False\n",
         "            return True\n",
-        "ops/test_transfer.py",
+        "cli/test_transfer.py",
     ),
     mutation(
         "the janitor's entries are copied before a write that may still land",

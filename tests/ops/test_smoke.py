@@ -18,7 +18,8 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
 from tidemark.aws import clients
-from tidemark.ops import cli, smoke
+from tidemark.cli import __main__ as cli
+from tidemark.ops import smoke
 
 SECRET = "0123456789abcdef" * 4
 

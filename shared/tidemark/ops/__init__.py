@@ -1,1 +1,1 @@
-"""Tools for operators of a deployed stack."""
+"""What an operator of a deployed stack runs, each as `python -m tidemark.ops.<module>`."""

@@ -31,8 +31,8 @@ import boto3
 import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidemark.cli.terminal import columns
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
-from tidemark.ops.terminal import columns
 
 CONFIG: Final = Path("samconfig.toml")
 TEMPLATE: Final = Path("template.yaml")

@@ -18,12 +18,12 @@ from pathlib import Path
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.http import Account
+from tidemark.cli.store import NoStore, database_of
+from tidemark.cli.terminal import instant
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.ops.store import NoStore, database_of
-from tidemark.ops.terminal import instant
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.lock import locked
 from tidemark.subscriptions.signing_keys import (

@@ -21,9 +21,9 @@ import httpx
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from tidemark.cli.bench import measure_wakes
 from tidemark.client import Chunk, NotFound, Retry, Stream, StreamError, StreamGone, Unreachable
 from tidemark.client.socket import socket_url
-from tidemark.ops.bench import measure_wakes
 from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The server: one process with the embedded engine, or in a container with AWS behind it.
 
-`tidemark serve` runs it. It may import every room but `local` and `ops`; no function imports it.
+`tidemark serve` runs it; no function imports it. It imports no `client`, `cli`, `spark`, `ops` or `local`.
 """
 
 from __future__ import annotations

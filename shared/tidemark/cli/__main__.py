@@ -16,11 +16,8 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.client import NotFound, StreamGone
-from tidemark.client.blocking import BlockingDriver
-from tidemark.client.exchange import Reply, Request, exchange
-from tidemark.ops.bench import bench
-from tidemark.ops.commands import (
+from tidemark.cli.bench import bench
+from tidemark.cli.commands import (
     DEFAULT_URL,
     EXIT_CODES,
     PATIENCE,
@@ -34,9 +31,9 @@ from tidemark.ops.commands import (
     server_of,
     stream_path,
 )
-from tidemark.ops.messages import append, cat, tail
-from tidemark.ops.subscriptions import sub
-from tidemark.ops.terminal import (
+from tidemark.cli.messages import append, cat, tail
+from tidemark.cli.subscriptions import sub
+from tidemark.cli.terminal import (
     ago,
     as_json,
     columns,
@@ -47,7 +44,10 @@ from tidemark.ops.terminal import (
     size,
     visible_bytes,
 )
-from tidemark.ops.transfer import cp
+from tidemark.cli.transfer import cp
+from tidemark.client import NotFound, StreamGone
+from tidemark.client.blocking import BlockingDriver
+from tidemark.client.exchange import Reply, Request, exchange
 from tidemark.protocol.authorization import parse_scopes
 from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import MIN_SECRET_BYTES
@@ -120,8 +120,8 @@ _DATA_DIR: Final = click.option(
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
     """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
+    from tidemark.cli.store import NoStore, back_up
     from tidemark.engine.sqlite_file import UnusableDatabase
-    from tidemark.ops.store import NoStore, back_up
 
     try:
         back_up(data_dir, target)
@@ -138,9 +138,9 @@ def backup(data_dir: Path, target: Path) -> None:
 def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     """Read all of a store: rows, streams, snapshots, and say what is damaged or missing. Changes nothing;
     exits 1 where anything is."""
+    from tidemark.cli.store import NoStore, embedded_stores, stack_stores
+    from tidemark.cli.store import verify as faults_of
     from tidemark.engine.sqlite_file import UnusableDatabase
-    from tidemark.ops.store import NoStore, embedded_stores, stack_stores
-    from tidemark.ops.store import verify as faults_of
 
     if (table is None) != (objects is None):
         raise click.UsageError("a stack's store is a table and a bucket: name --table and --objects")

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import BYTES, append_request, create_request, make_world
+from tidemark.cli.__main__ import main
+from tidemark.cli.store import back_up, embedded_stores, verify
 from tidemark.local.engines import LocalServices
-from tidemark.ops.cli import main
-from tidemark.ops.store import back_up, embedded_stores, verify
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import INLINE_BYTES, append
@@ -188,7 +188,7 @@ def run_read_only(folder: Path, *arguments: str) -> tuple[int, str]:
     mounted = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, "sh", str(folder)]
     if shutil.which("unshare") is None or subprocess.run([*mounted, "true"], check=False).returncode:
         pytest.skip("this machine makes no mount namespace")
-    command = [*mounted, sys.executable, "-m", "tidemark.ops.cli", *arguments]
+    command = [*mounted, sys.executable, "-m", "tidemark.cli", *arguments]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
 

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.conformance.servers import Server, own_environment, running, tidemark_server
+from tidemark.cli import transfer
+from tidemark.cli.__main__ import main
+from tidemark.cli.commands import RemoteServer
 from tidemark.client import Stream, blocking
-from tidemark.ops import transfer
-from tidemark.ops.cli import main
-from tidemark.ops.commands import RemoteServer
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_a_server_behind_a_path_has_its_streams_there() -> None:
 def test_a_copy_that_follows_ends_with_its_source(server: Server) -> None:
     source = Stream.create(f"{server.base_url}/v1/stream/followed", content_type="text/plain")
     source.append("high")
-    command = [sys.executable, "-m", "tidemark.ops.cli", "cp", source.url, "-", "--follow"]
+    command = [sys.executable, "-m", "tidemark.cli", "cp", source.url, "-", "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) as copy:
         assert copy.stdout is not None
         assert copy.stdout.read(4) == b"high"

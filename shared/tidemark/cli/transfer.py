@@ -20,12 +20,12 @@ from typing import BinaryIO, Final, cast
 
 import click
 
+from tidemark.cli.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
+from tidemark.cli.messages import groups, message_line, pieces
+from tidemark.cli.terminal import show, size, visible_bytes
 from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
-from tidemark.ops.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
-from tidemark.ops.messages import groups, message_line, pieces
-from tidemark.ops.terminal import show, size, visible_bytes
 from tidemark.protocol.json_text import split_array
 
 _PRODUCER: Final = {"Producer-Id": "tidemark-cp", "Producer-Epoch": "0"}

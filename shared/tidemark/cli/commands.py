@@ -18,11 +18,11 @@ import click
 import httpx
 from click.shell_completion import CompletionItem
 
+from tidemark.cli.terminal import visible
 from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.core import CreateOptions
 from tidemark.client.exchange import LARGEST_REPLY_BYTES, Reply, Request, Steps, exchange
-from tidemark.ops.terminal import visible
 from tidemark.protocol.errors import ProtocolError
 
 T = TypeVar("T")

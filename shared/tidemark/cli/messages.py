@@ -16,10 +16,10 @@ from typing import Final
 
 import click
 
+from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, stream_path
+from tidemark.cli.terminal import as_json, show, visible_bytes
 from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
-from tidemark.ops.commands import STREAM, RemoteServer, asks_a_server, stream_path
-from tidemark.ops.terminal import as_json, show, visible_bytes
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from

@@ -25,10 +25,10 @@ from click.testing import CliRunner
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.ports import free_port
 from tests.waiting import until
-from tidemark.ops.cli import main
-from tidemark.ops.terminal import visible
+from tidemark.cli.__main__ import main
+from tidemark.cli.terminal import visible
 
-COMMAND = [sys.executable, "-m", "tidemark.ops.cli"]
+COMMAND = [sys.executable, "-m", "tidemark.cli"]
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -428,7 +428,7 @@ def test_an_output_that_has_not_every_character_gets_the_others(
 @pytest.mark.parametrize("command", ["ls >&-", "append x <&-", "cp - x <&-", "cat x >&-"])
 def test_a_closed_input_or_output_is_an_error_without_a_traceback(server: Server, command: str) -> None:
     run(server, "append", "x", "--create", "text/plain", stdin=b"x")
-    shell = ["sh", "-c", f"exec {sys.executable} -m tidemark.ops.cli {command}"]
+    shell = ["sh", "-c", f"exec {sys.executable} -m tidemark.cli {command}"]
     environment = own_environment() | {"TIDEMARK_URL": server.base_url}
     ran = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, timeout=240, check=False)
     assert (ran.returncode, ran.stderr) == (1, b"Error: The standard input or output is closed\n")
@@ -438,7 +438,7 @@ def test_the_commands_of_the_guide_run_as_printed(server: Server, tmp_path: Path
     guide = (ROOT / "docs" / "guides" / "command-line.md").read_text()
     [script] = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
     command = tmp_path / "tidemark"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidemark.ops.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidemark.cli "$@"\n')
     command.chmod(0o755)
     found = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TIDEMARK_URL": server.base_url}
     ran = subprocess.run(

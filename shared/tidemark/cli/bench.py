@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
+from tidemark.cli.commands import RemoteServer, asks_a_server
+from tidemark.cli.terminal import columns, show, size
 from tidemark.client import Retry, Stream, StreamError
 from tidemark.client.exchange import Request, exchange
-from tidemark.ops.commands import RemoteServer, asks_a_server
-from tidemark.ops.terminal import columns, show, size
 
 #: A refusal is a finding, and a repeat would count as a slow answer.
 _ONCE: Final = Retry(max_retries=0)

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import click
 
-from tidemark.ops.commands import EXIT_CODES, RemoteServer, asks_a_server
-from tidemark.ops.terminal import described, show, show_rows
+from tidemark.cli.commands import EXIT_CODES, RemoteServer, asks_a_server
+from tidemark.cli.terminal import described, show, show_rows
 
 _PATH: Final = "/v1/stream/__ds/subscriptions"
 _ID: Final = click.argument("subscription", metavar="ID")

@@ -1,0 +1,1 @@
+"""The command `tidemark`. It may import every room but `spark`, `ops` and `local`; only `ops` imports it."""
