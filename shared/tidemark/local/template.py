@@ -210,6 +210,10 @@ def _routes(api: Declared, functions: Declared) -> Iterator[Route]:
 
 def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | None:
     integrations = dict(_resources(document, SOCKET_INTEGRATION))
+    functions_of = {
+        name: None if each["IntegrationType"] == "MOCK" else _referred(each["IntegrationUri"], functions)
+        for name, each in integrations.items()
+    }
     answered = {
         name
         for _, response in _resources(document, SOCKET_RESPONSE)
@@ -226,7 +230,7 @@ def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | No
             routes=tuple(
                 SocketRoute(
                     key=route["RouteKey"],
-                    function=_called(integrations[_referred(route["Target"], integrations)], functions),
+                    function=functions_of[_referred(route["Target"], integrations)],
                     responds=name in answered and "RouteResponseSelectionExpression" in route,
                     mocked=mocked.get(_referred(route["Target"], integrations), ""),
                 )
@@ -234,11 +238,6 @@ def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | No
             ),
         )
     return None
-
-
-def _called(integration: Declared, functions: Declared) -> str | None:
-    is_mock = integration["IntegrationType"] == "MOCK"
-    return None if is_mock else _referred(integration["IntegrationUri"], functions)
 
 
 def _referred(declared: Any, known: Declared) -> str:

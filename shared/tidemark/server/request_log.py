@@ -23,6 +23,8 @@ ERROR_BYTES: Final = 4096
 #: The client left before it had sent its request: nobody got this status, and the application has logged it.
 CLIENT_LEFT: Final = 499
 RED, GREEN, YELLOW, CYAN = 31, 32, 33, 36
+#: By the first digit of a status; red for all others.
+_COLOURS: Final = {2: GREEN, 3: CYAN, 4: YELLOW}
 
 
 def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:
@@ -79,18 +81,14 @@ class RequestLog:
         if request.offset:
             parts.append(f"offset {printable(request.offset.decode('latin-1'))}")
         error = error_text(request.error)
-        line = f"{scope['method']} {path} {self._status(request.status)} {', '.join(parts)}"
+        status = str(request.status) if request.status else "no response"
+        if self._colour:
+            status = f"\x1b[{_COLOURS.get(request.status // 100, RED)}m{status}\x1b[0m"
+        line = f"{scope['method']} {path} {status} {', '.join(parts)}"
         reason = f": {error}" if error else ""
         # One write, as in `report`: other threads write there too.
         self._output.write(f"{time.strftime('%H:%M:%S')} {line}{reason}\n")
         self._output.flush()
-
-    def _status(self, status: int) -> str:
-        text = str(status) if status else "no response"
-        if not self._colour:
-            return text
-        colour = {2: GREEN, 3: CYAN, 4: YELLOW}.get(status // 100, RED)
-        return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def write_audit_lines(output: TextIO) -> None:
