@@ -1,4 +1,4 @@
-"""`blobs.store.Blobs` as files: each blob is one, complete from the moment on at which it has its name."""
+"""`blobs.Blobs` as files: each blob is one, complete from the moment on at which it has its name."""
 
 from __future__ import annotations
 

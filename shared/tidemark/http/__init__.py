@@ -1,6 +1,6 @@
 """The protocol over HTTP: the only place that knows the web framework.
 
-`operations` is the table of all endpoints, `routes` and its siblings are their handlers, and `security` says
-who may. The server, the functions and the local stack import it; it imports the service and the hub of
-`wake`, and touches storage only through them.
+`app` makes the applications. `streams`, `buckets`, `catalog`, `subscriptions` and `pages` have the routes and
+their handlers, `socket` answers messages of sockets, `scopes` says what a token must grant for a route, and
+`security` checks that it does. The server, the functions and the local stack import it.
 """

@@ -1,4 +1,4 @@
 """Metrics and structured logs, written to standard output.
 
-Every room but `protocol` imports it; it imports `settings` alone.
+`aws` and the rooms above it may import it; it imports `settings` alone.
 """

@@ -80,7 +80,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 class InOrder:
-    """`service.concurrency.Concurrency` on the engine, which does one thing at a time anyway."""
+    """`service.stores.Concurrency` on the engine, which does one thing at a time anyway."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

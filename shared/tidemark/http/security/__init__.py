@@ -1,1 +1,1 @@
-"""Access control: tokens and the keys that sign them, required scopes, the origin secret, rate limits."""
+"""Access control: tokens, the keys that verify them, the origin secret, hosts and origins without keys."""
