@@ -111,15 +111,14 @@ def bare_put(table: InstantTable, client: Any) -> Callable[[], None]:
     return lambda: client.put_item(**arguments)
 
 
-def load_handler(name: str) -> Handler:
+def load_handler(name: str, attribute: str = "handler") -> Any:
     path = ROOT / "functions" / name / "app.py"
     spec = importlib.util.spec_from_file_location(f"{name}_app", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    handler: Handler = module.handler
-    return handler
+    return getattr(module, attribute)
 
 
 def event_of(name: str) -> dict[str, Any]:

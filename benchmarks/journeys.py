@@ -1,48 +1,75 @@
 """How many functions and files of Tidemark a request passes: `python -m benchmarks.journeys [--list append]`.
 
-Each journey goes through a function's own handler, with an event of API Gateway, to the local engines and
-back; the process knows the stream's tail, as in a warm environment. `sys.setprofile` names what is called, on
-any thread: a function counts once, however often it is called, and comprehensions do not count. A hop is a
-call from one file into another, counted once for each two functions. `--list` prints a journey's functions in
-the order of their first calls, each indented below its caller.
+Each journey is a sample event that goes through a function's own code to the local engines and back; the
+process knows the stream's tail, as in a warm environment. An append and a long-poll are those of a stack as
+deployed: they come through the edge, with a token, and the append is a producer's. The long-poll waits in the
+`live` function until the notifier has told of an append.
+
+`sys.setprofile` names what is called, on any thread: a function counts once, however often it is called, and
+comprehensions do not count. A hop is a call from one file into another, counted once for each two functions.
+`--list` prints a journey's functions in the order of their first calls, each indented below its caller.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from types import CodeType, FrameType
+from typing import Any
 
-from benchmarks.cpu import ENVIRONMENT, ROOT, Context, event_of, load_handler
+import uvicorn
+
+from benchmarks.cpu import ENVIRONMENT, ROOT, Context, Handler, event_of, load_handler
 from tidemark.local.engines import LocalServices
+from tidemark.wake.hub import Hub
+from tidemark.wake.notifier import message_from_record
+from tidemark.wake.wake import SETTLING_SECONDS
 
 PACKAGE = str(ROOT / "shared" / "tidemark") + os.sep
 COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
-#: By name: the function, and the event that is sent to it.
-JOURNEYS = {
-    "append": ("write", "post-append.json"),
+#: Those without token and edge: the function, and the event that is sent to it.
+PLAIN = {
     "read": ("read", "get-catch-up.json"),
     "head": ("read", "head.json"),
     "notify": ("notifier", "stream-records.json"),
 }
+NAMES = ("append", *PLAIN, "long-poll")
+#: What the token of the sample events is signed with, and the origin secret that is in them.
+AS_DEPLOYED = {
+    "ALLOW_ANONYMOUS": "",
+    "AUTH_SECRET": "the-secret-of-the-sample-events-and-of-no-stack",
+    "EDGE_SECRET": "the-origin-secret-of-the-sample-events",
+}
+#: Where a request begins to wait.
+WAITS = Hub.start_waiting.__code__
+#: Shorter than the receive after which readers look by themselves: the long-poll must be woken.
+PATIENCE_SECONDS = 15
 
 
 class Watch:
     """The package's functions that run while it is on, in order, and how deep the first call of each is."""
 
     def __init__(self) -> None:
-        self.found: dict[CodeType, int] | None = None
+        self.is_on = False
+        self.found: dict[CodeType, int] = {}
+        self.waits = threading.Event()
         self.hops: set[tuple[CodeType, CodeType]] = set()
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if self.found is None or event != "call" or not is_counted(code):
+        if not self.is_on or event != "call" or not is_counted(code):
             return
         callers, caller = [], frame.f_back
         while caller is not None:
@@ -51,42 +78,135 @@ class Watch:
         if callers and callers[0].co_filename != code.co_filename:
             self.hops.add((callers[0], code))
         self.found.setdefault(code, len(callers))
+        if code is WAITS:
+            self.waits.set()
 
     def during(self, call: Callable[[], object]) -> dict[CodeType, int]:
-        found: dict[CodeType, int] = {}
-        self.found, self.hops = found, set()
+        self.found, self.hops, self.is_on = {}, set(), True
         try:
             call()
         finally:
-            self.found = None
-        return found
+            self.is_on = False
+        return self.found
 
 
 def is_counted(code: CodeType) -> bool:
     return code.co_filename.startswith(PACKAGE) and code.co_name not in COMPREHENSIONS
 
 
+def answered(handler: Handler, event: dict[str, Any]) -> None:
+    answer = handler(event, Context())
+    if answer and answer.get("statusCode", 200) >= 300:
+        raise AssertionError(f"{event.get('routeKey')}: {answer}")
+
+
+class Producer:
+    """Appends through the edge, each with the next number: one that is repeated is not stored."""
+
+    def __init__(self, write: Handler, services: LocalServices) -> None:
+        self._write = write
+        self._numbers = count()
+        self._records: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
+        services.followers.append(self._hear)
+
+    def _hear(self, _table: str, record: Mapping[str, Any]) -> None:
+        if message_from_record(record):
+            self._records.put(record)
+
+    def append(self) -> Mapping[str, Any]:
+        """What the table's stream says of it."""
+        event = event_of("post-append-edge.json")
+        event["headers"]["producer-seq"] = str(next(self._numbers))
+        answered(self._write, event)
+        return self._records.get(timeout=PATIENCE_SECONDS)
+
+
+@contextmanager
+def live_function() -> Iterator[int]:
+    """The port of the `live` function's application, served as its `run.sh` does."""
+    app = load_handler("live", "app")
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="warning", access_log=False, server_header=False)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the live function does not start"
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class Reader:
+    """A long-poll, as the Web Adapter makes a request of its event. Once it waits, there is an append."""
+
+    def __init__(self, watch: Watch, port: int, producer: Producer, notifier: Handler) -> None:
+        self._watch = watch
+        self._port = port
+        self._producer = producer
+        self._notifier = notifier
+
+    def woken(self) -> None:
+        event = event_of("get-long-poll-edge.json")
+        adapter = {"x-amzn-request-context": json.dumps(event["requestContext"])}
+        target = f"{event['rawPath']}?{event['rawQueryString']}"
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_SECONDS)) as connection:
+            self._watch.waits.clear()
+            connection.request("GET", target, headers=event["headers"] | adapter)
+            assert self._watch.waits.wait(PATIENCE_SECONDS), "the long-poll does not wait"
+            self._append()
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise AssertionError(f"long-poll: {answer.status} {answer.read()!r}")
+
+    def _append(self) -> None:
+        """By other environments, whose functions are no part of the journey."""
+        sys.setprofile(None)
+        answered(self._notifier, {"Records": [self._producer.append()]})
+        sys.setprofile(self._watch)
+
+    def twice(self) -> None:
+        """The thread that receives may end the first round only during the second: both count as one."""
+        self.woken()
+        self.woken()
+
+
+def journeys(watch: Watch, services: LocalServices) -> Iterator[tuple[str, Callable[[], object]]]:
+    """By name, warm."""
+    handlers = {name: load_handler(name) for name in ("write", "read", "notifier")}
+    answered(handlers["write"], event_of("put-create.json"))
+    os.environ.update(AS_DEPLOYED)
+    producer = Producer(load_handler("write"), services)
+    yield "append", producer.append
+    for name, (function, event) in PLAIN.items():
+        yield name, partial(answered, handlers[function], event_of(event))
+    with live_function() as port:
+        reader = Reader(watch, port, producer, handlers["notifier"])
+        watch.during(reader.woken)
+        time.sleep(SETTLING_SECONDS)
+        yield "long-poll", reader.twice
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--list", choices=JOURNEYS, help="print the functions of one journey")
+    parser.add_argument("--list", choices=NAMES, help="print the functions of one journey")
     listed = parser.parse_args().list
     watch = Watch()
     with LocalServices() as services:
         name = f"journeys-{uuid.uuid4()}"
-        os.environ.update(ENVIRONMENT | services.environment | {"TABLE_NAME": name, "BUCKET_NAME": name})
+        own = {"TABLE_NAME": name, "BUCKET_NAME": name, "QUEUE_PREFIX": f"{name}-"}
+        os.environ.update(ENVIRONMENT | services.environment | own)
         services.create_table(name)
         services.create_bucket(name)
         # The threads of the package's pools as well: they are made when they are first needed.
         threading.setprofile(watch)
         sys.setprofile(watch)
-        handlers = {function: load_handler(function) for function, _ in JOURNEYS.values()}
-        handlers["write"](event_of("put-create.json"), Context())
-        for journey, (function, event_name) in JOURNEYS.items():
-            call = partial(handlers[function], event_of(event_name), Context())
+        for journey, call in journeys(watch, services):
             for _ in range(3):
-                response = call()
-                if response and response.get("statusCode", 200) >= 300:
-                    raise AssertionError(f"{journey}: {response}")
+                watch.during(call)
             found = watch.during(call)
             files = {code.co_filename for code in found}
             print(f"{journey}: {len(found)} functions, {len(files)} files, {len(watch.hops)} hops")
@@ -94,6 +214,7 @@ def main() -> int:
                 for code, depth in found.items():
                     place = Path(code.co_filename).relative_to(PACKAGE)
                     print(f"{'  ' * depth}{code.co_qualname}  ({place}:{code.co_firstlineno})")
+        sys.setprofile(None)
     return 0
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+from typing import Final
 
 import pytest
 
 from benchmarks import cpu, guard, house
 from benchmarks.guard import LIMITS, Guarded
+from tests.available import NotAvailable
 from tests.infra.test_template import TEMPLATE
 from tests.processes import alone
+
+#: The first commit whose limits hold for all later ones. A release may name a later one.
+LIMITS_SINCE: Final = "bd23c27a"
+ROW: Final = re.compile(r'^    "(.+)": ([\d_.]+),$', re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -22,24 +29,15 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture
-def no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["guard"])
-
-
 @pytest.mark.parametrize(("measured", "code"), [(1.0, 0), (1.0001, 1)])
 def test_one_figure_over_its_limit_fails_the_guard(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    no_argument: None,
-    measured: float,
-    code: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], measured: float, code: int
 ) -> None:
-    monkeypatch.setattr(guard, "guard_append", lambda: [Guarded("calls", measured, 1.0)])
-    monkeypatch.setattr(guard, "guard_read", lambda: [Guarded("CPU", 1.0, 2.0)])
-    monkeypatch.setattr(guard, "guard_cold_starts", list)
-    monkeypatch.setattr(guard, "guard_layer", list)
-    monkeypatch.setattr(guard, "guard_house", list)
+    monkeypatch.setattr("sys.argv", ["guard"])
+    for name in ("append", "read", "cold_starts", "layer"):
+        monkeypatch.setattr(guard, f"guard_{name}", list)
+    rows = [Guarded("calls", measured, 1.0), Guarded("CPU", 1.0, 2.0)]
+    monkeypatch.setattr(guard, "guard_house", lambda: rows)
     assert guard.main() == code
     assert ("✗" in capsys.readouterr().out) == bool(code)
 
@@ -65,6 +63,22 @@ def test_the_house_is_counted() -> None:
     assert found["parameters of the template"] == len(TEMPLATE["Parameters"])
     assert 5 < found["imports, % of the package's lines"] < 15
     assert found["variables of the environment"] > 25
+
+
+def test_no_limit_of_the_house_has_risen() -> None:
+    changed = history("log", "--format=%h", f"{LIMITS_SINCE}..", "--", "benchmarks/house.py").split()
+    for commit in (LIMITS_SINCE, *changed):
+        then = dict(ROW.findall(history("show", f"{commit}:benchmarks/house.py")))
+        assert then
+        for name, limit in house.LIMITS.items():
+            assert limit <= float(then.get(name, limit)), f"{name}: {then[name]} in {commit}"
+
+
+def history(*command: str) -> str:
+    try:
+        return subprocess.check_output(["git", *command], cwd=cpu.ROOT, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotAvailable(f"the history has no {LIMITS_SINCE} (git fetch --unshallow): {error}") from None
 
 
 def published_limits() -> dict[str, float]:

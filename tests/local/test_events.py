@@ -137,11 +137,11 @@ def test_a_body_is_text_only_for_a_few_content_types(
 
 
 ROUTES = load_template(ROOT / "template.yaml").routes
-#: Of requests; a schedule, a socket and a table's stream have events of their own.
+#: Of the HTTP API; a function URL, a schedule, a socket and a table's stream have events of their own.
 SAMPLES = [
     path
     for path in sorted((ROOT / "events").glob("*.json"))
-    if "http" in json.loads(path.read_text()).get("requestContext", ())
+    if json.loads(path.read_text()).get("routeKey", "$default") != "$default"
 ]
 VOLATILE_HEADERS = {"x-amzn-trace-id", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
 VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", "timeEpoch")
