@@ -211,8 +211,8 @@ class EventStream:
         )
 
     def pieces(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
-        """The same for a client that may stop reading: event by event, each in pieces, and none of
-        them made before the one before it was taken. Each event can be gone on from."""
+        """The same for a client that may stop reading: event by event, each in pieces. An event is
+        made only when the one before it was taken. A client can resume after any event."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
         whole = len(stored) if page.closed else _characters_end(content_type, stored)

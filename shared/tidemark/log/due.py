@@ -169,7 +169,7 @@ def claim(table: Table, due: Due) -> bool:
     try:
         table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except ConditionFailed as refused:
-        # A claim whose reply was lost finds itself.
+        # A retried claim finds its own entry.
         return refused.existing is not None and decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 

@@ -141,7 +141,7 @@ def _cut(array: bytes) -> list[bytes]:
 
 
 def _commas(array: bytes) -> Iterator[int]:
-    """The places of the commas between the elements. Of a text that is not JSON, those before its fault."""
+    """The places of the commas between the elements. For invalid JSON: the commas before the error."""
     level = 0
     for piece in _PIECE.finditer(_without_escaped_quotes(array), array.index(b"[") + 1):
         token = piece[0]

@@ -135,8 +135,8 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
 
 
 def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
-    """Mark the streams that have grown behind what is acked, where the trigger has not come by yet: §7 counts
-    them from their append on. Returns whether there are any.
+    """Mark the streams that have messages behind the acked offset and no pending mark yet: §7 counts them as
+    pending from the append on. Returns whether there are any.
 
     One that is acked up to the middle of a batch has its mark still, and one that was not there when it was
     named leaves its mark by the trigger."""
@@ -149,7 +149,7 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
 
 
 def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everything: bool = False) -> bool:
-    """Look at the linked streams themselves, where the trigger has not come by yet or has failed. Returns
+    """Look at the linked streams themselves, because the trigger may be late or have failed. Returns
     whether anything was marked; stops at the first sixteen that hold something, unless `everything`."""
 
     def look(link: StreamLink) -> bool:

@@ -177,7 +177,7 @@ class Notifier:
         elif self._sockets is None:
             raise SocketGone
         elif self._clock_ms() > until_ms:
-            raise SocketUnavailable("Others took all the time; the records come again")
+            raise SocketUnavailable("No time left for this socket; the batch will be retried")
         else:
             frames = render_messages(wake.for_socket() for wake in wakes)
             self._sockets.send(waiter.address, frames)

@@ -52,7 +52,7 @@ class Patience:
         return self._until
 
 
-#: With SSM, for all of its parameters.
+#: A process has one retry budget for all SSM parameters.
 WITH_SSM: Final = Patience()
 
 
