@@ -1,6 +1,6 @@
 """The hub: one per process. It knows which request waits for which stream, and wakes those requests.
 
-To be woken means to read again. It carries no data: it may come late, twice, or without a reason.
+A request that is woken reads again. Waking carries no data: it may come late, twice, or without a reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.protocol.stream_key import StreamKey
 
 
 class Wakeable(Protocol):
-    """Belongs to an event loop, on which the hub calls `wake`."""
+    """The hub calls `wake` on the event loop `loop`."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -41,7 +41,7 @@ class Listener:
         self._offset = 0
 
     def has_read(self, incarnation: str, offset: int) -> None:
-        """The request has the batches before `offset`, so they need not wake it."""
+        """The request has the batches before `offset`, so they do not wake it."""
         self._incarnation, self._offset = incarnation, offset
 
     def is_interested(self, incarnation: str | None, start: int) -> bool:
@@ -69,11 +69,11 @@ class Listener:
 
 
 class Hub:
-    """Safe to use from any thread and any number of event loops."""
+    """The listeners of each stream. Safe to use from any thread and any number of event loops."""
 
     def __init__(self) -> None:
         self._listeners: dict[StreamKey, set[Wakeable]] = {}
-        #: When the wait of each listener that has not been woken ends, by the monotonic clock.
+        #: For each listener that has not been woken: when its wait ends, by the monotonic clock.
         self._waiting: dict[object, float] = {}
         self._changed = threading.Condition()
 
@@ -100,7 +100,7 @@ class Hub:
                 del self._listeners[key]
 
     def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
-        """A batch was written to this stream, at `start` if that is known."""
+        """Wake the listeners of this stream: a batch was written to it, at `start` if that is known."""
         with self._changed:
             listeners = [
                 listener
@@ -122,7 +122,7 @@ class Hub:
         return sum(map(len, self._listeners.copy().values()))
 
     def longest_wait_seconds(self, at_most: float) -> float | None:
-        """Block until a request waits; then return the seconds for which the last of them still waits.
+        """Block until a request waits. Returns the seconds until the last of the waits ends, or
         None if no request came for `at_most` seconds."""
         deadline = time.monotonic() + at_most
         with self._changed:
@@ -130,7 +130,7 @@ class Hub:
                 left = max(self._waiting.values(), default=now) - now
                 if left > 0:
                     return left
-                self._waiting.clear()  # They are over, and their own event loops are late.
+                self._waiting.clear()  # These waits are over; their event loops are late in saying so.
                 self._changed.wait(deadline - now)
         return None
 
@@ -161,7 +161,7 @@ def _wake(listeners: Iterable[Wakeable]) -> None:
         if loop is running_loop:
             _wake_here(its_listeners)
         else:
-            # On a loop that was closed nobody waits any more.
+            # A closed loop has no waiting request.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake_here, its_listeners)
 

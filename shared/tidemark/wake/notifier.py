@@ -69,9 +69,9 @@ def decode_message(body: str) -> WakeMessage:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-#: A stream may have a thousand waiters with a queue each, and a thread that sends mostly waits.
+#: Many threads, because a stream may have a thousand queues, and a thread that sends mostly waits.
 _THREADS: Final = 32
-#: Sockets that were not told by then are told when the records come again: others wait for the same ones.
+#: After this time no socket is told; the batch of records is retried. Other streams wait for the same batch.
 SOCKETS_MS: Final = 15_000
 
 Failures = dict[str, Exception]
@@ -91,12 +91,12 @@ def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
 
 
 def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:
-    """Of each log the message with the highest offset: it stands for the earlier ones too."""
+    """The message with the highest offset of each log, which makes the earlier ones needless."""
     return list({each.log_pk: each for each in sorted(messages, key=lambda each: each.start)}.values())
 
 
 class _Wake(NamedTuple):
-    """Whom to tell of a log. `tail` is None where the stream has ended, and for queues."""
+    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues."""
 
     log_pk: str
     start: int
@@ -118,8 +118,8 @@ class _Wake(NamedTuple):
 
 
 class Notifier:
-    """However many records there are: one query for each log, another one where a socket watches it, and one
-    send for each queue and each socket. Without `sockets` there is no WebSocket API (any more)."""
+    """Tells waiters of new batches. However many records there are: one query for each log, another one if a
+    socket watches it, one send for each queue and socket. `sockets` is None without a WebSocket API."""
 
     def __init__(
         self, table: Table, queues: Queues, clock_ms: Callable[[], int], sockets: SocketApi | None = None
@@ -138,8 +138,8 @@ class Notifier:
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
-        # A queue is a process with all its readers: they do not wait for sockets that hang. Sockets that no
-        # time was left for do not come last again.
+        # Queues come first: a queue has all readers of a process, which must not wait for sockets that hang.
+        # The order is random, so that the same sockets do not run out of time again.
         receivers = sorted(
             by_receiver.values(), key=lambda wakes: (wakes[0].waiter.is_socket, random.random())
         )
@@ -159,7 +159,7 @@ class Notifier:
             return []
 
     def _tell(self, wakes: Sequence[_Wake], failures: Failures, until_ms: int) -> None:
-        """Those of one receiver. If it is gone, it belongs to nobody any more: that is not a failure."""
+        """Send the wakes of one receiver. If it is gone, its waiters are removed: that is no failure."""
         try:
             try:
                 self._send(wakes, until_ms)
@@ -183,7 +183,7 @@ class Notifier:
             self._sockets.send(waiter.address, frames)
 
     def _each(self, call: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
-        """On threads, if there are several."""
+        """The results of all calls, made on threads if there are several."""
         if len(arguments) <= 1:
             return [call(argument) for argument in arguments]
         return list(self._pool.map(call, arguments))
@@ -191,10 +191,10 @@ class Notifier:
 
 # --- the sweep ----------------------------------------------------------------------
 
-#: No registration lasts a tenth of this; a queue is younger until its first one.
+#: Ten times the life of a registration. A queue gets its first registration long before it is this old.
 ORPHAN_MS: Final = 10 * 60 * 1000
-#: DynamoDB removes lapsed items for nothing, mostly within minutes; some engines never do. Items that are
-#: left by then cost less to remove than to read again every round.
+#: When the sweep removes a lapsed item itself. DynamoDB removes most within minutes, at no cost; some engines
+#: never do, and then a removal costs less than reading the item in every round.
 LAPSED_MS: Final = 60 * 60 * 1000
 
 
@@ -209,9 +209,9 @@ class QueuesSwept:
 def sweep_queues(
     table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
 ) -> QueuesSwept:
-    """A queue that no living registration names is an orphan, once it is old enough to have
-    had one. If its process was only suspended, it makes another one. Safe to repeat, and to stop
-    anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
+    """Remove lapsed registrations, and queues without a valid one that are old enough to have had one. A
+    process that was only suspended makes a new queue. Safe to repeat, and to stop anywhere. Raises Busy,
+    OutcomeUnknown, QueueUnavailable."""
     swept = QueuesSwept()
     in_use: set[str] = set()
     for waiter in all_waiters(table):

@@ -21,8 +21,8 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.wake.hub import Hub
 from tidemark.wake.notifier import NotAWakeMessage, decode_message
 
-#: How long a registration lasts. It is renewed when half of that is used up and not for every
-#: request, so a waiting minute costs a process one or two writes for each stream.
+#: How long a registration lasts. It is renewed after half of that time, and not for every request, so a
+#: process makes one or two writes for each stream in a minute of waiting.
 LIFE_MS: Final = 60_000
 RENEW_MS: Final = LIFE_MS // 2
 
@@ -38,8 +38,8 @@ class _Registration:
 
 
 class Waiters:
-    """The registrations of this process. Safe to share between threads. Times are the wall clock's: a process
-    may be frozen."""
+    """The registrations of this process. Safe to share between threads. Uses the wall clock, which
+    goes on while the process is frozen."""
 
     def __init__(self, table: Table, clock_ms: Callable[[], int]) -> None:
         self._table = table
@@ -69,7 +69,7 @@ class Waiters:
         return registration.until_ms - self._clock_ms() > RENEW_MS
 
     def withdraw(self) -> None:
-        """Remove the registrations: the process ends."""
+        """Remove all registrations, because the process ends."""
         with self._lock:
             registrations, self._registrations = self._registrations, {}
         remove_waiters(self._table, [Waiter(*name, each.until_ms) for name, each in registrations.items()])
@@ -77,13 +77,13 @@ class Waiters:
 
 _log = logging.getLogger("tidemark")
 
-#: In its first second a queue may not be known everywhere in SQS.
+#: For this long after its creation, a queue may not be known everywhere in SQS.
 SETTLING_SECONDS: Final = 1.0
 #: How often an idle thread checks whether another one has replaced it.
 IDLE_SECONDS: Final = 60.0
 #: After a failure: the time before the next receive, and before another queue is made.
 RETRY_SECONDS: Final = 1.0
-#: A receive that is this late does not come back: the process was frozen while it was under way.
+#: A receive that is this late does not return: the process was frozen during it.
 _LATE_MS: Final = 3000
 
 
@@ -136,13 +136,13 @@ class Receiver:
                 try:
                     url = self._queues.create(self._clock_ms())
                 finally:
-                    # Counted from its end: it may have taken long to fail, and the next must not wait again.
+                    # Counted from its end: an attempt may take long to fail, and the next must not wait too.
                     self._create_after = time.monotonic() + RETRY_SECONDS
                 self._queue = OwnQueue(url, time.monotonic() + SETTLING_SECONDS)
             return self._queue
 
     def ensure_running(self) -> None:
-        """A request is about to wait: there must be a thread that listens, and one that is not stuck."""
+        """Start a listening thread, if there is none or it is stuck. Called before a request waits."""
         with self._lock:
             is_alive = self._thread is not None and self._thread.is_alive()
             if self._closed or (is_alive and self._clock_ms() < self._late_after_ms):
@@ -155,7 +155,7 @@ class Receiver:
         return self._thread is threading.current_thread() and not self._closed
 
     def _listen(self) -> None:
-        """One receive after another, none longer than the last request waits."""
+        """Receive again and again, each time no longer than the last waiting request waits."""
         while self._is_current():
             wait_seconds = self._hub.longest_wait_seconds(IDLE_SECONDS)
             if wait_seconds is None:
@@ -178,13 +178,13 @@ class Receiver:
                     with suppress(NotAWakeMessage):
                         message = decode_message(body)
                         self._hub.wake(message.key, message.incarnation, message.start)
-                # Messages for other streams may keep the queue from ever being empty.
+                # The queue may never be empty, because messages for other streams keep coming.
                 if not bodies or time.monotonic() - self._all_woken_at >= self._receive_seconds:
                     self._wake_all()
 
     def _receive(self, seconds: int) -> list[str]:
-        """Raises QueueGone if the queue was removed. Then each request that still waits polls the log,
-        and before that makes a new queue and registers with it."""
+        """Receive once. Raises QueueGone if the queue was removed: then each request that still waits
+        registers with a new queue and polls the log."""
         queue = self.queue()
         time.sleep(queue.settling_seconds)
         self._late_after_ms = self._clock_ms() + seconds * 1000 + _LATE_MS
@@ -213,12 +213,12 @@ class Receiver:
                 self._queues.delete(queue.url)
 
 
-#: How often a reader polls the log: until a new queue is known everywhere, and as long as no queue
-#: can be had.
+#: How often a reader polls the log while a new queue is not known everywhere, and while no queue can be
+#: made.
 NEW_QUEUE_POLL_SECONDS: Final = 0.1
 NO_QUEUE_POLL_SECONDS: Final = 1.0
-#: Added to the length of a receive: a reader that nothing has woken for longer polls the log by itself,
-#: whatever has become of the thread that should have woken it.
+#: A reader that is not woken for the length of a receive and these seconds polls the log by itself: the
+#: thread that should wake it may have died.
 _OVERDUE_SECONDS: Final = 4.0
 
 
@@ -235,7 +235,7 @@ class Wake(Protocol):
         """
 
     def close(self) -> None:
-        """The process ends: leave nothing behind."""
+        """Remove this process's queue and registrations: it ends."""
 
 
 class WakeByHub:
@@ -252,7 +252,7 @@ class WakeByHub:
 
 
 class WakeByQueue:
-    """Other processes write too: the notifier tells of their appends by this process's queue."""
+    """Waking where other processes write too: the notifier sends their appends to this process's queue."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class WakeByQueue:
         return NEW_QUEUE_POLL_SECONDS if queue.settling_seconds else self._poll_seconds
 
     def close(self) -> None:
-        """Leaves neither queue nor registrations behind."""
+        """A registration that cannot be removed now lapses."""
         self._receiver.close()
         with suppress(ProtocolError):
             self._waiters.withdraw()
