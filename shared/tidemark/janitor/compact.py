@@ -1,16 +1,16 @@
 """Compaction: packs are rewritten without the messages that a later one of their key supersedes
 (`docs/compaction.md`).
 
-A pass is that of Kafka's log cleaner. The packs that no pass has seen are read, and the last offset of each
-key in them is kept in a map, as many keys as memory has room for. Then all packs up to there are rewritten in
-order, some of them into one: a message stays unless the map knows a later one of its key. So below the end of
-a pass each key has one message, and the next pass needs a map of what is new alone.
+A pass works as Kafka's log cleaner does. It reads the packs that no pass has seen, and keeps the last offset
+of each key in a map, for as many keys as fit memory. Then it rewrites all packs up to there in order, some of
+them into one: a message stays unless the map has a later one of its key. So below the end of a pass each key
+has one message, and the next pass needs a map of the new packs alone.
 
-A pass may stop behind any pack: each says up to where a pass has compared it (`Pack.compacted`), and the next
-one goes on. Whatever it removes is superseded by a message that is still there, so a reader that meets old
+A pass may stop behind any pack: each says up to which offset a pass has compared it (`Pack.compacted`), and
+the next pass goes on. Whatever supersedes a removed message is still there, so a reader that meets old
 packs and new ones ends with the same state.
 
-A message that deletes its key goes last of all, when what it deletes has been gone for a while (`Horizon`).
+A message that deletes its key is removed last, when what it deletes has been gone for a while (`Horizon`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tidemark.protocol.message_key import make_key_rule
 from tidemark.protocol.offset import render_offset
 from tidemark.service.stores import Stores
 
-#: The map of these takes some 120 MB; the packer has 512. A pack has no more messages.
+#: The most keys in the map, which then takes some 120 MB of the packer's 512. No pack has more messages.
 MOST_KEYS: Final = 600_000
-#: What is new beyond so many bytes waits as well, so that a round of the janitor gets through the map.
+#: The most new bytes that a pass compares, so that one round of the janitor can fill the map.
 MOST_BYTES: Final = 512 * 1024 * 1024
-#: A pass pays once what is new is this part of what it would read again: so a reader gets a sixth more than
-#: the last messages, and a byte that stays is rewritten seven times for each byte that is new, at the most.
+#: A pass pays once the new bytes are a sixth of those that it would read again. So a reader gets a sixth more
+#: than the last messages, and at most seven bytes are rewritten for each new one.
 _PART: Final = 6
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -50,8 +50,8 @@ def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bo
     """Runs all passes that are due. Returns when to look again, if that is known. Raises PackRefused,
     NoTimeLeft, StorageUnavailable.
 
-    While a stream has forks, it stays as it is: they read its log. A fork's own log is compacted, and what it
-    inherits is not: so it keeps the messages that delete a key.
+    A stream with forks is not compacted, because they read its log. A fork's own log is compacted, but not
+    what it inherits, so a fork keeps the messages that delete a key.
     """
     if record.compaction is None:
         return None
@@ -77,8 +77,8 @@ def _make_passes(
 
 
 def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
-    """The packs of the stream's own log in which nothing is below what is retained, without a gap up to the
-    last one. They are looked for from the log's beginning on: only the pack before tells what it replaced."""
+    """The stream's own packs that begin at or above the retained offset, without a gap up to the last one.
+    The search begins where the log does: only the pack before an entry shows that it was replaced."""
     packs: list[Pack] = []
     at_least, more = render_offset(record.base), record.base < record.packed
     while more:
@@ -97,7 +97,7 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pass over `packs`, which end at `bound`. Those from `new_from` on no pass has seen."""
+    """A pass over `packs`, which end at `bound`. No pass has seen those from `new_from` on."""
 
     packs: Sequence[Pack] = ()
     new_from: int = 0
@@ -107,8 +107,8 @@ class Plan:
 
 
 def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compaction, now_ms: int) -> Plan:
-    """What there is to do: go on with a pass that was cut short; compare what is new and old enough, if it
-    pays; or remove what deletes a key, if that is due. `look_ms` is when there may be more."""
+    """The next pass: go on with one that was cut short; compare packs that are new and old enough, if that
+    pays; or remove messages that delete a key, if that is due. `look_ms` is when there may be more to do."""
     seen = list(takewhile(lambda pack: pack.compacted, packs))
     new, new_from = packs[len(seen) :], _end(seen)
     reached = max((pack.compacted for pack in seen), default=0)
@@ -140,8 +140,8 @@ def _bytes(packs: Sequence[Pack]) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """Messages that stay, follow each other without a gap and were written at one time: where they lie in the
-    stream, and where in their block's data they end."""
+    """Messages that stay, follow each other without a gap and were written at one time: their place in the
+    stream, and where they end in their block's data."""
 
     start: int
     end: int
@@ -152,7 +152,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What stays of a block."""
+    """A block, and the messages of it that stay."""
 
     entry: BlockEntry
     stored: memoryview
@@ -162,7 +162,7 @@ class _Survey:
 
 
 class _Pass:
-    """`replaced` are the packs that the next one takes the place of, `writer` has what stays of them."""
+    """A pass under way. The next pack takes the place of `replaced`; `writer` has what stays of them."""
 
     def __init__(
         self,
@@ -186,20 +186,20 @@ class _Pass:
         self._writer = PackWriter(plan.packs[0].start, stores.packing.block_bytes)
 
     def run(self) -> StreamRecord:
-        """The stream as it is then. Raises PackRefused, NoTimeLeft, Damaged."""
+        """Make the pass. Returns the stream as it is then. Raises PackRefused, NoTimeLeft, Damaged."""
         self._learn_keys()
         for pack in self._plan.packs:
             self._rewrite(pack)
         self._commit()
         bound, now_ms, horizon = self._plan.bound, self._stores.clock_ms(), self._horizon
-        if self._begins:  # Else messages before the first pack stay, until a trim takes them.
+        if self._begins:  # Else messages before the first pack stay until a trim.
             horizon = horizon.after_pass(bound, now_ms, self._seconds)
         commit_horizon(self._stores.table, self._record, horizon)
         return replace(self._record, horizon=horizon)
 
     def _learn_keys(self) -> None:
-        """Read the keys of what is new, up to the bound. If the map gets too large, the pass ends earlier. A
-        pass that is resumed has a map no larger than the one that it was begun with."""
+        """Read the keys of the new packs, up to the bound. If the map gets too large, the pass ends earlier.
+        A resumed pass does not: its map is no larger than at its first start."""
         plan = self._plan
         for behind, pack in enumerate(plan.packs, 1):
             if pack.start < plan.new_from:
@@ -218,7 +218,7 @@ class _Pass:
         return read_blocks(self._stores, pack)
 
     def _rewrite(self, pack: Pack) -> None:
-        """A large pack of which all stays is left where it is."""
+        """Add what stays of the pack to the next one. A large pack that loses nothing is left where it is."""
         plan, packing = self._plan, self._stores.packing
         can_commit = not self._replaced or self._writer.batch_count > 0
         may_stay = can_commit and pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes
@@ -253,7 +253,7 @@ class _Pass:
         return _Survey(entry, stored, block.data, runs, is_untouched)
 
     def _is_gone(self, message: bytes, end: int) -> bool:
-        """The last message of a pass always stays, so that no pack is empty."""
+        """Whether the pass removes the message. The last one always stays, so that no pack is empty."""
         keyed = self._key_of(message)
         if keyed is None or end == self._plan.bound:
             return False
@@ -261,7 +261,7 @@ class _Pass:
         return self._last.get(digest, 0) > end or (deletes and end <= self._tombstones_below)
 
     def _put(self, survey: _Survey) -> None:
-        """A large block of which all stays is taken as it is stored."""
+        """Add what stays of a block. A large block that loses nothing is taken as it is stored."""
         writer, entry = self._writer, survey.entry
         is_large = 2 * entry.data_bytes >= self._stores.packing.block_bytes
         if survey.is_untouched and is_large and writer.end == writer.reached == entry.start:
@@ -273,7 +273,7 @@ class _Pass:
             writer.add(data, run.lengths, (), run.time_ms)
 
     def _commit(self) -> None:
-        """One pack in place of those that were rewritten."""
+        """Replace the packs that were rewritten by one."""
         if not self._replaced:
             return
         first, last = self._replaced[0], self._replaced[-1]
@@ -288,7 +288,7 @@ class _Pass:
 
 
 def _messages(entry: BlockEntry, block: Block) -> Iterator[tuple[int, int, bytes, int]]:
-    """Of each message: where it begins and ends in the stream, its bytes, and when it was written."""
+    """Each message: where it begins and ends in the stream, its bytes, and when it was written."""
     behind, ends = 0, message_ends(entry.start, block.lengths, block.gaps)
     times_ms = chain.from_iterable(map(repeat, block.times_ms, block.batches))
     for end, length, time_ms in zip(ends, block.lengths, times_ms, strict=True):

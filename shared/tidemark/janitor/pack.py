@@ -34,7 +34,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.service.read import with_blobs
 from tidemark.service.stores import Stores
 
-#: Each is a request.
+#: The most packs that a new one takes in; each costs a request.
 _MOST_TAKEN_IN: Final = 64
 
 _log: Final = logging.getLogger("tidemark")
@@ -63,8 +63,7 @@ def take_in(
 
 
 def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Pack]:
-    """The small packs right before the new one, one after the other. All of them are at or above the retained
-    offset."""
+    """The small packs right before the new one, without a gap, all at or above the retained offset."""
     start, data_bytes = new.start, new.end - new.start
     if record.packed != start or start <= record.retained:
         return []
@@ -78,9 +77,9 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
     found: list[Pack] = []
     for entry in map(decode_entry, items):
         if not isinstance(entry, Pack) or entry.end != start:
-            break  # A batch here was replaced by a pack, and is not removed yet.
+            break  # This batch was replaced by a pack, and is not removed yet.
         if entry.end <= record.compacted or not stores.packing.takes_in(data_bytes, entry.size):
-            break  # What a pass has seen, or is to see, stays apart from what is new (`janitor/compact.py`).
+            break  # Compaction keeps packs that it has seen apart from new ones (`janitor/compact.py`).
         found.append(entry)
         start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
@@ -106,7 +105,7 @@ def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
 
 
 class _Packer:
-    """One look at a stream. `run` are the batches that follow each other and are in no pack yet."""
+    """One look at a stream. `run` has the batches that follow each other and are in no pack yet."""
 
     def __init__(self, stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> None:
         self._stores = stores
@@ -117,10 +116,9 @@ class _Packer:
         self.made = 0
 
     def pack_all(self) -> NextLook | None:
-        """When to look again, if more is to come. Raises PackRefused, NoTimeLeft.
-
-        A stream that is compacted is looked at as long as there is something to pack: what it has beyond its
-        last pack is not compacted."""
+        """Pack all that is old enough. Returns when to look again, if more is to come. Raises PackRefused,
+        NoTimeLeft. A stream with compaction is looked at as long as it has batches behind its last pack,
+        because only packs are compacted."""
         packing, now_ms = self._packing, self._stores.clock_ms()
         old = _OldBatches(self._stores, self.record, now_ms - packing.after_ms)
         for batch in old:
@@ -137,7 +135,7 @@ class _Packer:
         return None
 
     def _take(self, entry: Entry) -> None:
-        """A large body is in S3 already, under its own name; it is packed where it is compacted."""
+        """Add a batch to the run. A large body, which is in S3 already, is packed only for compaction."""
         batch = entry if isinstance(entry, Batch) and entry.size else None
         if batch is not None and batch.data is None:
             batch = None if self.record.compaction is None else self._with_body(batch)
@@ -152,7 +150,7 @@ class _Packer:
             self._finish(run)
 
     def _with_body(self, batch: Batch) -> Batch:
-        """Raises Damaged, so that the streams behind this one have their turn."""
+        """The batch with its body from S3. Raises Damaged, so that the janitor goes on with other streams."""
         try:
             return with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches[0]
         except BlobUnreadable as fault:
@@ -193,8 +191,8 @@ class _Run:
 
 
 class _OldBatches:
-    """The batches from the last pack on that were written by `until_ms`, without the last one of the log.
-    Once they are used up, `are_all` says that only that one was left out."""
+    """The batches behind the last pack that were written by `until_ms`, without the last one of the log.
+    Afterwards `are_all` says whether no other was left out."""
 
     def __init__(self, stores: Stores, record: StreamRecord, until_ms: int) -> None:
         self._table = stores.table

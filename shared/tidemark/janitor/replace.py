@@ -7,9 +7,9 @@ The order of the writes:
    packs reach now, and an entry in the queue names the batches to remove. If two janitors pack the same
    stretch, a condition on the stream's item refuses one.
 3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
-4. The objects of packs that were replaced are removed much later: readers may be on the way to them.
+4. The objects of replaced packs are removed much later, because readers may still ask for them.
 
-A run may stop behind any of these.
+A run may stop after any of these steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.service.stores import Stores
 
 
 class NoTimeLeft(Exception):
-    """The rest is still due."""
+    """The run has no time left; the rest is still due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class NextLook:
 
     @classmethod
     def together(cls, packing: Packing, at_ms: int) -> NextLook:
-        """Rounded up to a common time: several looks at a stream become one entry of the queue."""
+        """Rounds the time up, so that several looks at a stream become one entry of the queue."""
         step = max(1000, packing.after_ms)
         return cls(-(-at_ms // step) * step, "again")
 
@@ -63,9 +63,9 @@ def put_pack(
     *,
     compacted: int = 0,
 ) -> tuple[Due, StreamRecord]:
-    """Make the pack, `encoded` as its object and its index, in place of the first and the last of what is
-    `replaced` and all between them. Returns the entry by which those are removed, and the stream as it is
-    then. Raises PackRefused."""
+    """Make the pack, `encoded` as its object and its index, in place of the two entries of `replaced` and all
+    between them. Returns the queue entry that removes those, and the stream as it is then. Raises
+    PackRefused."""
     data, index = encoded
     new = NewPack(*replaced, batch_blob_key(record.incarnation, stores.new_id()), index, compacted)
     stores.blobs.put(new.blob, data)
@@ -78,9 +78,9 @@ def put_pack(
 
 
 def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove the batches that the entry's pack has replaced, the first ones first: readers that miss one
-    look behind it for the pack. Whether there was time for all. That the pack is there is the proof that they
-    may go. Packs among them were taken in: their objects stay for now."""
+    """Remove the batches that the entry's pack has replaced, from the first on: readers that miss one look
+    before it for the pack. They may be removed only while that pack is there. The objects of packs among them
+    stay for now. Returns whether there was time for all."""
     pk, start, end = log_pk(due.key, due.incarnation), pack_start(due), due.offset
     if due.blob is not None:
         schedule_removal(stores, due, start, due.blob)
