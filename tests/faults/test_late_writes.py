@@ -33,8 +33,8 @@ from tests.faults.lives import (
     upload,
 )
 from tests.support import MINUTE_MS, World
-from tidemark.janitor.sweep import sweep
-from tidemark.log.due import schedule
+from tidemark.janitor.sweep import remove_unused, sweep
+from tidemark.log.due import due_entries, schedule
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import stream_key
 from tidemark.protocol.errors import Busy, StreamNotFound, UploadNotFound
@@ -148,11 +148,15 @@ def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World, l
 
 
 def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world: World, life: Life) -> None:
+    """Nor by a run that has read the entry before the publish settled it."""
     create_json(life)
     upload(life)
+    lapses_ms = world.clock.now_ms + LAPSES_AFTER_MS
+    [due] = due_entries(life.process.stores.table, lapses_ms, packing=False)
     publish_the_upload(life)
     world.clock.advance(LAPSES_AFTER_MS + MINUTE_MS)
     blind(life)
+    assert not remove_unused(life.process.stores, due)
     sweep(life.process.stores)
     snapshot = read_snapshot(world.process().stores, life.key, life.notes["upload"][0])
     assert snapshot.data == b"folded elsewhere"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.asgi import Answer, Door
 from tests.support import Clock
+from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS
 
 TEXT = {"Content-Type": "text/plain"}
 CLOSE = {"Stream-Closed": "true"}
@@ -33,6 +34,7 @@ def statuses(door: Door, path: str) -> list[int]:
         door.get(f"{path}?offset=now").status,
         door.get(f"{path}?offset=-1&live=long-poll").status,
         door.get(f"{path}?offset=now&live=sse").status,
+        door.get(f"{path}?offset={1:016}&cursor={CATCH_UP_INTERVAL << MARK_BITS}").status,
         door.post(path, TEXT, b"x").status,
         door.post(path, CLOSE).status,
         door.delete(path).status,
@@ -50,7 +52,7 @@ def test_a_stream_is_readable_until_the_last_millisecond_of_its_ttl(
     assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
     assert door.head(path)["stream-ttl"] == str(TTL_SECONDS), "the whole of it, not the rest"
     clock.advance(LATE_MS + 1)
-    assert statuses(door, path) == [404] * 8
+    assert statuses(door, path) == [404] * 9
 
 
 READS: dict[str, Callable[[Door, str], Answer]] = {
@@ -168,7 +170,7 @@ def test_expires_at_is_exact_to_the_millisecond(door: Door, make_stream: Make, c
     assert door.get(path).body == b"data"
     assert door.post(path, TEXT, b"!").status == 204
     clock.advance(1)
-    assert statuses(door, path) == [404] * 8
+    assert statuses(door, path) == [404] * 9
 
 
 @pytest.mark.parametrize("lifetime", [{"Stream-TTL": "0"}, {"Stream-Expires-At": "1931-05-05T05:05:05Z"}])

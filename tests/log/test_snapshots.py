@@ -21,10 +21,11 @@ from tests.buckets import (
     snapshot_objects,
 )
 from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
-from tidemark.blobs import snapshot_prefix
+from tidemark.blobs import log_prefix, snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.log import retention
-from tidemark.log.records import StreamRecord
+from tidemark.log.due import schedule
+from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.table import Write
 from tidemark.protocol.errors import (
     ProtocolError,
@@ -255,6 +256,18 @@ def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
     assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
 
 
+@pytest.mark.parametrize("kind", [DueKind.TRIM, DueKind.UPLOAD])
+def test_no_entry_in_the_queue_removes_the_visible_snapshot(world: World, kind: DueKind) -> None:
+    process, key = stream_of(world, b"ab")
+    publish(process, key, 2)
+    record = record_of(process, key)
+    assert record.snapshot is not None
+    due = Due(kind, key, record.incarnation, 0, "wrong", blob=record.snapshot.blob)
+    schedule(process.stores.table, due)
+    sweep_after(world, process)
+    assert len(snapshot_objects(process, world, key)) == 1
+
+
 def test_batches_that_a_fork_lives_on_stay_until_it_has_ended(world: World) -> None:
     process, key = stream_of(world, b"x", b"x", b"x")
     process.fork(fork := a_key(), key, 3)
@@ -301,15 +314,16 @@ def test_trimming_stops_when_time_is_short_and_goes_on_later(world: World) -> No
     assert batch_starts(process, key) == [59]
 
 
-def test_the_snapshots_of_an_ended_stream_are_removed_with_it(world: World) -> None:
-    process, key = stream_of(world, b"12345")
+def test_the_objects_of_an_ended_stream_are_removed_with_it(world: World) -> None:
+    process, key = stream_of(world, b"12345", bytes(INLINE_BYTES + 1))
     for _ in range(2):
         publish(process, key, 5)
-    prefix = snapshot_prefix(record_of(process, key).incarnation)
+    incarnation = record_of(process, key).incarnation
+    prefixes = snapshot_prefix(incarnation), log_prefix(incarnation)
     delete(process.stores, key)
-    assert len(objects(process, world, prefix)) == 2
+    assert [len(objects(process, world, prefix)) for prefix in prefixes] == [2, 1]
     sweep_after(world, process)
-    assert objects(process, world, prefix) == []
+    assert [objects(process, world, prefix) for prefix in prefixes] == [[], []]
 
 
 def append_by_a_sleeper(world: World, minutes: float) -> bool:

@@ -140,6 +140,13 @@ MUTATIONS = (
         "http/test_socket.py",
     ),
     mutation(
+        "an upload is removed that is published while the janitor looks at it",
+        "janitor/sweep.py",
+        "(not is_used and claim(stores.table, due))",
+        "not is_used",
+        "faults/test_late_writes.py",
+    ),
+    mutation(
         "a lapsed watch is removed though it was renewed meanwhile",
         "log/waiters.py",
         "table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))",
