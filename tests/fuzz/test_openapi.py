@@ -14,10 +14,10 @@ import schemathesis
 
 from tests.authorization.ways import WAYS, Way
 from tests.http.published import application, openapi_document
-from tidemark.http import headers
-from tidemark.http.openapi import HEADERS, PARAMETERS, statuses_refused
+from tidemark.http.openapi import PARAMETERS
 from tidemark.http.paths import Operation
 from tidemark.local.engines import LocalServices
+from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import Settings
 
 DOCUMENT = openapi_document()
@@ -120,14 +120,9 @@ def test_every_route_finds_itself() -> None:
             assert operations.find(scope).by_method[method] is route, (method, path)
 
 
-def test_request_headers_are_those_that_browsers_may_send() -> None:
-    sent = {name for name, part in PARAMETERS.items() if part["in"] == "header"}
-    assert sent | {"Authorization", "Content-Type"} == set(headers._REQUEST_HEADERS)
-
-
-def test_answer_headers_are_those_that_browsers_may_read() -> None:
-    """But for those that every script may read, or that are a matter of caches alone."""
-    assert set(HEADERS) - {"Cache-Control", "Vary"} == set(headers._RESPONSE_HEADERS)
+def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:
+    """The statuses of all errors."""
+    return {kind.status}.union(*(statuses_refused(below) for below in kind.__subclasses__()))
 
 
 def test_every_way_to_say_no_is_documented() -> None:

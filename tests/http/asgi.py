@@ -22,6 +22,7 @@ from tests.protocol.event_source import Event, parse_comments, parse_events
 from tests.support import Process
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
+from tidemark.http.headers import EXPOSED, REQUEST_HEADERS
 from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS, mark_of
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
@@ -40,31 +41,10 @@ ALWAYS: Final = {
     "cross-origin-resource-policy": "cross-origin",
     "access-control-allow-origin": "*",
 }
-EXPOSED: Final = (
-    "ETag",
-    "Location",
-    "Producer-Epoch",
-    "Producer-Expected-Seq",
-    "Producer-Received-Seq",
-    "Producer-Seq",
-    "Retry-After",
-    "Stream-Closed",
-    "Stream-Compact",
-    "Stream-Compact-After",
-    "Stream-Compact-Key",
-    "Stream-Compact-Tombstones",
-    "Stream-Compacted-Offset",
-    "Stream-Cursor",
-    "Stream-Expires-At",
-    "Stream-Next-Offset",
-    "Stream-Retain-Bytes",
-    "Stream-Retain-Seconds",
-    "Stream-Retained-Offset",
-    "Stream-SSE-Data-Encoding",
-    "Stream-Snapshot-Offset",
-    "Stream-TTL",
-    "Stream-Up-To-Date",
-)
+READABLE: Final = frozenset(name.lower() for name in EXPOSED)
+SENDABLE: Final = frozenset(each.name.lower().encode() for each in REQUEST_HEADERS)
+#: Headers that every page may read (Fetch), that a browser acts on, and that caches do.
+OTHERS: Final = re.compile("(access-control|content|cross-origin|referrer|x)-.*|allow|cache-control|vary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +78,8 @@ def check_any_answer(method: str, answer: Answer) -> None:
     exposed = answer["access-control-expose-headers"]
     # Who writes and is no page gets none (`test_every_answer.py`).
     if exposed is not None or method not in {"PUT", "POST", "DELETE"}:
-        names = {name.strip().lower() for name in (exposed or "").split(",")}
-        assert names >= {name.lower() for name in EXPOSED}
+        assert exposed == ", ".join(EXPOSED), answer
+    assert {name for name in answer.headers if not OTHERS.fullmatch(name)} <= READABLE, answer
     if method == "HEAD" or answer.status in {204, 304}:
         assert answer.body == b"", answer
     if answer.status in {204, 304}:
@@ -318,6 +298,8 @@ class Door:
         """An exchange to watch while it goes on; the client hangs up at the end."""
         exchange = Exchange(list(body) if isinstance(body, list) else [body])
         scope = make_scope(method, target, headers)
+        sent = {name for name, _ in scope["headers"] if name.startswith((b"stream-", b"producer-"))}
+        assert sent <= SENDABLE, "a page may send them too"
         task = asyncio.create_task(exchange.serve(self.app(scope, exchange.receive, exchange.send)))
         try:
             yield exchange

@@ -18,6 +18,7 @@ from tidemark.http.backend import backend_of
 from tidemark.http.openapi import AS_BYTES, answers, takes
 from tidemark.http.requests import (
     MAX_BODY_BYTES,
+    SETTING_HEADERS,
     STREAM_ROOT,
     bucket_of,
     parse_body_type,
@@ -33,7 +34,7 @@ from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
 from tidemark.protocol.caching import NO_STORE, render_tail_etag
-from tidemark.protocol.compaction import COMPACTION_HEADERS, MODE_HEADER, Compaction
+from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
@@ -64,7 +65,6 @@ from tidemark.service.snapshots import (
 
 router: Final = APIRouter(route_class=DirectRoute, tags=["buckets"])
 _STREAM: Final = "/{bucket:bucket}/{stream:stream}"
-_SETTINGS: Final = (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)
 _SNAPSHOT_HEADERS: Final = ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Up-To-Date")
 _BUCKET_READ: Final = [Security(BUCKET, scopes=["read"])]
 _BUCKET_MANAGE: Final = [Security(BUCKET, scopes=["manage"])]
@@ -101,7 +101,7 @@ async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retentio
     with a content type from `fetch`, which the official clients and their command line send. Raises
     Malformed."""
     body_type = parse_body_type(request)
-    settings = set(map(str.lower, _SETTINGS))
+    settings = set(map(str.lower, SETTING_HEADERS))
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
     is_for_stream = is_typed or any(
         name.startswith("stream-") and name not in settings for name in request.headers
@@ -237,8 +237,8 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
 @router.put(
     "/{bucket:bucket}",
     dependencies=_BUCKET_MANAGE,
-    responses=answers({201: ("It was made.", "Location", *_SETTINGS), 409: ("It is there.",)}),
-    openapi_extra=takes(*_SETTINGS),
+    responses=answers({201: ("It was made.", "Location", *SETTING_HEADERS), 409: ("It is there.",)}),
+    openapi_extra=takes(*SETTING_HEADERS),
 )
 async def create_bucket(request: Request) -> Response:
     """Create a bucket (extensions §1.2)."""
@@ -251,7 +251,7 @@ async def create_bucket(request: Request) -> Response:
 @router.get(
     "/{bucket:bucket}",
     dependencies=_BUCKET_READ,
-    responses=answers({200: ("It is there.", *_SETTINGS)}),
+    responses=answers({200: ("It is there.", *SETTING_HEADERS)}),
 )
 async def describe_bucket(request: Request) -> Response:
     """A bucket (extensions §1.3)."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -46,6 +47,10 @@ STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
 #: Below these are subscriptions (§6).
 SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREAM_ROOTS)
 
+FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
+PRODUCER_HEADERS: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+#: They set what is kept of a stream, or of the streams of a bucket.
+SETTING_HEADERS: Final = (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)
 #: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: A body that is too large is read up to this size, so that the client gets to read the response.
@@ -211,16 +216,13 @@ async def parse_create(request: Request) -> CreateRequest:
 
 def parse_settings(request: Request) -> tuple[Retention, Compaction | None]:
     """What is kept of a stream, or of the streams of a bucket. Raises Malformed."""
-    age, size = single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER)
-    mode, after, tombstones, key = (single_header(request, name) for name in COMPACTION_HEADERS)
-    return parse_retention(age, size), parse_compaction(mode, after, tombstones, key)
+    age, size, *compaction = map(partial(single_header, request), SETTING_HEADERS)
+    return parse_retention(age, size), parse_compaction(*compaction)
 
 
 def parse_fork(request: Request) -> ForkPoint | None:
     """The three fork headers (§4.2); the other two mean nothing without the source."""
-    source = single_header(request, "Stream-Forked-From")
-    offset_token = single_header(request, "Stream-Fork-Offset")
-    sub_offset = single_header(request, "Stream-Fork-Sub-Offset")
+    source, offset_token, sub_offset = map(partial(single_header, request), FORK_HEADERS)
     if source is None:
         if offset_token is not None or sub_offset is not None:
             raise Malformed("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
@@ -250,11 +252,7 @@ def parse_stream_parameter(path: str | None) -> StreamKey:
 
 
 async def parse_append(request: Request) -> AppendRequest:
-    claim = parse_claim(
-        single_header(request, "Producer-Id"),
-        single_header(request, "Producer-Epoch"),
-        single_header(request, "Producer-Seq"),
-    )
+    claim = parse_claim(*map(partial(single_header, request), PRODUCER_HEADERS))
     stream_seq = parse_stream_seq(single_header(request, "Stream-Seq"))
     if_match = parse_if_match(header(request, "If-Match"))
     body = await read_body(request)

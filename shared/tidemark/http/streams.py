@@ -22,6 +22,9 @@ from tidemark.http.live import count_wake, event_stream, gathered_events, read_o
 from tidemark.http.paths import CalledDirectly, Handler
 from tidemark.http.requests import (
     ACCESS,
+    FORK_HEADERS,
+    PRODUCER_HEADERS,
+    SETTING_HEADERS,
     STREAM_ROOTS,
     Live,
     ReadRequest,
@@ -35,7 +38,6 @@ from tidemark.http.requests import (
 )
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
-from tidemark.protocol.compaction import COMPACTION_HEADERS
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
 from tidemark.protocol.stream_key import StreamKey, check_new_name
 from tidemark.service.create import create
@@ -113,24 +115,11 @@ def stream_routes() -> list[StreamRoute]:
 
 
 _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
-_READ: Final = (
-    *_TAIL,
-    "ETag",
-    "Stream-Up-To-Date",
-    "Stream-Cursor",
-    "Stream-SSE-Data-Encoding",
-    "Stream-Retained-Offset",
-)
+_PAGE: Final = ("Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding", "Stream-Retained-Offset")
+_READ: Final = (*_TAIL, "ETag", *_PAGE)
 _APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
-_SETTINGS: Final = (
-    "Stream-TTL",
-    "Stream-Expires-At",
-    "Stream-Retain-Seconds",
-    "Stream-Retain-Bytes",
-    *COMPACTION_HEADERS,
-)
-_FORK: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
-_PRODUCER: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+_SETTINGS: Final = ("Stream-TTL", "Stream-Expires-At", *SETTING_HEADERS)
+_GAP: Final = ("Producer-Expected-Seq", "Producer-Received-Seq")
 
 _T = TypeVar("_T")
 
@@ -170,7 +159,7 @@ async def hang_up(receive: Receive) -> None:
         409: ("A different stream is there, or the source cannot be forked.", "Stream-Compacted-Offset"),
         413: ("The body is too large.",),
     },
-    (*_SETTINGS, "Stream-Closed", *_FORK),
+    (*_SETTINGS, "Stream-Closed", *FORK_HEADERS),
     body=True,
 )
 async def create_stream(request: Request) -> Response:
@@ -191,16 +180,11 @@ async def create_stream(request: Request) -> Response:
         200: ("A producer's append was accepted.", *_APPENDED),
         204: ("Accepted, or a producer's repetition of what was.", *_APPENDED),
         403: ("The producer's epoch is stale, or the token does not grant this.", "Producer-Epoch"),
-        409: (
-            "Closed, of another type, or out of sequence.",
-            *_TAIL,
-            "Producer-Expected-Seq",
-            "Producer-Received-Seq",
-        ),
+        409: ("Closed, of another type, or out of sequence.", *_TAIL, *_GAP),
         412: ("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
         413: ("The body is too large.",),
     },
-    ("Stream-Closed", "Stream-Seq", *_PRODUCER, "If-Match"),
+    ("Stream-Closed", "Stream-Seq", *PRODUCER_HEADERS, "If-Match"),
     body=True,
 )
 async def append_to_stream(request: Request) -> Response:
