@@ -96,12 +96,12 @@ MAX_FOUND: Final = MAX_APPENDS
 
 
 def post(table: Table, record: StreamRecord, mail: Mail) -> None:
-    """No condition is needed: a copy that arrives late is the same mail in the same box."""
+    """Put mail into its box. No condition is needed: a late copy is the same mail in the same box."""
     table.put(encode_mail(record.incarnation, mail))
 
 
 def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
-    """Mail that is damaged is left out: its writer finds that nobody commits it, and does so itself."""
+    """The mail in a box. Damaged mail is left out: its writer finds it uncommitted, and commits it itself."""
     items, _ = table.query(mail_pk(record.incarnation, box), at_least=FIRST_MAIL, limit=MAX_FOUND)
     mails = []
     for item in items:
@@ -121,6 +121,6 @@ def find_receipt(table: Table, record: StreamRecord, start: int) -> Entry | None
 
 
 def find_entry(table: Table, record: StreamRecord, start: int) -> Entry | None:
-    """What is at this offset, without its bytes."""
+    """The entry at this offset, without its bytes."""
     item = table.get(batch_key(log_pk(record.key, record.incarnation), start))
     return decode_state(item) if item else None

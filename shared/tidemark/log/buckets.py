@@ -148,7 +148,7 @@ def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> li
 
 
 def count_created(record: StreamRecord) -> list[Write]:
-    """Also refused where the bucket has settings that the stream has none of."""
+    """As `count_streams`, and refused if the bucket has a setting that the stream lacks."""
     limits = () if record.retention.is_limited else (schema.RETAIN_SECONDS, schema.RETAIN_BYTES)
     may_compact = record.compaction is None and record.content_type.is_json
     compaction = (schema.COMPACTION,) if may_compact else ()
@@ -217,6 +217,6 @@ def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[lis
 
 
 def _last_of(prefix: str) -> str:
-    """No id that begins with the prefix sorts behind it. It is short enough for a sort key."""
+    """A text that no id with the prefix sorts behind, short enough for a sort key."""
     left = MAX_STREAM_ID_BYTES - len(prefix.encode())
     return prefix + LAST_CHARACTER * (left // len(LAST_CHARACTER.encode()) + 1)

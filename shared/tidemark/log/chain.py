@@ -2,7 +2,7 @@
 
 A batch says where it ends, and that is where the next one begins (`docs/design.md`, §1). So one
 rule reads a log from anywhere: ask for the sort keys from `start` on, and then for those behind
-the last batch that was found. Three things are added to it:
+the last batch that was found. Four cases are added to it:
 
 - a start inside a batch: that batch has a lower key, and is found by one query backward;
 - a fork: its chain goes through the logs that it inherits, each up to where the fork left it;
@@ -30,8 +30,8 @@ from tidemark.protocol.tail import Tail
 
 #: Sorts after every offset.
 _LAST_KEY: Final = "~"
-#: A pack that replaced a batch is found behind no more than what one call removes (`janitor/pack.py`), twice
-#: that where two runs do so at the same time.
+#: The most entries between a removed batch and the pack that replaced it: as many as one call removes
+#: (`janitor/replace.py`), and twice that if two runs remove at the same time.
 MOST_BEHIND: Final = 100
 
 
@@ -81,7 +81,7 @@ class ChainWalk(Generic[LinkT]):
     is in the stream.
 
     A query is made only when the batches found so far are used up, and a batch is decoded only
-    when it is its turn: a reader that has enough stops, and pays for no more.
+    when its turn comes: a reader that stops early pays for no more.
 
     `known(incarnation, begin)` are batches of a log that need no query. `until` bounds the walk: batches that
     begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
@@ -158,8 +158,8 @@ class ChainWalk(Generic[LinkT]):
             self._on_gap(self._reached, self._until)
 
     def _in_order(self, page: Iterable[LinkT]) -> Iterator[LinkT]:
-        """The batches that go on from what was reached. One that begins before it lies in a pack, and is
-        being removed; only the first of a span may begin before it."""
+        """The batches from the reached offset on. The first one of a span may begin before it; any other that
+        does is in a pack, and is being removed."""
         reached = self._reached
         for link in page:
             if link.start > reached:
@@ -175,7 +175,7 @@ class ChainWalk(Generic[LinkT]):
             yield link
 
     def _bridge(self, stop: int) -> Iterator[LinkT]:
-        """The pack that holds what was reached, where no batch was found up to `stop`."""
+        """The pack that holds the reached offset, if no batch was found up to `stop`."""
         pack = self._look_back(self._reached)
         if pack is not None:
             self._last, self._reached = pack, pack.end
@@ -184,7 +184,7 @@ class ChainWalk(Generic[LinkT]):
             self._on_gap(self._reached, stop)
 
     def _ask(self, begin: int, stop: int | None) -> Iterable[LinkT]:
-        """The batches of the span's next query, the one behind the last batch."""
+        """The batches of the span's next query, which begins behind the last batch."""
         pk, last = self.span.pk, self._last
         if last is None and self.span.end is None and begin < self._packed:
             items, _ = self._query(pk, at_most=render_offset(begin), limit=1, backward=True)
@@ -215,7 +215,7 @@ class ChainWalk(Generic[LinkT]):
         return chain(before, first, batches)
 
     def _look_back(self, position: int) -> LinkT | None:
-        """The batch that holds `position`, from which the walk did not come: a pack."""
+        """The entry that begins before `position` and reaches beyond it: a pack."""
         at_most, seen = position - 1, 0
         while at_most >= 0 and seen < MOST_BEHIND:
             items, has_more = self._query(

@@ -32,23 +32,23 @@ from typing import Final
 from tidemark.protocol.append import Append
 from tidemark.protocol.producer import ProducerState
 
-#: Four bytes of the append, and four of the sender, which is a process. A box is read in the order of ids, so
-#: the append's come first: no sender is before the others in each box.
+#: An id has four bytes of the append, then four of the sender, which is a process. Boxes are read in the
+#: order of ids; with the sender first, one sender would come first in every box.
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
-#: Of larger appends the mail is a pointer to S3: a box is read whole.
+#: The mail of a larger append is a pointer to S3, because a box is read whole.
 MAIL_BYTES: Final = 2 * 1024
 #: The limits of one batch. With the state that it carries, it fits an item.
 MAX_APPENDS: Final = 160
 MAX_BYTES: Final = 1024 * 1024
-#: With the bytes that are in S3: what a read may have to answer at once.
+#: The limit with bytes that are in S3: a read may have to answer them at once.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _NEARLY_ALL_BYTES: Final = MAX_BATCH_BYTES - 128 * 1024
-#: Larger batches race as a pointer of one write unit, behind their bytes in S3: a lost put is billed by the
-#: size of its item, and S3 by the object.
+#: A larger batch puts its bytes into S3, and then races with a pointer of one write unit: a lost put is
+#: billed by the size of its item, S3 by the object.
 COMBINED_INLINE_BYTES: Final = 12 * 1024
-#: A writer does not wait longer for its mail, so others leave it out then: it only keeps the appends of dead
-#: writers out of the log. All go by storage's clock, to two seconds (`aws/clock.py`).
+#: How long a writer waits for its mail. Others leave out older mail, only to keep the appends of dead writers
+#: out of the log. All use storage's clock, right to two seconds (`aws/clock.py`).
 MAIL_LIVES_MS: Final = 20_000
 
 #: In a larger crowd only a few look into the box, because every look reads it whole.
@@ -57,12 +57,12 @@ SMALL_CROWD: Final = 32
 _FEW_WRITERS: Final = 16
 _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
-#: Of each mail, beside its bytes.
+#: The bytes of a mail's item beside those of the append.
 _MAIL_OVERHEAD_BYTES: Final = 100
-#: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
+#: A lead waits so long, least and most, for senders of the last batch; the lot of its mail decides.
 _LINGER_SECONDS: Final = (0.004, 0.012)
-#: A batch of more appends says that more writers are there than one stream takes. Then a share of the appends
-#: is refused before anything is written, and of those of a writer that was throttled a larger one.
+#: A batch of more appends shows more writers than one stream can take: then a share of the appends is refused
+#: before anything is written. Of the appends of a throttled writer, a larger share is.
 _MOST_WRITERS: Final = 128
 _REFUSED: Final = 0.25
 _REFUSED_WHERE_THROTTLED: Final = 0.75
@@ -70,15 +70,15 @@ _REFUSED_WHERE_THROTTLED: Final = 0.75
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: Before the first look: posts are dated in whole milliseconds, so the time of the last is not known exactly.
+#: The pause before the first look. Posts are dated in whole milliseconds: the time of the last is not exact.
 _FIRST_PAUSE_SECONDS: Final = 0.0012
-#: Between two looks.
+#: The pause between two looks: the least, and for each writer of a larger crowd.
 _PAUSE_SECONDS: Final = 0.0008
 _PAUSE_SECONDS_EACH: Final = 0.0001
 #: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
 _RECEIPT_SECONDS: Final = 0.005
-#: The same of S3, where the batch's bytes go there.
+#: What S3 adds, if the batch's bytes go there.
 _S3_SECONDS: Final = 0.030
 _WIDEST_SPREAD_MS: Final = 6
 _USUAL_SPREAD_MS: Final = 3
@@ -89,9 +89,9 @@ class Mail:
     """An append that other writers may commit. `id` is 16 hexadecimal digits, `box` the offset that it was
     posted for.
 
-    `looked_up` is what its writer has found of a producer that the tail at the box does not carry: its state,
-    or None if it has none. It holds for the batch at the box's offset, which is written only if no batch came
-    between; for the one behind it, it may be too old.
+    `looked_up` has the state of a producer that the tail at the box does not carry, as its writer found it,
+    or None if it has none. It is right for the batch at the box's offset, which is written only if no batch
+    came between; for the next batch it may be too old.
     """
 
     id: str
@@ -123,12 +123,12 @@ class ChainEnd:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last batch has so many appends, or bytes, that it may have left some out."""
+        """Whether the last batch has so many appends or bytes that it may have left mail out."""
         size = self.offset - (self.last_start or 0)
         return len(self.mailed) >= MAX_APPENDS or (bool(self.mailed) and size > _NEARLY_ALL_BYTES)
 
     def size_of(self, mail_id: str) -> int:
-        """How many bytes the last batch, which names this mail, has of it."""
+        """The bytes of this mail in the last batch, which names it."""
         starts = [self.last_start or 0, *(mailed.end for mailed in self.mailed)]
         named = zip(starts, self.mailed, strict=False)
         return next(mailed.end - start for start, mailed in named if mailed.mail_id == mail_id)
@@ -160,7 +160,7 @@ def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> l
 
 
 def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
-    """One's own mail, and the oldest of the others' that fit one batch; in the order of posting."""
+    """The writer's own mail and the oldest of the others' that fit one batch, in the order of posting."""
     taken: list[Mail] = []
     size = mailed_size = 0
     for mail in sorted(mails, key=lambda mail: mail.id != own_id):
@@ -183,14 +183,14 @@ class Crowding:
 
 
 def lot(mail_id: str) -> float:
-    """Between 0 and 1, new with each append."""
+    """A number between 0 and 1, another one for each append."""
     digits = mail_id[:-SENDER_DIGITS]
     return int(digits, 16) / float(16 ** len(digits))
 
 
 def may_lead(mail_id: str, crowd: Crowding) -> bool:
-    """Many may after posting, few afterwards, and more and more, the longer nothing happens. Every look reads
-    the box whole, so only two look into a large one."""
+    """Whether a writer may lead. Right after posting many may, then few, and then ever more while nothing
+    happens. Every look reads the box whole, so at first only two look into a large one."""
     place = lot(mail_id) * crowd.writers
     if crowd.size + _MAIL_OVERHEAD_BYTES * crowd.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
@@ -214,8 +214,8 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
 
 
 def waits_for_senders(crowd: Crowding, *, is_stored: bool) -> bool:
-    """Whether a lead waits for senders that were in the last batch. Where bodies go to S3 first they are not
-    back so soon, and the wait is worth its time in a large crowd alone."""
+    """Whether a lead waits for senders that were in the last batch. Where bodies go to S3 first,
+    senders return later: wait only when many writers compete."""
     return not is_stored or crowd.writers > SMALL_CROWD
 
 

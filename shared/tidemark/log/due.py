@@ -68,7 +68,7 @@ def schedule(table: Table, due: Due) -> None:
 
 _KILOBYTE: Final = 1024
 _HOUR_MS: Final = 60 * 60 * 1000
-#: The table can be restored to any moment of the last 35 days, and then names the packs of that moment.
+#: The table can be restored to any moment of the last 35 days, and then needs the packs of that moment.
 KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
 
 
@@ -90,14 +90,14 @@ class Packing:
 
     @classmethod
     def after_seconds(cls, seconds: float) -> Packing:
-        """With 0, every append has the janitor look, and any two batches are packed: for tests and
+        """With 0, every append schedules the janitor, and any two batches are packed: for tests and
         demonstrations."""
         if seconds == 0:
             return cls(0, every_bytes=1, min_batches=2, keep_replaced_ms=_HOUR_MS)
         return cls(round(seconds * 1000))
 
     def of(self, record: StreamRecord) -> Packing:
-        """With lower limits for a stream that is compacted, because only packed messages can be."""
+        """These limits, lower for a stream with compaction, because only packed messages are compacted."""
         if record.compaction is None:
             return self
         limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 4 * _KILOBYTE, "min_batches": 8}
@@ -112,8 +112,8 @@ class Packing:
         return start // self.every_bytes != after.offset // self.every_bytes
 
     def pays(self, batches: int, data_bytes: int) -> bool:
-        """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.
-        One batch alone stays as it is, unless a pack of it may be compacted."""
+        """Whether a pack is worth its writes. The removal of each batch costs one; cheaper storage and reads
+        earn that back. A single batch is packed only for compaction."""
         is_much = batches >= self.min_batches or data_bytes >= self.min_bytes
         return is_much and batches >= self.fewest_batches
 
@@ -141,8 +141,8 @@ class Packing:
 
 
 def schedule_packing(table: Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int) -> None:
-    """After a batch was written, which stands whatever comes of this. An entry that is lost is made good by
-    the next one: the janitor packs all that is old enough."""
+    """Schedule the janitor after a batch was written, if that is due. A failure is ignored: with the next
+    entry, the janitor packs all that is old enough."""
     if not packing.of(record).is_due(batch.start, batch.after):
         return
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)
@@ -159,8 +159,8 @@ def schedule_once(table: Table, due: Due) -> None:
 
 
 def settle_for_good(due: Due) -> Write:
-    """Part of the transaction that uses an upload or a spilled body: it must not be removed any more.
-    Refused where the janitor has claimed it."""
+    """The write, for the transaction that uses an upload or a spilled body, after which the janitor does not
+    remove it. Refused if the janitor has claimed it."""
     return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 

@@ -77,8 +77,8 @@ def if_unreferenced(incarnation: str) -> Condition:
 
 
 def if_live_and_unreferenced(incarnation: str) -> Condition:
-    """As above, and it was not deleted while forks needed it: then its release is somebody's, which also has
-    its log reclaimed."""
+    """As above, and it was not deleted while forks needed it: else its release ends it, and has its log
+    reclaimed."""
     return AllOf(is_live(incarnation), NONE_LEFT)
 
 
@@ -107,12 +107,12 @@ def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Wr
 
 
 def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due:
-    """The mark keeps apart the entries of forks that end in the same millisecond."""
+    """The queue entry of a release. Its mark separates forks that end in the same millisecond."""
     return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=fork_incarnation)
 
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
-    """Soft-deleted (§4.2): forks hold it."""
+    """Mark a stream as deleted that forks still need (§4.2)."""
     mark = Update(schema.stream_key(record.key), {schema.DELETED_MS: {"N": str(now_ms)}})
     is_held = AllOf(equals(schema.INCARNATION, record.incarnation), Compared(schema.REFERENCES, ">", 0))
     return Write(update=mark, condition=is_held)
@@ -230,7 +230,7 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
 
 
 def tombstone(tail: Tail, append_id: str, now_ms: int) -> Tombstone:
-    """Takes the key that the next writer needs, so that no append follows a deletion."""
+    """The last entry of a log. It takes the key that the next writer needs, so no append follows it."""
     return Tombstone(tail.offset, Tail(tail.offset, closed=True), append_id, now_ms, tail.closed)
 
 

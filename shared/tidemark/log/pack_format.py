@@ -51,9 +51,9 @@ _INDEX_HEAD: Final = struct.Struct("<BQ")
 _ENTRIES: Final = {VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
-#: Raw deflate: the index has a checksum.
+#: Raw deflate, without a checksum: the index has one.
 _RAW: Final = -zlib.MAX_WBITS
-#: A pack is written once and read often.
+#: Small rather than fast: a pack is written once and read often.
 _LEVEL: Final = 6
 #: The most that a message of one byte takes in the inflated block: its byte, length, append, batch, time and
 #: gap.
@@ -81,7 +81,7 @@ class BlockEntry:
         return self.data_bytes == self.end - self.start
 
     def encoded(self, version: int) -> bytes:
-        """As an entry of the index."""
+        """The block's entry in the index."""
         row = (self.data_bytes, self.stored_bytes, self.checksum)
         return _ENTRIES[version].pack(*(row if version == VERSION else (self.end - self.start, *row)))
 
@@ -109,7 +109,7 @@ class BatchTimes:
     times_ms: array[int]
 
     def without_first(self, messages: int) -> BatchTimes:
-        """The times behind the first messages."""
+        """The times without those of the first messages."""
         left = array("I")
         for count in self.messages:
             skipped = min(count, messages)
@@ -138,7 +138,7 @@ class PackIndex:
         return sum(block.data_bytes for block in self.blocks)
 
     def stored_blocks(self, stored: memoryview) -> Iterator[tuple[BlockEntry, memoryview]]:
-        """Each block with its bytes. `stored` are those of all blocks, which are not copied."""
+        """Each block with its bytes, a slice of `stored`, which are those of all blocks."""
         first_byte = self.blocks[0].first_byte
         for block in self.blocks:
             begin = block.first_byte - first_byte
@@ -151,14 +151,14 @@ class PackIndex:
 
 
 def message_ends(start: int, lengths: Sequence[int], gaps: Sequence[int] | None) -> Iterator[int]:
-    """The offset behind each message, one by one: whoever waits between them holds no list."""
+    """The offset behind each message, one by one: a caller that waits between them holds no list."""
     steps = lengths if gaps is None else map(add, gaps, lengths)
     return islice(accumulate(steps, initial=start), 1, None)
 
 
 class PackWriter:
     """Takes batches in order and deflates block by block: no more than one block of data is held at a time.
-    What `skip` leaves out is a gap behind the batch before it."""
+    `skip` makes a gap behind the batch before it."""
 
     def __init__(self, start: int, block_bytes: int) -> None:
         self.start = start
@@ -185,15 +185,15 @@ class PackWriter:
 
     @property
     def reached(self) -> int:
-        """The offset behind the last batch and what is left out there."""
+        """The offset behind the last batch and the gap after it."""
         return self.end + self._skipped
 
     def skip(self, data_bytes: int) -> None:
-        """So many bytes are gone here. A pack needs a batch before or behind them."""
+        """Leave a gap of so many bytes. A pack needs a batch before or behind it."""
         self._skipped += data_bytes
 
     def add(self, data: bytes, lengths: Sequence[int], appends: Sequence[int], time_ms: int) -> None:
-        """A batch: the lengths of its messages add up to its bytes. No `appends` means one append."""
+        """Add a batch. The lengths of its messages add up to its bytes; no `appends` means one append."""
         if self._data_bytes and self._data_bytes + len(data) > self._block_bytes:
             self._close_block()
         if self._skipped:
@@ -210,8 +210,8 @@ class PackWriter:
         self.batch_count += 1
 
     def take(self, entry: BlockEntry, stored: bytes | memoryview) -> None:
-        """A block of another pack, which begins where this one ends. A block of some size is taken as it is;
-        the batches of a small one share a block with those around them. Raises CorruptPack."""
+        """Add a block of another pack, which begins where this one ends. A large block is taken as it is; the
+        batches of a small one share a block with their neighbours. Raises CorruptPack."""
         assert not self._skipped, "the block begins where this one ends"
         if entry.is_whole and 2 * entry.data_bytes < self._block_bytes:
             for batch in batches_of(decode_block(entry, stored)):

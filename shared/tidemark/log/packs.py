@@ -42,7 +42,7 @@ FetchRange = Callable[[str, int, int], bytes]
 StorageUnavailable and the like."""
 
 Piece = Batch | UnreadBlock
-"""What a page is made of. Of both, one with its bytes is a `Batch`."""
+"""A part of a page: a batch, or a block of a pack that is not read yet."""
 
 Each = Callable[[Callable[[Sequence[Piece]], list[Batch]], Sequence[Sequence[Piece]]], list[list[Batch]]]
 """The same call for several things at once (`service/stores.py`)."""
@@ -54,7 +54,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 def blocks_of(pack: Pack, start: int) -> Iterator[UnreadBlock]:
-    """Its blocks from the one that `start` lies in, without their bytes."""
+    """The pack's blocks from the one that holds `start` on, without their bytes."""
     return (UnreadBlock(pack, entry) for entry in pack.index.blocks_from(start))
 
 
@@ -74,7 +74,7 @@ def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: Each) -> list[
 
 
 def _read_blocks(blocks: Sequence[UnreadBlock], fetch: FetchRange) -> list[Batch]:
-    """Neighbours in one pack, with one request."""
+    """Read neighbouring blocks of one pack with one request."""
     blob, first, last = blocks[0].pack.blob, blocks[0].entry, blocks[-1].entry
     assert blob is not None, "a pack that was read to be shown has its object's name"
     try:
@@ -119,8 +119,7 @@ class PackRefused(Exception):
 
 
 def cut_front(batch: Batch, begin: int) -> Batch:
-    """The batch without the appends that end by `begin`, which lies in it, where one of them does end, or is
-    gone."""
+    """The batch from `begin` on: an offset in it at which an append ends, or at which messages are gone."""
     ends = batch.message_ends()
     messages = bisect_right(ends, begin)
     skip = sum(batch.lengths[:messages])
@@ -196,8 +195,8 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
 
 
 def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
-    """The stream's item says how far packs reach, and how far they are compacted. Forks read what would be
-    removed: while there are any, a compaction is refused, and afterwards no fork is made below it
+    """The write to the stream's item of how far packs reach and are compacted. A compaction is refused while
+    there are forks, which read what it removes; afterwards no fork is made below it
     (`log/lifecycle.py: add_reference`)."""
     numbers = {PACKED: after.packed, PACKS_MADE: after.packs_made}
     condition = _if_unmoved(record, new.first.start)
@@ -215,7 +214,7 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
-    """After a pass over all that is compacted. A late copy finds a later horizon. Raises PackRefused."""
+    """Write the horizon that a pass has reached; a late copy is refused. Raises PackRefused."""
     if horizon == record.horizon:
         return
     before = encode_horizon(record.horizon)[HORIZON]["S"]

@@ -38,15 +38,15 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> dict[StreamKey, StreamRecord]:
-    """Those that there are. One call asks for a hundred."""
+    """The streams that exist. One call asks for a hundred."""
     pages = each(table.get_many, in_hundreds(list(map(stream_key, keys))))
     found = (decode_stream(item) for page in pages for item in page if not is_end_mark(item))
     return {record.key: record for record in found}
 
 
 def logs_written_at(table: Table, places: Mapping[str, int], each: EachHundred) -> set[str]:
-    """Of logs, by their partitions, those in which an entry begins at this offset. Whatever is written next
-    takes the place at the tail: where that was the tail, these have grown. One call asks a hundred logs."""
+    """The logs, of `places` by partition, in which an entry begins at this offset. The next write takes the
+    place at the tail: if the offset was the tail, the log has grown. One call asks for a hundred."""
     keys = in_hundreds([batch_key(pk, offset) for pk, offset in places.items()])
     pages = each(lambda some: table.get_many(some, (PK,)), keys)
     return {item[PK]["S"] for page in pages for item in page}
@@ -94,8 +94,8 @@ _log: Final = logging.getLogger("tidemark")
 
 #: A page ends at a batch end, before this size: base64 must fit a Lambda answer of 6 MB.
 PAGE_BYTES: Final = 4 * 1024 * 1024
-#: A query returns 1 MB of items. Of tiny batches that is little data in many items, and a
-#: page must not take longer to gather than its reader is willing to wait.
+#: The most queries for a page. A query returns 1 MB of items, which is little data if the batches are tiny,
+#: and a page must not take longer than its reader waits.
 PAGE_QUERIES: Final = 4
 
 
@@ -105,7 +105,7 @@ class Page:
 
     `up_to_date` says that the tail was reached, `closed` that nothing will follow it, `ended` that the stream
     was deleted, or has expired. `batches[0]` may begin before `start`: `skip` of its bytes are left out.
-    Of one that is `compacted`, messages may be missing that are superseded.
+    A page that is `compacted` may lack messages that are superseded.
     """
 
     start: int
@@ -127,9 +127,9 @@ class Page:
 
     @property
     def crc(self) -> int | None:
-        """The checksum of the chain up to the page's end, which tells histories apart; of the page's bytes if
-        that is not known, or where there were more once: of batches without checksums, inside a pack, and
-        compacted. None for an empty page."""
+        """The checksum of the chain up to the page's end, which tells histories apart. If that is not known
+        (inside a pack, or without checksums), or the page is compacted: that of the page's bytes. None for an
+        empty page."""
         if not self.batches:
             return None
         known = None if self.compacted else self.batches[-1].checksums.after
@@ -192,7 +192,7 @@ def read_page(
 
 
 class _Part(NamedTuple):
-    """A batch, or a block of a pack, on its way into a page, which has it from `begin` on."""
+    """A batch, or a block of a pack, that a page has from `begin` on."""
 
     piece: Piece
     span: Span
@@ -201,7 +201,7 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """What of the log a page is made of."""
+    """The part of the log that a page is made of."""
 
     parts: list[_Part] = field(default_factory=list)
     data_bytes: int = 0
@@ -218,8 +218,8 @@ class _Stretch:
 def _stretch(
     walk: ChainWalk[Entry], start: int, recent: RecentBatches | None, limit_bytes: int, most_bytes: int
 ) -> _Stretch:
-    """Batches until the page is full. Beyond a full page, up to `most_bytes`, only what the last query has
-    brought already is worth decoding, and of a pack what comes with the same request."""
+    """Batches until the page is full. Beyond it, up to `most_bytes`, only batches that the last query has
+    brought, and blocks that come with the same request, are worth decoding."""
     found, reached = _Stretch(), start
     for entry, span in _unpacked(walk, start, recent):
         found.is_in_stream |= entry.start <= start <= entry.end
@@ -251,7 +251,7 @@ def _stretch(
 def _unpacked(
     walk: ChainWalk[Entry], start: int, recent: RecentBatches | None
 ) -> Iterator[tuple[Piece | Tombstone, Span]]:
-    """The entries of the walk; in place of a pack the blocks of it that lie in the span."""
+    """The entries of the walk, with the blocks that lie in the span in place of a pack."""
     for entry in walk:
         span = walk.span
         if not isinstance(entry, Pack):
@@ -265,8 +265,8 @@ def _unpacked(
 
 
 def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
-    """The batches as the page has them, and kept in `ahead` as the log has them. Raises Damaged if one was
-    written behind another batch than the one before it."""
+    """The batches as the page has them; `ahead` keeps them as the log has them. Raises Damaged if a batch was
+    written behind another one than the one before it."""
     for earlier, later in pairwise(parts):
         is_next = later.span is earlier.span and later.piece.start == earlier.piece.end
         if is_next and not later.piece.checksums.follow(earlier.piece.checksums):
@@ -308,7 +308,7 @@ def _walk(
 def _cut_page(
     record: StreamRecord, start: int, batches: list[Batch], limit_bytes: int, *, reached_tail: bool
 ) -> Page:
-    """The batches that fit; one that is alone may be over the limit."""
+    """A page of the batches that fit. A single batch may be over the limit."""
     skip = max(0, start - batches[0].start)
     if skip and record.content_type.is_json:
         messages = batches[0].messages_before(start)

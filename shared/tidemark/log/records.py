@@ -40,7 +40,7 @@ class Checksums:
 
     @classmethod
     def of_bodies(cls, before: int | None, start: int, bodies: Iterable[tuple[int, int]]) -> Checksums:
-        """The same, of bytes that are elsewhere: the CRC-32 and the size of each part."""
+        """The same for bytes that are elsewhere, by the CRC-32 and the size of each part."""
         crc = _head_crc(before, start)
         for part, size in bodies:
             crc = crc32_joined(crc, part, size)
@@ -92,7 +92,7 @@ UNKNOWN_CHECKSUMS: Final = Checksums(None, None)
 
 @dataclass(slots=True, unsafe_hash=True)
 class _Written:
-    """What is stored at the key `start`. `after` is the tail behind it, as far as it is known.
+    """An entry at the key `start` of a log. `after` is the tail behind it, as far as it is known.
     `append_id` is the write's own mark: a writer that finds it in the table knows that its write landed.
 
     Never changed once it is made, and yet not frozen: a frozen one takes five times as long to make, and a
@@ -119,7 +119,7 @@ class Batch(_Written):
     of a batch; `blob_bytes` is then how long the whole blob is.
     `appends` counts the messages of each append, where the batch holds several appends.
     `mailed` names the appends in it, in order, where they were combined (`log/combining.py`).
-    One that was read from a pack has `times`: when each of the batches in it was written, the last of them
+    A batch that was read from a pack has `times`: when each of those in it was written, the last of them
     at `time_ms`. If that pack is compacted, `gaps` are the bytes that are gone before each message.
     """
 
@@ -135,7 +135,7 @@ class Batch(_Written):
 
     @property
     def data_bytes(self) -> int:
-        """How long its data is: what compaction has left of its size."""
+        """The bytes of its data: of its size, those that compaction has left."""
         return self.size if self.gaps is None else sum(self.lengths)
 
     def each_message_end(self) -> Iterator[int]:
@@ -349,7 +349,7 @@ class DueKind(Enum):
     #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`. `blob` is
     #: the object of the pack that was there before, if there was one.
     PACKED = "packed"
-    #: Remove the object of the pack that was at the offset in `mark`, until a larger one took it in.
+    #: Remove the object of the pack that was at the offset in `mark` before a larger one took it in.
     REPLACED = "replaced"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
@@ -376,9 +376,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Who is told until `until_ms` that a stream has grown: a process with readers at its tail, by the queue
-    with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the stream
-    `name`. It asked for that at `asked_ms`, by API Gateway's clock. Earlier releases gave each name a waiter,
+    """A receiver that is told, until `until_ms`, when a stream grows: a process with readers at its tail, by
+    the queue with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the
+    stream `name` and asked at `asked_ms`, by API Gateway's clock. Earlier releases gave each name a waiter,
     which `mark` tells apart."""
 
     incarnation: str

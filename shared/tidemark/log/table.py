@@ -47,8 +47,8 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The attribute compares so with a text or a number. One that is missing, or of the other type, does so
-    by `<>` alone."""
+    """The attribute compares in this way with a text or a number. A missing one, or one of the other type, is
+    `<>` and nothing else."""
 
     name: str
     by: Literal["=", "<>", "<", "<=", ">"]

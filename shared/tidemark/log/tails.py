@@ -29,7 +29,7 @@ MAX_AGE_MS: Final = 5 * 60 * 1000
 #: Tombstones and the batches before them stay at least this long (`janitor/sweep.py`).
 RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
 
-#: Some 60,000 streams, of which each takes about a kilobyte (`held_bytes`).
+#: Room for some 60,000 streams of about a kilobyte each (`held_bytes`).
 CAPACITY_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -75,7 +75,7 @@ class TailCache:
         self._chance = chance or random.Random()
         self._held_bytes = 0
         self._heads: dict[StreamKey, StreamHead] = {}
-        #: The same keys in a row, and the place of each there: one is then chosen at random at once.
+        #: The same keys in a list, and the place of each in it, to choose one at random in one step.
         self._keys: list[StreamKey] = []
         self._places: dict[StreamKey, int] = {}
         self._lock = Lock()
@@ -139,7 +139,7 @@ def held_bytes(head: StreamHead) -> int:
 
 #: Roughly what a batch takes beside its bytes.
 _OVERHEAD_BYTES: Final = 500
-#: Each takes some 20 KB.
+#: The most packs that are remembered; each takes some 20 KB.
 _MOST_PACKS: Final = 64
 
 
@@ -203,8 +203,8 @@ class RecentBatches:
         return chain
 
     def chain_with_pack(self, incarnation: str, start: int, last: int) -> list[Batch | Pack]:
-        """Those that begin by `last`, with the pack that was read last, whose bytes are not there; not for
-        long, because a larger pack may take its place, and then its object is removed."""
+        """Entries from `start` on, without a gap, that begin by `last`: batches, and the pack that was read
+        last, which expires soon, because a larger pack may replace it, and then its object is removed."""
         chain: list[Batch | Pack] = []
         position = start
         with self._lock:
@@ -228,20 +228,20 @@ class RecentBatches:
 
 #: How long after a lost race, or a batch of several writers, others are expected.
 CROWDED_MS: Final = 1_000
-#: How long after its time a batch of several writers says so to a process whose clock may be 2 s ahead of its
-#: writer's (`aws/clock.py` corrects what is further off).
+#: The same after the time in a batch of several writers: the writer's clock may be 2 s behind this process's
+#: (`aws/clock.py` corrects what is further off).
 CROWDED_APART_MS: Final = CROWDED_MS + 2_000
 #: How long after a lost race other processes are expected to write now and then to the same streams.
 SHARED_MS: Final = 60_000
-#: A tail of a stream that others write to is read again when it is so old: a lost put costs more than a read.
+#: A tail this old is read again, if others write to the stream: a lost put costs more than a read.
 STALE_MS: Final = 50
-#: So many appends in a batch say that writers combine.
+#: A batch of so many appends shows that writers combine.
 CROWD: Final = 2
 _KEPT: Final = 0.9
-#: Where so many were met, who has just won alone combines as well: it would win again and again, before the
-#: others have put a batch together.
+#: Among so many writers, one that has just won alone combines too: else it would win again and again before
+#: the others have put a batch together.
 SEVERAL: Final = 4
-#: Streams that a process remembers; the one that it has met others on first leaves first.
+#: The most streams on which a process remembers others; the one it met them on first is dropped first.
 _MOST_STREAMS: Final = 256
 #: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
 THROTTLED_MS: Final = 10_000
@@ -265,7 +265,7 @@ class Meeting:
 
 @dataclass(slots=True)
 class Crowd:
-    """`sender` names the process. Streams are named by their incarnations."""
+    """The other writers that a process has met, by stream incarnation. `sender` names the process."""
 
     sender: str = ""
     _met: dict[str, Meeting] = field(default_factory=dict)
@@ -288,7 +288,7 @@ class Crowd:
             meeting.throttled_ms = 0
 
     def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
-        """In a batch of so many."""
+        """Note a batch of so many writers."""
         if writers >= CROWD:
             self.lose(incarnation, now_ms)
         if (meeting := self._met.get(incarnation)) is not None:

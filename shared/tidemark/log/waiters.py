@@ -1,4 +1,4 @@
-"""The waiters: who is told when a stream grows. Processes with readers at its tail, each by its queue, and
+"""The waiters, which are told when a stream grows: processes with readers at its tail, each by its queue, and
 connections of the WebSocket API."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def put_watches(
     table: Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
 ) -> None:
     """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
-    so it is for more than are written at once anyway. Raises Malformed for too many."""
+    so it is only for more than `AT_ONCE` streams. Raises Malformed for too many."""
     asked = {mark_of(key): waiter.incarnation for key, waiter in watches.items()}
     _ask_for(table, connection_id, asked, now_ms, each)
     waiters = list(watches.values())
@@ -81,8 +81,8 @@ def put_watches(
 
 
 def _ask_for(table: Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
-    """One read, and one write where there are new ones. Those that have ended are left until there are too
-    many."""
+    """Note what a connection asks for: one read, and one write if a stream is new. Streams whose watch has
+    ended stay until there are too many."""
     known, revision = decode_asked_for(table.get(connection_key(connection_id)))
     while not asked.items() <= known.items():
         if len(known | asked) > socket.MAX_WATCHED:
@@ -132,7 +132,7 @@ def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
 
 
 def all_waiters(table: Table) -> Iterator[Waiter]:
-    """Lapsed ones too: DynamoDB takes its time, and not every engine removes them."""
+    """All waiters, lapsed ones too: DynamoDB removes those late, and some engines never do."""
     for shard in range(WAIT_SHARDS):
         yield from _query(table, wait_pk(shard), "-", "~")
 

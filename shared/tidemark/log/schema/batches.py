@@ -20,13 +20,13 @@ from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
-#: A smaller body leaves its item within the one kilobyte that every write is billed.
+#: Smaller bodies are not deflated: their items fit the one kilobyte that every write is billed.
 _FROM_BYTES: Final = 768
-#: A start of this size that does not shrink says that the rest will not either.
+#: If so many bytes at the start of a body do not shrink, the rest is not tried.
 _PROBE_BYTES: Final = 2048
 #: Raw deflate: no header, no checksum (DynamoDB has its own).
 _RAW: Final = -zlib.MAX_WBITS
-#: The level that is a tenth larger and several times faster than the default.
+#: This level is several times faster than the default; its output is a tenth larger.
 _LEVEL: Final = 1
 
 
@@ -53,7 +53,7 @@ def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
 
 
 def inflate_all(deflated: bytes) -> bytes:
-    """Of what was deflated here, and is small. Raises ValueError if it is not whole."""
+    """The bytes again, if they are few and were deflated here. Raises ValueError if they are not whole."""
     try:
         return zlib.decompress(deflated, _RAW)
     except zlib.error as failure:

@@ -16,7 +16,7 @@ Item = dict[str, Any]
 
 Key = dict[str, Any]
 
-#: Of every item.
+#: The key of every item.
 PK: Final = "pk"
 SK: Final = "sk"
 #: Unix seconds from which on DynamoDB may remove the item: of an end mark, a waiter, mail and a receipt.
@@ -39,7 +39,7 @@ LEAST_EPOCH: Final = "fe"
 #: The storage format that this release reads. A release whose items an earlier one would misread increments
 #: it. 1: packs. 2: packs with gaps.
 FORMAT_EPOCH: Final = 2
-#: What is stored needs so much, until a stream or a bucket is to be compacted; then it needs the other.
+#: The epoch that stored data needs: without compaction, and once a stream or a bucket is to be compacted.
 PLAIN_EPOCH: Final = 1
 COMPACTED_EPOCH: Final = 2
 

@@ -27,8 +27,8 @@ from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 
-#: In the key of a box, so that a release finds only mail and receipts that it can read: writers of two
-#: formats race with each other, and do not combine. Increment it with every change of `encode_mail`.
+#: The number is in the key of a box, so that a release finds only mail and receipts that it can read: writers
+#: of two formats race with each other, and do not combine. Increment it with every change of `encode_mail`.
 #: 1 (not in the key): bodies of any size are in the item. 2: pointers to S3, and producers looked up.
 MAIL_FORMAT: Final = 2
 
@@ -36,8 +36,8 @@ POSTED_MS: Final = "po"
 CHECKSUM: Final = "c"  # CRC-32 of bytes that are in S3 already
 CLAIM: Final = "cl"  # JSON: id, epoch, seq, and what was looked up of the producer
 
-#: How long mail and receipts stay, until DynamoDB removes them for free. They are not needed any more by
-#: then. A late copy has its time of removal, too.
+#: How long mail and receipts stay, until DynamoDB removes them for free. Nothing needs them by then. A late
+#: copy has the same time of removal.
 MAIL_KEPT_MS: Final = 60 * 60 * 1000
 #: Sorts before all mail.
 _RECEIPT_SK: Final = "."
