@@ -1,13 +1,13 @@
 """One SQLite database, and who may use it when.
 
-A server makes its calls by *turns* (`engine/turns.py`). A turn is one transaction: the calls that wait run
-one after the other, each whole, and the commit is one sync of the disk for all of them. No call is answered
-before the commit of its turn, whether it wrote or only read: what was seen is on disk. A commit or an
-operation that fails takes back the whole turn: every call of it is refused, also the one that is running,
-whatever it makes of the failure. `taken_back` is called, for what remembers what was written.
+A server makes its calls in *turns* (`engine/turns.py`). A turn is one transaction: the waiting calls run one
+after the other, each whole, and one commit syncs the disk for all of them. No call, whether it wrote or only
+read, is answered before the commit of its turn: what it saw is on disk. If the commit or an operation fails,
+the whole turn is rolled back: each of its calls is refused, also the one that is running, however it handles
+the failure. Then the calls in `taken_back` are made, so that caches drop what was written.
 
-Outside of a turn, each operation is a transaction of its own: a thread hands it to the loop, and where there
-is no loop (a test, a command) it is carried out at once.
+Outside of a turn, each operation is a transaction of its own: a thread hands it to the loop, and without a
+loop (a test, a command) it runs at once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")
 
-#: How often it is looked how long the write-ahead log is.
+#: The length of the write-ahead log is checked after so many commits.
 _COMMITS_BETWEEN: Final = 256
-#: How long a write waits for another process that writes: outside of a turn; in one it is as long, by pauses
-#: that grow.
+#: How long a write waits for another process that writes: outside of a turn, and in one by pauses that grow
+#: from the first to the last.
 _ALONE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LAST_PAUSE_SECONDS: Final = 1.6
-#: A call on a thread that takes longer hangs.
+#: A call on a thread that takes longer counts as hanging.
 SLOW_SECONDS: Final = 30.0
 _HOUR_SECONDS: Final = 3600
 _log: Final = logging.getLogger("tidemark")
@@ -53,12 +53,12 @@ Operation = Callable[[sqlite3.Connection], _T]
 
 
 class Slow(BaseException):
-    """Raised in a turn by what takes long: the call is made again on a thread. Nothing in between may take it
-    for an error."""
+    """Raised in a turn by an operation that takes long: the call is made again on a thread. No handler in
+    between may take it for an error."""
 
 
 class Locked(BaseException):
-    """Raised in a turn where another process writes: the call is made again later. As `Slow`."""
+    """Raised in a turn while another process writes: the call is made again later. As `Slow`."""
 
 
 class Database:
@@ -73,12 +73,12 @@ class Database:
         self._turns = TurnThread(self._make_turn)
         #: Whether the turn that runs has written anything.
         self.is_dirty = False
-        # Of that turn: the call that is running; those that rest on what was written; what is done after it.
+        # Of that turn: the call that is running, those that depend on its writes, the calls after its commit.
         self._call: Call | None = None
         self._resting: list[Call] = []
         self._then: list[Callable[[], object]] = []
         self._commits = 0
-        # By partition: before that time, its damage is not logged again.
+        # By partition: the time before which its damage is not logged again.
         self._log_again_at: dict[str, float] = {}
         self._log_length = LogLength(path)
         try:
@@ -127,7 +127,7 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self.is_dirty = True
             result = operation(self._connection)
-            # Its statement would be reset by the thread that lets go of it, while others use the connection.
+            # The thread that drops a cursor would reset its statement while others use the connection.
             assert not isinstance(result, sqlite3.Cursor), "an operation returns no cursor"
         except sqlite3.Error as error:
             if self._call is not None and not self.is_dirty and _is_busy(error):
@@ -140,7 +140,7 @@ class Database:
         except BaseException as error:
             if isinstance(error.__cause__, RowFault):
                 self._log_damage(error.__cause__.pk, str(error.__cause__))
-            if self._connection.total_changes != changes:  # Half an operation must not be committed.
+            if self._connection.total_changes != changes:  # Never commit half an operation.
                 self._take_back(error)
             raise
         if self._call is not None and writes:
@@ -148,7 +148,7 @@ class Database:
         return result
 
     def _log_damage(self, pk: str, fault: str) -> None:
-        """Once an hour for each partition: who reads around a damaged row meets it many times."""
+        """Log once an hour for each partition: a reader around a damaged row meets it many times."""
         now = time.monotonic()
         if now >= self._log_again_at.get(pk, now):
             self._log_again_at[pk] = now + _HOUR_SECONDS
@@ -159,7 +159,7 @@ class Database:
             raise StorageUnavailable
 
     def then(self, call: Callable[[], object]) -> None:
-        """Do this once what was written so far is committed; never, if it is taken back."""
+        """Make the call after the commit of what was written so far; never, if that is rolled back."""
         is_in_turn = self._turns.loop is None or self._turns.is_current()
         if is_in_turn and self.is_dirty:
             self._then.append(call)
@@ -170,7 +170,7 @@ class Database:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """From here on, calls are made by turns for the running loop."""
+        """Within this context, calls are made in turns, for the running loop."""
         try:
             self._wait_for_others(0)
             with self._turns.running():
@@ -179,7 +179,7 @@ class Database:
             self._wait_for_others(_ALONE_SECONDS)
 
     def _wait_for_others(self, seconds: float) -> None:
-        """How long the connection itself waits for other processes."""
+        """Set how long the connection itself waits for other processes."""
         with self._lock:
             self._connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}").fetchall()
 
@@ -191,12 +191,12 @@ class Database:
             made = asyncio.ensure_future(asyncio.to_thread(call))
         await asyncio.wait((made,), timeout=SLOW_SECONDS)
         if not made.done():
-            made.add_done_callback(asyncio.Future.exception)  # Nobody waits for it any more.
+            made.add_done_callback(asyncio.Future.exception)  # Its caller has given up.
             raise OutcomeUnknown
         return made.result()
 
     def together(self, call: Callable[[], _T]) -> _T:
-        """The result of a call of a thread that makes several quick operations: in one turn."""
+        """Make several quick operations of a thread in one turn. Returns the call's result."""
         loop = self._turns.loop
         if loop is None or not self._turns.is_elsewhere():
             return call()
@@ -206,9 +206,9 @@ class Database:
             return call()
 
     async def turn(self, call: Callable[[], _T]) -> _T:
-        """The result of a call that makes any number of operations, once they are committed. Raises what it
-        raises, and StorageUnavailable or OutcomeUnknown where its turn is not committed. The call must
-        not wait for anything."""
+        """Make a call of any number of operations, which must not wait for anything. Returns its result once
+        they are committed. Raises what it raises, and StorageUnavailable or OutcomeUnknown if its turn is not
+        committed."""
         pause = _FIRST_PAUSE_SECONDS
         while self._turns.loop is not None:
             try:
@@ -224,15 +224,15 @@ class Database:
         return call()
 
     def check_fast(self) -> None:
-        """Called before what takes long. Raises Slow in a turn; but a call that has written already cannot be
-        made again, so the others wait for it."""
+        """Called before an operation that takes long. Raises Slow in a turn. A call that has written already
+        cannot be made again: it goes on, and the others wait for it."""
         if self._turns.is_current():
             self._refuse_if_lost()
             if self._call is None or not self._call.has_written:
                 raise Slow
 
     def probe(self) -> None:
-        """A write of nothing, which tells whether writes are possible. Raises as `operate`."""
+        """Write nothing, to find out whether writes are possible. Raises as `operate`."""
         self.operate(lambda _: None, writes=True)
 
     def _make_turn(self, turn: Turn) -> None:
@@ -248,7 +248,7 @@ class Database:
             turn.then = self._end_turn()
 
     def _make(self, call: Call) -> None:
-        """A call whose turn was taken back rests on what is gone, whatever it returns or raises."""
+        """Make one call of a turn. If the turn is rolled back meanwhile, it fails, whatever it returns."""
         self._call = call
         try:
             call.result = call.make()
@@ -274,7 +274,7 @@ class Database:
         return None
 
     def _end_turn(self) -> list[Callable[[], object]]:
-        """The calls to make now that the turn is committed."""
+        """End a committed turn. Returns the calls to make now."""
         if self.is_dirty:
             self._commits += 1
             if self._commits % _COMMITS_BETWEEN == 0:
@@ -283,7 +283,7 @@ class Database:
         return then
 
     def _take_back(self, failure: BaseException) -> None:
-        """Undo all of the turn, and refuse those who wait for its commit."""
+        """Roll back the turn, and refuse the calls that wait for its commit."""
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
@@ -300,7 +300,7 @@ class Database:
     # --- the file ---
 
     def give_back(self) -> bool:
-        """Return some free pages to the disk. Whether there may be more."""
+        """Return some free pages to the disk. Returns whether there may be more."""
         pages = self.operate(pages_to_give_back, writes=False)
         if pages:
             self.operate(lambda db: give_back_pages(db, pages), writes=True)
@@ -308,5 +308,5 @@ class Database:
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process keeps SQLite from it, whatever it does there."""
+    """Whether SQLite failed because another process uses the database."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

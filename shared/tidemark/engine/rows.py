@@ -1,13 +1,12 @@
 """The rows of the items, and whether they are what was written. SQLite does not check its pages.
 
-A row has the CRC-32 of its item, in which its key stands too: both are compared whenever the row is read.
+A row has the CRC-32 of its item, which contains its key too: both are compared whenever the row is read.
 Rows of format 1 have no checksum until they are written again; their keys are compared.
 
-A flipped *key* is another matter: a search that meets it goes the wrong way, and does not find rows that are
-there; a page that meets it may end there. But such a search ends beside that row. So what is not found is
-missing only if the rows at both sides of its place have the keys that stand in their items. Both ends of a
-page are asked for that, once for each partition: then its last row is remembered, and a page that reaches it
-is whole.
+A corrupt *key* can hide rows: a search that meets it goes the wrong way, and a page that meets it may end
+there. But such a search ends beside the corrupt row. So a row is missing only if both neighbours of its place
+are intact: they have the keys that their items contain. Both ends of a page are checked in this way, once for
+each partition: then its last row is remembered, and a page that reaches it is whole.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ import orjson
 from tidemark.log.schema import PK, SK, TTL, Item, Key, make_key
 from tidemark.protocol.errors import Damaged
 
-#: A page of a query has the items that begin within so many bytes. Of bodies, which are base64 here, that is
-#: DynamoDB's megabyte.
+#: A page of a query has the items that begin within so many bytes: DynamoDB's megabyte, for bodies that are
+#: base64 here.
 PAGE_BYTES: Final = 1024 * 1024 * 4 // 3
-#: Of so many partitions the last row is remembered.
+#: The most partitions of which the last row is remembered.
 _MOST_REMEMBERED: Final = 10_000
 
 _INSERT: Final = "INSERT OR IGNORE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
 _REPLACE: Final = "INSERT OR REPLACE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
-#: A damaged item may be of another type; a damaged key too, which is NULL then, or no UTF-8.
+#: A damaged item may have another type. So may a damaged key, which is then read as NULL; or it is no UTF-8.
 _ITEM: Final = "CAST(coalesce(item, '') AS BLOB)"
 _KEY: Final = "CASE typeof(pk) || typeof(sk) WHEN 'texttext' THEN CAST(pk || char(10) || sk AS BLOB) END"
 _SELECT: Final = "SELECT {}, {} FROM items "
@@ -59,7 +58,7 @@ Place = tuple[str, str]
 
 
 class Range(NamedTuple):
-    """Of one partition, by the bounds of its sort keys."""
+    """A range of one partition, by the bounds of its sort keys."""
 
     pk: str
     lowest: str
@@ -71,10 +70,10 @@ class Range(NamedTuple):
 
 
 class Rows:
-    """Raises Damaged where a row is, or may be missing."""
+    """Reads and writes rows. Raises Damaged if a row is damaged, or may be missing."""
 
     def __init__(self) -> None:
-        #: Of partitions: a sort key beyond which nothing lies but what was written here since.
+        #: By partition: a sort key behind which there are only rows that were written here since.
         self._last: dict[str, str] = {}
 
     # --- reading ---
@@ -124,7 +123,7 @@ class Rows:
         return items, more
 
     def _learn(self, asked: Range, last: str, behind: Place | None) -> None:
-        """`behind` is the row behind the range, in which the last row is this one."""
+        """Remember the last row of a range, unless `behind`, the row after it, is of its partition."""
         if last and (behind is None or behind[0] != asked.pk):
             if len(self._last) >= _MOST_REMEMBERED:
                 self._last.clear()
@@ -144,7 +143,7 @@ class Rows:
     # --- writing ---
 
     def insert(self, db: sqlite3.Connection, item: Item) -> bool:
-        """Whether there was none with its key, and it is there now."""
+        """Insert the item, unless there is one with its key. Returns whether it was inserted."""
         pk, sk = place_of(item)
         if sk > self._last.get(pk, sk):
             self._last[pk] = sk
@@ -153,14 +152,14 @@ class Rows:
         return bool(db.execute(_INSERT, _row(item)).rowcount)
 
     def replace(self, db: sqlite3.Connection, item: Item) -> None:
-        """The one with its key, for which was searched before; or a new one."""
+        """Write the item in place of the one with its key, if any. The caller has searched for that one."""
         pk, sk = place_of(item)
         if sk > self._last.get(pk, sk):
             self._last[pk] = sk
         db.execute(_REPLACE, _row(item))
 
     def drop(self, db: sqlite3.Connection, key: Key) -> bool:
-        """Whether it was there."""
+        """Remove the row. Returns whether there was one."""
         self._last.pop(key[PK]["S"], None)
         return bool(db.execute(_DELETE, place_of(key)).rowcount)
 
@@ -168,8 +167,8 @@ class Rows:
 def _read(
     db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str]
 ) -> tuple[list[Item], bool, str, str]:
-    """A page, whether there is more, and the sort keys of its first and its last item. What lies before a
-    damaged row is a page of its own."""
+    """A page, whether there is more, and the sort keys of its first and its last item. A page ends before a
+    damaged row, if it has an item."""
     items, size, (pk, lowest, highest, backward) = list[Item](), 0, asked
     first = last = ""
     bounds = (pk, lowest, highest, -1 if limit is None else limit)
@@ -203,14 +202,14 @@ def projected(item: Item, attributes: Sequence[str]) -> Item:
 
 
 def _row(item: Item) -> tuple[str, str, bytes, int | None, int]:
-    """The item begins with its key (`sound_key`)."""
+    """The columns of an item's row. The stored item begins with its key (`sound_key`)."""
     ttl, (pk, sk) = item.get(TTL), place_of(item)
     stored = orjson.dumps({PK: item[PK], SK: item[SK]} | item)
     return pk, sk, stored, int(ttl["N"]) if ttl else None, crc32(stored)
 
 
 class RowFault(LookupError):
-    """The cause of a Damaged: which row, and what is wrong with it."""
+    """The cause of a Damaged: says which row is damaged, and what is wrong with it."""
 
     def __init__(self, place: Place, fault: str) -> None:
         super().__init__(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
@@ -239,7 +238,7 @@ def decoded(place: Place, stored: bytes, crc: int | None) -> Item:
 
 
 def sound_key(key: bytes | None, stored: bytes) -> Place | None:
-    """A row's key (`_KEY`), if that stands in its item too. The rest of the item does not matter."""
+    """A row's key (`_KEY`), if its item has the same key; else None. The rest of the item is not checked."""
     pk, _, sk = (key or b"").decode(errors="replace").partition("\n")
     if stored.startswith(orjson.dumps(make_key(pk, sk))[:-1]):
         return pk, sk
@@ -252,8 +251,8 @@ def sound_key(key: bytes | None, stored: bytes) -> Place | None:
 
 
 def _beside(db: sqlite3.Connection, side: str, pk: str, sk: str) -> Place | None:
-    """The place of the row on that side of a place. Raises Damaged if its key is not that of its item, or if
-    another one lies between."""
+    """The place of the next row on one side of a place. Raises Damaged if its key is not that of its item, or
+    if another row lies between."""
     places = [sound_key(*row) for row in db.execute(side, (pk, sk))]
     if side in {_BEFORE, _UP_TO}:
         there = db.execute(_THIS_AND_NEXT, places[0]) if places and places[0] else db.execute(_FIRST)
@@ -281,7 +280,7 @@ def _check_edge(db: sqlite3.Connection, asked: Range, last: str, inside: str, ou
 
 
 def checked_rows(db: sqlite3.Connection) -> Iterator[tuple[Item, str]]:
-    """All items, in the order in which they lie there, each with its fault, or an empty text."""
+    """All items in stored order, each with what is wrong with its row, or an empty text."""
     for key, stored, crc, ttl in db.execute(ALL_ROWS):
         place = (key or b"").decode(errors="replace").replace("\n", " ")
         try:

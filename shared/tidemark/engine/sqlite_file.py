@@ -11,26 +11,26 @@ from typing import Any, Final
 from zlib import crc32
 
 MEMORY: Final = ":memory:"
-#: Of the file: `TIDE`, and the format of what is in it.
+#: The file's marks: `TIDE`, and the format of its content.
 APPLICATION_ID: Final = 0x54494445
-#: 2: rows and messages have checksums.
+#: In format 2, rows and messages have checksums.
 FORMAT: Final = 2
-#: SQLite's name for it.
+#: SQLite's number for `auto_vacuum = INCREMENTAL`.
 _INCREMENTAL: Final = 2
 _PAGE_BYTES: Final = 8192
-#: The commit that makes the write-ahead log longer copies it into the database, and its file is used again
-#: from the beginning (https://sqlite.org/wal.html#ckpt).
+#: A commit that makes the write-ahead log longer than this copies it into the database, and then its file is
+#: used from the beginning again (https://sqlite.org/wal.html#ckpt).
 _LOG_PAGES: Final = 2000
-#: What may be left of a file that had to be longer: while another process reads, the log is not used again.
+#: A log that had to be longer, because another process was reading, is cut to this afterwards.
 _LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
-#: It is said that a log is longer than this.
+#: A longer log is reported.
 LONG_LOG_BYTES: Final = 64 * 1024 * 1024
-#: Free pages that stay in the file for what is written next, as a part of all.
+#: One page in so many stays free in the file, for what is written next.
 _SPARE_PART: Final = 10
-#: How many are given back in one turn.
+#: The most pages that one turn gives back.
 _GIVEN_BACK: Final = 64
-#: A store of an earlier release keeps its free pages unless it is written anew; where that takes a second,
-#: it is done when the store is opened.
+#: A store of an earlier release can give back free pages only after a rewrite. One of up to so many pages is
+#: rewritten when it is opened, which takes a second.
 _QUICKLY_REWRITTEN_PAGES: Final = 64 * 1024 * 1024 // _PAGE_BYTES
 
 _SETTINGS: Final = f"""
@@ -56,7 +56,7 @@ CREATE TABLE messages (
 );
 CREATE INDEX messages_due ON messages (topic, due_ms, id);
 """
-#: Of format 1. No row is written for it: the column is missing in those that are there, and reads as NULL.
+#: Format 1 becomes 2 without writing a row: existing rows lack the column, which reads as NULL.
 _CHECKSUMS: Final = f"""
 ALTER TABLE items ADD COLUMN crc INTEGER;
 ALTER TABLE messages ADD COLUMN crc INTEGER;
@@ -64,7 +64,7 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
-#: What is only read stays of its format.
+#: A file that is only read keeps its format.
 _FORMAT_1: Final = """
 CREATE TEMP VIEW items AS SELECT *, NULL AS crc FROM main.items;
 CREATE TEMP VIEW messages AS SELECT *, NULL AS crc FROM main.messages;
@@ -78,7 +78,7 @@ class UnusableDatabase(Exception):
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, on whose thread does not matter. The mount may be read-only. Raises
+    """A connection that changes nothing, for use on any thread. The mount may be read-only. Raises
     UnusableDatabase, sqlite3.Error."""
     options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False, "timeout": 5}
     uri = f"{path.resolve().as_uri()}?mode=ro"
@@ -86,7 +86,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     try:
         _, version = _check_kind(db, path)
     except sqlite3.OperationalError as failure:
-        # Without the files that its write-ahead log needs beside it. An empty log needs none.
+        # The files of its write-ahead log cannot be made. An empty log needs none.
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size:
             raise UnusableDatabase(
@@ -101,7 +101,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
-    """How many tables it has, and of which format. Raises UnusableDatabase if it is not one of ours."""
+    """The number of its tables, and its format. Raises UnusableDatabase if it is not one of ours."""
     application, version, tables = (
         db.execute(question).fetchone()[0]
         for question in (
@@ -121,7 +121,7 @@ def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
 
 
 def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
-    """A connection on whose thread does not matter; it waits so long for other processes. Raises
+    """A connection for use on any thread, which waits `wait_seconds` for other processes. Raises
     UnusableDatabase, sqlite3.Error."""
     if path != MEMORY:
         _create_private(Path(path))
@@ -141,7 +141,7 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
 
 
 class LogLength:
-    """Says that the write-ahead log is too long, and again each time that it has doubled."""
+    """Warns that the write-ahead log is too long, and again each time that it has doubled."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(f"{path}-wal")
@@ -162,26 +162,26 @@ class LogLength:
 
 
 def _create_private(path: Path) -> None:
-    """For its owner alone, as SQLite makes the files beside it. Whether it can be used, SQLite says."""
+    """Make the file for its owner alone; SQLite gives those beside it the same mode, and reports errors."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _make_private(path: Path) -> None:
-    """Those of an earlier release, which everybody could read."""
+    """Let only the owner read the files: an earlier release let everybody."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(OSError):
             Path(f"{path}{suffix}").chmod(0o600)
 
 
 def _one(db: sqlite3.Connection, question: str) -> int:
-    """The number that is the answer; 0 without one."""
+    """The number that SQLite answers; 0 without an answer."""
     found = db.execute(question).fetchall()
     return found[0][0] if found and found[0] else 0
 
 
 def pages_to_give_back(db: sqlite3.Connection) -> int:
-    """In one turn."""
+    """How many free pages one turn can give back."""
     if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:
         return 0
     spare = _one(db, "PRAGMA page_count") // _SPARE_PART
@@ -193,8 +193,8 @@ def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
 
 
 def _add_checksums(db: sqlite3.Connection) -> None:
-    """To the rows of format 1, where that takes a second. Of a larger store a row gets its own when it is
-    written again."""
+    """Add checksums to the rows of format 1, if that takes a second at most. In a larger store, each row gets
+    its own when it is written again."""
     db.create_function("crc32", 1, crc32)
     if _one(db, "PRAGMA page_count") <= _QUICKLY_REWRITTEN_PAGES:
         with suppress(sqlite3.Error):

@@ -37,7 +37,7 @@ Written = Callable[[sqlite3.Connection, str, Key], None]
 
 
 class EmbeddedTable:
-    """`written` hears of each write, in its transaction."""
+    """`log.table.Table` on the embedded engine. `written` is called for each write, in its transaction."""
 
     def __init__(self, database: Database, written: Written = lambda *_: None) -> None:
         self.database = database
@@ -58,7 +58,7 @@ class EmbeddedTable:
         self.database.operate(lambda db: self._put(db, item, condition), writes=True)
 
     def put_many(self, items: Sequence[Item]) -> None:
-        """All of them or none."""
+        """Put all items or none."""
 
         def put(db: sqlite3.Connection) -> None:
             for item in items:
@@ -169,7 +169,7 @@ class EmbeddedTable:
 
 
 def holds(condition: Condition, item: Item) -> bool:
-    """Whether an item is so; one that is not there has no attributes."""
+    """Whether an item meets a condition; one that is not there has no attributes."""
     match condition:
         case Present(name):
             return name in item
@@ -193,7 +193,7 @@ _COMPARATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def _compares(found: Item | None, by: str, value: str | int) -> bool:
-    """Texts compare by their bytes."""
+    """Whether an attribute compares so with a value. Texts compare by their bytes."""
     if found is None or ("S" if isinstance(value, str) else "N") not in found:
         return by == "<>"
     if isinstance(value, str):
@@ -259,7 +259,7 @@ class EmbeddedQueue:
         self._database.operate(lambda db: self.send_with(db, bodies, delay_seconds), writes=True)
 
     def send_with(self, db: sqlite3.Connection, bodies: Sequence[str], delay_seconds: int = 0) -> None:
-        """As part of another operation."""
+        """Send messages as part of another operation."""
         due_ms = self._clock_ms() + 1000 * delay_seconds
         topic = self._topic.encode()
         rows = [(self._topic, due_ms, body, _message_crc(topic, body.encode())) for body in bodies]
@@ -267,8 +267,8 @@ class EmbeddedQueue:
         self._database.then(self.news.set)
 
     def take(self, limit: int, hidden_seconds: float) -> list[Message]:
-        """Up to `limit` that are due. They come again after `hidden_seconds`, unless they are `done`. One
-        that is damaged is said in the log whenever it is due, and stays where it is."""
+        """Up to `limit` messages that are due. They come again after `hidden_seconds`, unless `done`. A
+        damaged message is logged whenever it is due, and stays in the queue."""
         now_ms = self._clock_ms()
 
         def take(db: sqlite3.Connection) -> list[Message]:
@@ -292,7 +292,7 @@ class EmbeddedQueue:
             self._database.operate(remove, writes=True)
 
     def next_ms(self) -> int | None:
-        """When the next one is due; None where there is none."""
+        """When the next message is due; None if there is none."""
         asked = self._database.operate(lambda db: db.execute(_NEXT, (self._topic,)).fetchone(), writes=False)
         next_ms: int | None = asked[0]
         return next_ms

@@ -1,4 +1,4 @@
-"""Calls of an event loop, made by turns on a thread of their own: no disk holds up the loop.
+"""Calls of an event loop, made in turns on a thread of their own: no disk holds up the loop.
 
     calls wait ─▶ the thread makes one after the other ─▶ and commits them ─▶ answers
                   the loop waits, but not for long        the loop serves, the next calls wait
@@ -21,7 +21,7 @@ from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnava
 
 #: How long the loop waits for the calls of a turn.
 _BRIEFLY_SECONDS: Final = 0.05
-#: A turn that takes longer hangs: its calls are refused, and all others until it is over.
+#: A turn that takes longer hangs: its calls are refused, and so are all others until it is over.
 PATIENCE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
 
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 class Call:
-    """One call of a turn, and what came of it. Its `answer` is the loop's."""
+    """One call of a turn, and its outcome. Its `answer` belongs to the loop."""
 
     __slots__ = ("answer", "failure", "has_written", "is_lost", "make", "result")
 
@@ -39,13 +39,13 @@ class Call:
         self.result: Any = None
         self.failure: BaseException | None = None
         self.has_written = False
-        #: What it has written, or seen of others, was taken back while it was running.
+        #: Whether its writes, or those of others that it saw, were rolled back while it was running.
         self.is_lost = False
 
     def tell(self) -> None:
         if self.failure is not None:
             self.refuse(self.failure)
-        elif not self.answer.done():  # Or its request was cancelled.
+        elif not self.answer.done():  # Else its request was cancelled.
             self.answer.set_result(self.result)
 
     def refuse(self, failure: BaseException) -> None:
@@ -62,11 +62,11 @@ class Turn:
         self._is_over = False
         self._run = threading.Lock()
         self._run.acquire()
-        #: Whoever takes it first decides: the loop no longer waits, or the thread is heard while it does.
+        #: The first to take it decides: the loop stops waiting, or the thread is heard while the loop waits.
         self._heard = threading.Lock()
 
     def wait_briefly(self) -> bool:
-        """On the loop. Whether the turn is over; if not, the loop is told later."""
+        """Wait, on the loop. Returns whether the turn is over; if not, the loop is told later."""
         if not self._run.acquire(timeout=_BRIEFLY_SECONDS):
             if self._heard.acquire(blocking=False):
                 return False
@@ -74,7 +74,7 @@ class Turn:
         return self._is_over
 
     def has_run(self, *, is_over: bool = False) -> bool:
-        """On the thread: its calls have been made, and what follows is the disk. Whether the loop heard."""
+        """Tell the loop, on the thread, that all calls are made. Returns whether the loop heard."""
         is_heard = self._heard.acquire(blocking=False)
         if is_heard:
             self._is_over = is_over
@@ -106,7 +106,7 @@ class TurnThread:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """On the running loop."""
+        """Run the thread within this context, for the running loop."""
         self.loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         thread = threading.Thread(target=self._work, name="tidemark-engine", daemon=True)
         thread.start()
@@ -120,14 +120,15 @@ class TurnThread:
             self.loop, self._loop_thread, self._own_thread = None, 0, 0
 
     async def ask(self, make: Callable[[], Any]) -> Any:
-        """What the call returns or raises, once its turn is committed. Raises OutcomeUnknown where it hangs,
-        StorageUnavailable where the one before it does, and then StorageSilent until it is over."""
+        """Make the call in a turn. Returns or raises what it does, once the turn is committed. Raises
+        OutcomeUnknown if the turn hangs, StorageUnavailable if the one before it does, and from then on
+        StorageSilent until that is over."""
         if self._hangs:
             raise StorageSilent
         assert self.loop is not None
         call = Call(make, self.loop.create_future())
         if not self._waiting and self._turn is None:
-            self.loop.call_soon(self._begin)  # Whoever asks in this round of the loop comes along.
+            self.loop.call_soon(self._begin)  # Calls of this round of the loop share the turn.
         self._waiting.append(call)
         return await call.answer
 
