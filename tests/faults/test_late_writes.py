@@ -164,7 +164,11 @@ def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world:
 
 @pytest.mark.parametrize(
     ("kind", "more", "said"),
-    [(DueKind.RECLAIM, {}, "no tombstone"), (DueKind.TRIM, {"offset": 5}, "not trimmed")],
+    [
+        (DueKind.RECLAIM, {}, "no tombstone"),
+        (DueKind.TRIM, {"offset": 5}, "not trimmed"),
+        (DueKind.PACKED, {"offset": 9}, ""),
+    ],
 )
 def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR0917 - a row of the table
     world: World, life: Life, caplog: pytest.LogCaptureFixture, kind: DueKind, more: Any, said: str
@@ -172,7 +176,8 @@ def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR
     create_with_content(life)
     append(life)
     incarnation = load_head(life.process.stores, life.key).record.incarnation
-    schedule(life.process.stores.table, Due(kind, life.key, incarnation, 0, "mark" if more else "", **more))
+    mark = f"{0:016}-mark" if more else ""
+    schedule(life.process.stores.table, Due(kind, life.key, incarnation, 0, mark, **more))
     swept = sweep(life.process.stores)
     assert (swept.reclaimed, swept.trimmed) == (0, 0)
     assert world.process().read_all(life.key) == b"firstmore"

@@ -94,9 +94,15 @@ def test_an_event_stream_at_the_tail_begins_with_a_control_event(
     ]
 
 
-@pytest.mark.usefixtures("small_pages")
-def test_every_page_has_its_control_event(server: Door, path: str) -> None:
-    """Only the last one says that it is up to date; a reader can go on from each."""
+@pytest.mark.parametrize("parts", ["pages", "pieces"])
+def test_every_part_of_the_data_has_its_control_event(
+    server: Door, path: str, parts: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the last one says that it is up to date, and the end; a reader can go on from each."""
+    if parts == "pages":
+        request.getfixturevalue("small_pages")
+    else:
+        monkeypatch.setattr(live, "PIECE_BYTES", 10)
     server.put(path, JSON)
     for n in range(6):
         server.post(path, JSON, f"[{n}, {n + 100}]".encode())

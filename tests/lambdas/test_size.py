@@ -35,9 +35,10 @@ JSONS: dict[str, bytes] = {
 
 
 @pytest.fixture
-def write(door: Door, path: str) -> Callable[[str, bytes], str]:
-    def create(content_type: str, body: bytes) -> str:
-        assert door.put(path, {"Content-Type": content_type}, body).status == 201
+def write(door: Door, path: str) -> Callable[..., str]:
+    def create(content_type: str, body: bytes, **headers: str) -> str:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        assert door.put(path, {"Content-Type": content_type} | named, body).status == 201
         return path
 
     return create
@@ -65,7 +66,7 @@ def follow(functions: Functions, path: str) -> list[Answer]:
         answer = functions(http_event("GET", path, f"offset={offset}&live=sse"))
         answers.append(answer)
         control = json.loads(answer.events[-1].data)
-        if control.get("upToDate"):
+        if control.get("upToDate") or control.get("streamClosed"):
             return answers
         assert control["streamNextOffset"] > offset, "every answer leads on"
         offset = control["streamNextOffset"]
@@ -83,10 +84,12 @@ def test_buffered_events_deliver_the_largest_text(
     assert "".join(data_of(follow(functions, write("text/plain", body)))) == body.decode()
 
 
+@pytest.mark.parametrize("headers", [{}, {"Stream_Closed": "true"}], ids=["open", "closed"])
 def test_buffered_events_deliver_the_largest_bytes(
-    functions: Functions, write: Callable[[str, bytes], str]
+    functions: Functions, write: Callable[..., str], headers: dict[str, str]
 ) -> None:
-    texts = data_of(follow(functions, write("application/octet-stream", BYTES)))
+    """Only the answer with the last of them says that the stream is closed."""
+    texts = data_of(follow(functions, write("application/octet-stream", BYTES, **headers)))
     assert b"".join(base64.b64decode(text, validate=True) for text in texts) == BYTES
 
 

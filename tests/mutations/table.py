@@ -147,6 +147,20 @@ MUTATIONS = (
         "faults/test_late_writes.py",
     ),
     mutation(
+        "a stream is closed before the last part of its data",
+        "http/live.py",
+        "closed=closed and is_last",
+        "closed=closed",
+        "http/test_sse.py",
+    ),
+    mutation(
+        "a stream is closed before an event that does not fit the answer",
+        "http/live.py",
+        "closed=page.closed and not self.is_cut,",
+        "closed=page.closed,",
+        "lambdas/test_size.py",
+    ),
+    mutation(
         "a lapsed watch is removed though it was renewed meanwhile",
         "log/waiters.py",
         "table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))",
