@@ -19,13 +19,13 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 43_100,
+    "lines of the package": 43_000,
     "files of the package": 226,
     "imports, % of the package's lines": 8.7,
     "lines of template.yaml": 1_680,
     "parameters of the template": 26,
     "variables of the environment": 35,
-    "lines of tests": 67_350,
+    "lines of tests": 67_320,
     "words of docs/": 45_400,
     "private helpers used once, per 1,000 lines": 6.2,
     "class names of several things": 0,

@@ -36,8 +36,7 @@ def test_one_figure_over_its_limit_fails_the_guard(
     monkeypatch.setattr("sys.argv", ["guard"])
     for name in ("append", "read", "cold_starts", "layer"):
         monkeypatch.setattr(guard, f"guard_{name}", list)
-    rows = [Guarded("calls", measured, 1.0), Guarded("CPU", 1.0, 2.0)]
-    monkeypatch.setattr(guard, "guard_house", lambda: rows)
+    monkeypatch.setattr(guard, "guard_house", lambda: [Guarded("a", measured, 1), Guarded("b", 1, 2)])
     assert guard.main() == code
     assert ("✗" in capsys.readouterr().out) == bool(code)
 
