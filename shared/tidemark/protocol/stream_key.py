@@ -32,7 +32,7 @@ _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 #: Of ASCII, which no name may have. Everything else is legal, though not all of it is seen.
 CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
 #: They turn the text around a name, wherever it is shown, or make two names look the same.
-_DIRECTION: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_DIRECTION: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: These characters in a path that a gateway has decoded make the name ambiguous: `%` and `?` were encoded
 #: twice, and U+FFFD stands for any bytes that are not UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
@@ -71,8 +71,10 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
 
 def check_new_name(key: StreamKey) -> None:
     """Raises Malformed for a name that no new stream may have, though one of an earlier release may."""
-    if key.bucket == PLAIN_BUCKET and (found := _DIRECTION.search(key.stream_id)):
-        raise Malformed(f"Stream name must not contain U+{ord(found[0]):04X}, which turns the text around it")
+    if key.bucket == PLAIN_BUCKET and (found := _DIRECTION.intersection(key.stream_id)):
+        raise Malformed(
+            f"Stream name must not contain U+{ord(min(found)):04X}, which turns the text around it"
+        )
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:
