@@ -112,6 +112,8 @@ def bare_put(table: InstantTable, client: Any) -> Callable[[], None]:
 
 
 def load_handler(name: str, attribute: str = "handler") -> Any:
+    """From a fresh module each time, as a new environment has. Its settings come from the environment
+    variables."""
     path = ROOT / "functions" / name / "app.py"
     spec = importlib.util.spec_from_file_location(f"{name}_app", path)
     assert spec is not None

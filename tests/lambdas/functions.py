@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from benchmarks.cpu import load_handler
 from tests.http.asgi import Answer, check_any_answer, without_timing
 
 ROOT: Final = Path(__file__).parents[2]
@@ -23,8 +22,6 @@ EVENTS: Final = ROOT / "events"
 MAX_ANSWER_BYTES: Final = 6 * 1024 * 1024 + 100
 #: Which function a method is routed to.
 WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
-
-_serial = itertools.count()
 
 Event = dict[str, Any]
 Handler = Callable[[Event, Any], Any]
@@ -84,19 +81,6 @@ class Functions:
         answer = decode_answer(self.raw(event))
         check_any_answer(event["requestContext"]["http"]["method"], answer)
         return answer
-
-
-def load_handler(name: str) -> Handler:
-    """A fresh module each time, as a new environment has. Its settings come from the environment
-    variables."""
-    file = ROOT / "functions" / name / "app.py"
-    specification = importlib.util.spec_from_file_location(f"_function_{next(_serial)}", file)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    handler: Handler = module.handler
-    return handler
 
 
 def decode_answer(answer: Mapping[str, Any]) -> Answer:

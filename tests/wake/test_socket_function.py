@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cpu import load_handler
 from tests.authorization.tokens import SECRET, token
-from tests.lambdas.functions import Context, load_event, load_handler
+from tests.lambdas.functions import Context, load_event
 from tests.support import World, a_key, refusal
 from tidemark.aws.clock import CLOCK
 from tidemark.http.security.authorization import LEEWAY_SECONDS
