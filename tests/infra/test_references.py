@@ -25,10 +25,8 @@ TESTS = set(re.findall(r"^ *(?:async )?def (test_\w+)", "".join(FILES.values()),
 
 def broken_references(text: str) -> list[str]:
     """Names of tests (`*` stands for any ending) and paths of tests that do not exist."""
-    names = re.findall(r"`(test_\w+\*?)`", text)
-    paths = re.findall(r"`(tests/[\w/.-]+)`", text)
-    missing = [name for name in names if not matching(TESTS, name)]
-    return missing + [path for path in paths if not (ROOT / path).exists()]
+    missing = [name for name in re.findall(r"`(test_\w+\*?)`", text) if not matching(TESTS, name)]
+    return missing + [path for path in re.findall(r"`(tests/[\w/.-]+)`", text) if not (ROOT / path).exists()]
 
 
 def broken_modules(text: str) -> list[str]:
@@ -83,5 +81,4 @@ def test_nothing_tells_people_to_install_another_programs_package() -> None:
     wrong = re.compile(r"""(?:install|add|--from) (?:-\S+ )*['"]?tidemark\b(?![_-]streams)""")
     found = {str(path.relative_to(ROOT)): wrong.findall(path.read_text()) for path in [*PAGES, *CODE]}
     assert {path: lines for path, lines in found.items() if lines} == {}
-    assert wrong.search("pip install tidemark")
-    assert wrong.search("uv pip install 'tidemark[server]'")
+    assert all(map(wrong.search, ["pip install tidemark", "uv pip install 'tidemark[server]'"]))
