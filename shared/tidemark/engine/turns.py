@@ -57,7 +57,7 @@ class Turn:
     def __init__(self, calls: list[Call], began: float) -> None:
         self.calls = calls
         self.began = began
-        #: What the loop does once the turn is committed.
+        #: The calls that the loop makes once the turn is committed.
         self.then: list[Callable[[], object]] = []
         self._is_over = False
         self._run = threading.Lock()

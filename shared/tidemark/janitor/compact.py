@@ -87,7 +87,7 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
         for entry in map(decode_entry, items):
             at_least = just_behind(entry.start)
             if packs and entry.start < packs[-1].end:
-                continue  # It was replaced, and is being removed.
+                continue  # This entry was replaced, and is being removed.
             if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):
                 packs.clear()
             if isinstance(entry, Pack):

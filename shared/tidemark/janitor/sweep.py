@@ -36,23 +36,23 @@ _log = logging.getLogger("tidemark")
 
 
 def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove batches below the entry's offset and the blob it names. Whether it came to the end;
-    if not, the rest is still due.
+    """Remove the batches below the entry's offset and the blob it names. Returns whether all is removed; if
+    not, the rest is still due.
 
-    An entry is carried out with its own offset, not the stream's current one: data between the two has been
-    below the retained offset for less than an hour. Forks may need what the stream itself does not: it waits
-    for them. The log of a stream that has ended is reclaimed as a whole.
+    The entry's own offset counts, not the stream's current one: data between the two has been below the
+    retained offset for less than an hour. While the stream has forks, which may need that data, the entry
+    waits. The log of a stream that has ended is reclaimed as a whole.
     """
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation:
         if record.references:
-            # Of trims alone, the entry of the latest waits for all.
+            # An entry without a blob below the retained offset goes: the latest one waits for all.
             if due.blob is not None or due.offset >= record.retained:
                 schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
             settle(stores.table, due)
             return False
         if due.offset > record.retained:
-            # The pointer and this entry are one transaction. Retained data stays, whatever an entry says.
+            # One transaction wrote the pointer and this entry. Retained data stays, whatever an entry says.
             _log.error(
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )
@@ -115,9 +115,9 @@ def reclaim(stores: Stores, due: Due) -> bool:
 
 
 def remove_log(table: Table, due: Due) -> bool:
-    """Remove every batch and producer of an incarnation, and the tombstone last of all: that it is
-    there, or that there is nothing any more, is the proof that the stream has ended. False, and
-    nothing is removed, where the log goes on. Safe to repeat.
+    """Remove every batch and producer of an incarnation, and its tombstone last: a tombstone, or an empty
+    log, proves that the stream has ended. If the log goes on, removes nothing and returns False. Safe to
+    repeat.
     """
     pk = log_pk(due.key, due.incarnation)
     last = load_last(table, pk)
@@ -155,7 +155,7 @@ def retain(stores: Stores, due: Due) -> bool:
     head = head_from(record, load_last(stores.table, log_pk(record.key, record.incarnation)), now_ms)
     begin, trimmed = retained_from(stores, head, now_ms), False
     if begin > record.retained:
-        # It has ended meanwhile, or has a snapshot: the next look finds that.
+        # The stream has ended meanwhile, or has a snapshot: the next look finds that.
         with suppress(StreamNotFound, SoftDeleted, Conflict):
             trimmed = trim_below(stores, due.key, begin, due.incarnation)
     oldest_ms = written_ms_at(stores, head, begin)
@@ -200,8 +200,8 @@ def sweep(
     removes: bool = True,
     packs: bool = True,
 ) -> Swept:
-    """One run over all that is due, until `has_time_left` says that time is short: what is to be removed,
-    and then what is to be packed. That takes long, so a deployment has a function for it alone."""
+    """Carry out all that is due, removals first and then packing, until `has_time_left` says that time is
+    short. Packing takes long, so a deployment has a function for it alone."""
     run = Sweep(stores, has_time_left, Swept())
     for is_packing in [False] * removes + [True] * packs:
         now_ms = stores.clock_ms()
@@ -211,7 +211,7 @@ def sweep(
             if not has_time_left():
                 break
             with suppress(Damaged):
-                # The log says what is. The entry stays due, and the others have their turn.
+                # The log says what is damaged. The entry stays due, and the others have their turn.
                 STEPS[due.kind](run, due)
     if not has_time_left():
         run.swept.cut_short = 1
@@ -220,7 +220,7 @@ def sweep(
 
 
 def expire_stream(run: Sweep, due: Due) -> None:
-    """End the stream, or look again when its window, renewed meanwhile, is over."""
+    """End the stream; if its expiry was renewed meanwhile, look again when that is over."""
     stores = run.stores
     now_ms = stores.clock_ms()
     record = load_stream(stores.table, due.key)
@@ -237,7 +237,7 @@ def expire_stream(run: Sweep, due: Due) -> None:
         try:
             end(stores, head, stores.new_id())
         except (TailMoved, StreamChanged):
-            return  # Something came first; the entry is still due.
+            return  # Another write came first; the entry is still due.
         run.swept.expired += 1
     settle(stores.table, due)
 
@@ -247,7 +247,7 @@ def reclaim_log(run: Sweep, due: Due) -> None:
 
 
 def let_go(run: Sweep, due: Due) -> None:
-    with suppress(BlobUnreadable):  # A pack's object is missing: the others have their turn, as above.
+    with suppress(BlobUnreadable):  # A pack's object is missing: the run goes on.
         run.swept.let_go += retain(run.stores, due)
 
 
@@ -256,7 +256,7 @@ def trim_log(run: Sweep, due: Due) -> None:
 
 
 def remove_unused_blob(run: Sweep, due: Due) -> None:
-    """An upload names its blob; the body of a stream that never came to be lies under its incarnation."""
+    """The entry of an upload names a blob; that of a stream which was not created does not."""
     removed = remove_unused(run.stores, due)
     run.swept.orphans += removed and due.blob is None
     run.swept.lapsed += removed and due.blob is not None

@@ -348,7 +348,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
 
 
 def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int, ...], int]]:
-    """For each batch: its data, the lengths of its messages, the messages of each append, and its time."""
+    """Each batch: its data, the lengths of its messages, the messages of each append, and its time."""
     lengths, appends, position = iter(block.lengths), iter(block.appends), 0
     for messages, time_ms in zip(block.batches, block.times_ms, strict=True):
         own = tuple(islice(lengths, messages))

@@ -160,8 +160,8 @@ def read_page(
     fill: Fill,
     attributes: tuple[str, ...] = (),
 ) -> Page:
-    """One query for data at a batch's start, or for what follows `known_tail`; one more
-    where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
+    """A page from `start` on. Makes one query for data at a batch's start or behind `known_tail`, one more if
+    `start` lies elsewhere, and one for each boundary of a fork's lineage that is crossed.
 
     Batches in `recent` are not queried: the query starts after them, and is skipped if they fill the page. Up
     to `ahead_bytes` that a query returns beyond a small page are kept there for the next one. `fill` gets the
@@ -171,7 +171,7 @@ def read_page(
     """
     is_tail = known_tail is not None and known_tail.offset == start
     if start < record.compacted:
-        recent = None  # What was kept may be from before the compaction.
+        recent = None  # It may hold batches from before the compaction.
     query = partial(table.query, attributes=attributes) if attributes else table.query
     walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
     # The first retained offset is in the stream, though the batch that ended there may be gone.

@@ -112,7 +112,7 @@ EachHundred = Callable[[Callable[[Sequence[Key]], list[Item]], Sequence[Sequence
 
 
 def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
-    """As many at once as `Table.get_many` takes."""
+    """The keys in pieces that `Table.get_many` takes."""
     return [keys[low : low + MAX_GETS] for low in range(0, len(keys), MAX_GETS)]
 
 

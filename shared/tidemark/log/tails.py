@@ -1,4 +1,4 @@
-"""What a process remembers of logs: tails, so that a warm append writes without reading first, recent
+"""The memory that a process has of logs: tails, so that a warm append writes without reading first, recent
 batches, and where it has met other writers, which says how an append begins and how often it looks.
 
 A batch never changes, so what was read or written once need not be read again; whether its stream still
@@ -109,7 +109,7 @@ class TailCache:
                 self._drop(self._chance.choice(self._keys))
 
     def learn_if_it_fits(self, head: StreamHead) -> None:
-        """The same, without dropping another stream for it."""
+        """Keep what was learned, unless another stream must be dropped for it."""
         if self._held_bytes + held_bytes(head) <= self._capacity_bytes:
             self.learn(head)
 

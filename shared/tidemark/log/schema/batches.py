@@ -86,7 +86,7 @@ PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`log/
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
-#: For checking a snapshot's offset against the last batch that begins at or before it.
+#: The attributes to check a snapshot's offset against the last batch that begins at or before it.
 BOUNDARY_ATTRIBUTES: Final = (
     SK,
     END,
@@ -98,7 +98,7 @@ BOUNDARY_ATTRIBUTES: Final = (
     CHECKSUMS,
     PACK_INDEX,
 )
-#: For a read of the tail: all but the bytes. Only a writer that has slept finds a pack.
+#: The attributes for a read of the tail: all but the bytes. Only a writer that has slept finds a pack.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,
@@ -196,7 +196,7 @@ def encode_data(data: bytes) -> Item:
 
 
 def _encode_mailed(batch: Batch) -> bytes:
-    """For each append 8 bytes of its id, and its size as LEB128."""
+    """Each append's id in 8 bytes, and its size as LEB128."""
     encoded, start = bytearray(), batch.start
     for mailed in batch.mailed:
         encoded += bytes.fromhex(mailed.mail_id) + encode_lengths([mailed.end - start])

@@ -369,10 +369,10 @@ def due_before(now_ms: int) -> str:
 
 
 UNTIL_MS: Final = "u"
-# Of a connection's waiter: what the client calls the stream, and when it asked.
+# A connection's waiter has the client's name for the stream, and the time at which it asked.
 CALLED: Final = "nm"
 ASKED_MS: Final = "am"
-# Of a connection: the streams that it has asked for, and how often that was written.
+# A connection has the streams that it has asked for, and how often that list was written.
 ASKED_FOR: Final = "af"
 REVISION: Final = "rv"
 #: Waiters are spread over this many partitions, so that those of a stream are found with one
@@ -386,12 +386,12 @@ def wait_pk(shard: int) -> str:
 
 def waiters_of(incarnation: str) -> tuple[str, str, str]:
     """The partition of a stream's waiters, and the bounds of their sort keys. Those of connections come
-    first: releases that know none do not find them."""
+    first, where releases without sockets do not look."""
     return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
 
 
 def waiter_key(waiter: Waiter) -> Key:
-    """A connection has one for each stream, whatever names it uses."""
+    """The key of a waiter: one for each connection and stream, whatever names the client uses."""
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
         return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
@@ -420,12 +420,12 @@ def decode_waiter(item: Item) -> Waiter:
 
 
 def connection_key(connection_id: str) -> Key:
-    """It comes before all waiters of the partition, which are listed from `-` on."""
+    """The key of a connection: it sorts before all waiters of the partition, which are listed from `-` on."""
     return make_key(wait_pk(shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
 
 
 def mark_of(key: StreamKey) -> str:
-    """A thousand names would not fit an item."""
+    """A hash in place of a stream's name, because a thousand names would not fit an item."""
     return blake2b(f"{key.bucket}/{key.stream_id}".encode(), digest_size=8).hexdigest()
 
 
