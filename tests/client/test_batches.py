@@ -127,6 +127,12 @@ def test_a_producer_whose_requests_overtake_each_other_sends_one_at_a_time_for_a
     assert server.messages == [*range(300)]
     assert statuses[:3] == [409, 409, 200]
     assert statuses.count(409) == 2 + 2, "once more two at a time, after a hundred"
+    for number in range(300):
+        made.add(b"%d" % number, 0.0)
+        made.answered(batch := taken(made), server.answer(made.request(batch)), 0.0)
+    for number in range(9):
+        made.add(b"%d" % number, 0.0)
+    assert len(list(iter(lambda: made.take(0.0), None))) == 3, "and no more than it may"
 
 
 def test_json_messages_become_one_array_each_a_message() -> None:
@@ -187,10 +193,11 @@ def test_only_one_batch_is_on_its_way_until_the_epoch_is_claimed() -> None:
 
 
 def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() -> None:
+    """Nor if a later try was not carried out."""
     made = batches()
     made.add(b"a", 0.0)
-    made.answered(taken(made), LOST, 0.0)
-    made.answered(taken(made, 9.0), Reply(403, {"producer-epoch": "7000"}), 9.0)
+    for reply in (LOST, Reply(429, {}), Reply(403, {"producer-epoch": "7000"})):
+        made.answered(taken(made, 9.0), reply, 0.0)
     with pytest.raises(errors.ProducerFenced):
         made.check()
 
@@ -308,10 +315,12 @@ def test_a_stream_that_another_closed_does_not_have_a_batch_whose_answer_was_los
 
 
 def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one_that_was_claimed() -> None:
-    """An epoch is given to repeat an earlier run's batches."""
-    for epoch in (3, None):
+    """An epoch is given to repeat an earlier run's batches. It may be claimed anew."""
+    for epoch, refusals in ((3, 0), (None, 0), (None, 1)):
         made = batches(epoch=epoch)
         made.add(b"a", 0.0)
+        for _ in range(refusals):
+            made.answered(taken(made), Reply(403, {"producer-epoch": "7000"}), 0.0)
         made.answered(taken(made), Reply(204, {"producer-seq": "5"}), 0.0)
         if epoch is None:
             with pytest.raises(errors.ProducerFenced, match="another producer has used"):
@@ -321,10 +330,12 @@ def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one
 
 
 def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
-    made = batches()
+    """So long nothing is sent behind what failed."""
+    made = batches(epoch=3)
     made.add(b"a", 0.0)
     batch = taken(made)
     made.answered(batch, Reply(429, {"retry-after": "9"}), 0.0)
+    made.add(b"b", 0.0)
     assert made.take(8.9) is None
     assert 9 <= (made.next_at() or 0) <= 9 * 1.25
     for _ in range(3):

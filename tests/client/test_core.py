@@ -519,16 +519,20 @@ def test_following_hands_out_each_chunk_once(steps: Any, answers: list[Any], exp
 
 def test_a_page_that_the_socket_told_of_is_not_waited_for() -> None:
     """So that caches answer it."""
-    seen, _ = play(follow("socket"), page(b"", "0", UP), TOLD, page(b"a", "1", UP), page(b"b", "2", END))
+    told = page(b"a", "1", UP, "stream-cursor")
+    seen, _ = play(follow("socket"), page(b"", "0", UP), TOLD, told, page(b"b", "2", END))
     asked = [one.params for one in seen if isinstance(one, Request)]
-    assert asked[1:] == [{"offset": "0"}, {"offset": "1", "live": "long-poll"}]
+    assert asked[1:] == [{"offset": "0"}, {"offset": "1", "live": "long-poll", "cursor": "true"}]
 
 
 OLD, NEW = "hVoUT3vW1_oWzWtg", "pQ0c8jv1nY2sXa7D"
 
 
 def of(incarnation: str, reply: Reply) -> Reply:
-    return Reply(reply.status, {**reply.headers, "etag": f'"{incarnation}:{0:016}.0a:{9:016}"'}, reply.body)
+    """A proxy that packs a response makes its tag weak."""
+    weak = "W/" * (incarnation == NEW)
+    etag = f'{weak}"{incarnation}:{0:016}.0a:{9:016}"'
+    return Reply(reply.status, {**reply.headers, "etag": etag}, reply.body)
 
 
 @pytest.mark.parametrize("gone", ["error", "earliest"])
@@ -555,6 +559,13 @@ def test_a_stream_with_another_incarnation_is_not_gone_on_with(
     """Whether the page tells it, or the server refuses the place or its cursor."""
     with pytest.raises(errors.StreamReplaced, match=r"created again.*begin again from offset -1"):
         play(protocol().follow(offset, gone=gone, incarnation=OLD), *answers)
+
+
+def test_what_a_stream_retains_is_not_looked_for_in_another() -> None:
+    retained = of(OLD, Reply(200, AT_42 | {"stream-retained-offset": "40"}))
+    steps = protocol().follow("7", gone="earliest", incarnation=OLD)
+    with pytest.raises(errors.StreamReplaced):
+        play(steps, Reply(410, {}), retained, of(NEW, page(b"new", "50", UP)))
 
 
 @pytest.mark.parametrize(

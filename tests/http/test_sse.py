@@ -94,18 +94,22 @@ def test_an_event_stream_at_the_tail_begins_with_a_control_event(
     ]
 
 
-@pytest.mark.parametrize("parts", ["pages", "pieces"])
+@pytest.mark.parametrize("piece_bytes", [None, 10, 2], ids=["pages", "pieces", "large messages"])
 def test_every_part_of_the_data_has_its_control_event(
-    server: Door, path: str, parts: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    server: Door,
+    path: str,
+    piece_bytes: int | None,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the last one says that it is up to date, and the end; a reader can go on from each."""
-    if parts == "pages":
+    if piece_bytes is None:
         request.getfixturevalue("small_pages")
     else:
-        monkeypatch.setattr(live, "PIECE_BYTES", 10)
+        monkeypatch.setattr(live, "PIECE_BYTES", piece_bytes)
     server.put(path, JSON)
     for n in range(6):
-        server.post(path, JSON, f"[{n}, {n + 100}]".encode())
+        server.post(path, JSON, f"[{n}, [\n{n}]]".encode())
     server.post(path, CLOSE)
     events = server.get(f"{path}?offset=-1{SSE}").events
     check_order(events)
@@ -113,7 +117,7 @@ def test_every_part_of_the_data_has_its_control_event(
     assert len(told) > 2
     assert [control.get("upToDate") for control in told] == [None] * (len(told) - 1) + [True]
     assert [control.get("streamClosed") for control in told] == [None] * (len(told) - 1) + [True]
-    everything = [item for n in range(6) for item in (n, n + 100)]
+    everything = [item for n in range(6) for item in (n, [n])]
     assert [item for text in data(events) for item in json.loads(text)] == everything
     for at, control in enumerate(told):
         rest = server.get(f"{path}?offset={control['streamNextOffset']}{SSE}").events

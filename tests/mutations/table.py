@@ -161,6 +161,20 @@ MUTATIONS = (
         "lambdas/test_size.py",
     ),
     mutation(
+        "what a try may have written is forgotten with the next one, and written twice",
+        "client/batches.py",
+        "batch.may_be_written |= not",
+        "batch.may_be_written = not",
+        "client/test_batches.py",
+    ),
+    mutation(
+        "another producer's message counts as this one's after its epoch was refused",
+        "client/batches.py",
+        "            batch.tries = 0\n",
+        "",
+        "client/test_batches.py",
+    ),
+    mutation(
         "a lapsed watch is removed though it was renewed meanwhile",
         "log/waiters.py",
         "table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))",

@@ -121,7 +121,6 @@ class Batches:
         self.failure: Exception | None = None
         self.failure_is_told = False
         self.result: Receipt | None = None
-        self._result_seq = 0
 
     def encode(self, data: object) -> bytes:
         """The stream's content type must be known."""
@@ -266,10 +265,9 @@ class Batches:
         while self._unanswered and self._unanswered[0].seq <= batch.seq:
             self._held_bytes -= len(self._unanswered.pop(0).body)
         headers = reply.headers
-        if "stream-next-offset" in headers and batch.seq >= self._result_seq:
+        if "stream-next-offset" in headers:
             closed = is_true(headers, "stream-closed")
             self.result = Receipt(headers["stream-next-offset"], closed, headers.get("etag"))
-            self._result_seq = batch.seq
 
     def _not_written(self, batch: ProducerBatch, request: Request, reply: Reply) -> StreamError | None:
         """A success that acknowledges nothing: from something that is no server of the protocol; or a
