@@ -1,4 +1,4 @@
-"""What all commands share: the server that they ask, their errors, the options that say which server and how
+"""Shared by all commands: the server that they ask, their errors, the options that say which server and how
 to print, and the names that a shell completes."""
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def release(server: RemoteServer, subscription: str, wake: TextIO) -> None:
 
 
 def claimed_of(server: RemoteServer, wake: TextIO) -> tuple[dict[str, Any], list[Any], RemoteServer]:
-    """What names the wake, and acks it; and the server with the wake's own token."""
+    """The names of the wake, its acks, and the server with the wake's own token."""
     try:
         claimed = json.load(wake)
         named = {name: claimed[name] for name in ("wake_id", "generation")}

@@ -1,4 +1,4 @@
-"""What the commands print: JSON, lines for programs, or columns on a terminal."""
+"""The output of the commands: JSON, lines for programs, or columns on a terminal."""
 
 from __future__ import annotations
 

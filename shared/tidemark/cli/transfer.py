@@ -153,7 +153,7 @@ class ProgressLine:
 
 
 class Pending:
-    """What was read of the source and the target does not have."""
+    """The messages that were read of the source and that the target does not have."""
 
     def __init__(self, parts: Iterator[list[bytes]], *, of_json: bool) -> None:
         self.of_json = of_json
@@ -233,13 +233,13 @@ class StreamTarget:
         return self._stream.head().content_type
 
     def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
-        """What is there behind what is known."""
+        """The messages of the target behind the known offset."""
         for chunk in self._stream.follow(self._offset, live=False, whole_text=False):
             self._offset = chunk.offset
             yield parted(chunk.data, of_json=of_json)
 
     def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
-        """False if the number was taken: see what is there now."""
+        """Append messages. Returns False if the producer's number was taken: compare the target again."""
         body = b"[%b]" % b",".join(messages) if of_json else b"".join(messages)
         headers = {
             **_PRODUCER,

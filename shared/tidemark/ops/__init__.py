@@ -1,1 +1,1 @@
-"""What an operator of a deployed stack runs, each as `python -m tidemark.ops.<module>`."""
+"""Tools for operators of a deployed stack, each run as `python -m tidemark.ops.<module>`."""

@@ -54,7 +54,7 @@ class CannotDeploy(Exception):
 
 
 def sections_of(config: Path) -> dict[str, dict[str, Any]]:
-    """What samconfig.toml says of each stack's deployment: of `default`, and of the parts that it has."""
+    """The deploy parameters of each stack in samconfig.toml: of `default`, and of its parts."""
     sections = tomllib.loads(config.read_text()) if config.exists() else {}
     deployments = {name: section.get("deploy", {}) for name, section in sections.items() if name != "version"}
     found = {name: each["parameters"] for name, each in deployments.items() if "parameters" in each}
@@ -100,7 +100,7 @@ def every_parameter(
 
 
 def expectation(declared: Mapping[str, Any], value: str) -> str:
-    """What would be right in place of the value; empty if it is right."""
+    """A description of the values that would be right; empty if the value is right."""
     allowed = [str(each) for each in declared.get("AllowedValues", ())]
     if allowed and value not in allowed:
         return f"one of {', '.join(allowed)}"

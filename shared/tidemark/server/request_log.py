@@ -123,5 +123,5 @@ def report(text: str) -> None:
 
 
 def report_failure(error: BaseException) -> None:
-    """With its traceback, and those of its causes."""
+    """Report an error with its traceback, and those of its causes."""
     report("".join(traceback.format_exception(error)).rstrip("\n"))
