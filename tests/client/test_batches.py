@@ -127,12 +127,6 @@ def test_a_producer_whose_requests_overtake_each_other_sends_one_at_a_time_for_a
     assert server.messages == [*range(300)]
     assert statuses[:3] == [409, 409, 200]
     assert statuses.count(409) == 2 + 2, "once more two at a time, after a hundred"
-    for number in range(300):
-        made.add(b"%d" % number, 0.0)
-        made.answered(batch := taken(made), server.answer(made.request(batch)), 0.0)
-    for number in range(9):
-        made.add(b"%d" % number, 0.0)
-    assert len(list(iter(lambda: made.take(0.0), None))) == 3, "and no more than it may"
 
 
 def test_json_messages_become_one_array_each_a_message() -> None:

@@ -94,23 +94,16 @@ def test_an_event_stream_at_the_tail_begins_with_a_control_event(
     ]
 
 
-@pytest.mark.parametrize("piece_bytes", [None, 10, 2], ids=["pages", "pieces", "large messages"])
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("piece_bytes", [live.PIECE_BYTES, 2])
 def test_every_part_of_the_data_has_its_control_event(
-    server: Door,
-    path: str,
-    piece_bytes: int | None,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    server: Door, path: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the last one says that it is up to date, and the end; a reader can go on from each."""
-    if piece_bytes is None:
-        request.getfixturevalue("small_pages")
-    else:
-        monkeypatch.setattr(live, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(live, "PIECE_BYTES", piece_bytes)
     server.put(path, JSON)
     for n in range(6):
-        server.post(path, JSON, f"[{n}, [\n{n}]]".encode())
-    server.post(path, CLOSE)
+        server.post(path, JSON | (CLOSE if n == 5 else {}), f"[{n}, [\n{n} ]]".encode())
     events = server.get(f"{path}?offset=-1{SSE}").events
     check_order(events)
     told = controls(events)

@@ -24,8 +24,7 @@ from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, appe
 from tidemark.blobs import log_prefix, snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.log import retention
-from tidemark.log.due import schedule
-from tidemark.log.records import Due, DueKind, StreamRecord
+from tidemark.log.records import StreamRecord
 from tidemark.log.table import Write
 from tidemark.protocol.errors import (
     ProtocolError,
@@ -254,18 +253,6 @@ def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
     with pytest.raises(ProtocolError):
         fresh.append(key, b"gh", seq="a")
     assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
-
-
-@pytest.mark.parametrize("kind", [DueKind.TRIM, DueKind.UPLOAD])
-def test_no_entry_in_the_queue_removes_the_visible_snapshot(world: World, kind: DueKind) -> None:
-    process, key = stream_of(world, b"ab")
-    publish(process, key, 2)
-    record = record_of(process, key)
-    assert record.snapshot is not None
-    due = Due(kind, key, record.incarnation, 0, "wrong", blob=record.snapshot.blob)
-    schedule(process.stores.table, due)
-    sweep_after(world, process)
-    assert len(snapshot_objects(process, world, key)) == 1
 
 
 def test_batches_that_a_fork_lives_on_stay_until_it_has_ended(world: World) -> None:

@@ -118,7 +118,8 @@ class Follower:
         if batches[-1].end - start > limit_bytes and len(batches) > 1:
             batches.pop()
         self._poll_at = -math.inf
-        page = Page(start, tuple(batches), up_to_date=at_tail, closed=at_tail and batches[-1].after.closed)
+        closed = batches[-1].after.closed  # Nothing follows it; a poll behind it would not find it again.
+        page = Page(start, tuple(batches), at_tail or closed, closed)
         return self._follow(Reading(record, page))
 
     async def latest(self) -> Reading:
