@@ -89,7 +89,6 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     code, said, err = start("compact", *lake.given, "--keep-days", "0")
     assert (code, "files_before=" in said, "snapshots_expired=2" in said) == (0, True, True), err
     assert len(lake.files) == 1
-    assert len(list(lake.directory.rglob("*.parquet"))) == 1, "what the killed runs left is deleted"
     assert [read() for read in readers] == [expected] * 4
     assert archive()[0] == 0, "a batch is recognised after its snapshot has expired"
     for kind in ("json", "bytes"):
