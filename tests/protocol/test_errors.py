@@ -61,6 +61,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.RateLimitExceeded(4.2), 429, {"Retry-After": "5"}),
     (errors.OutcomeUnknown(), 503, {"Retry-After": "1"}),
     (errors.StorageUnavailable(), 503, {"Retry-After": "5"}),
+    (errors.BlobUnreadable(), 503, {"Retry-After": "5"}),
     (errors.Damaged(), 503, {"Retry-After": "5"}),
     (errors.StorageSilent(), 503, {"Retry-After": "1"}),
     (errors.KeysUnavailable(), 503, {"Retry-After": "5"}),
