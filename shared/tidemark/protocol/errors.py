@@ -480,7 +480,7 @@ class StorageUnavailable(ProtocolError):
 
 
 class BlobUnreadable(StorageUnavailable):
-    """The blob is missing, or access to it is refused: it does not help to wait."""
+    """The blob is missing, or access to it is refused. Waiting does not help."""
 
 
 class Damaged(ProtocolError):

@@ -165,8 +165,8 @@ class EmbeddedSystem:
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
     def _begin(self) -> bool:
-        """Whether changes are followed. Damage that keeps a server from starting is one line. A damaged row
-        of a subscription keeps none from starting: the streams are served, and the subscriptions wait."""
+        """Whether changes are followed. Damage that keeps a server from starting is one line. With a damaged
+        row of a subscription a server starts: it serves the streams, and the subscriptions wait."""
         faults = (Damaged, KeyError, StorageUnavailable, TypeError, ValueError)
         _log.disabled = True
         try:
