@@ -34,7 +34,7 @@ class Chunk:
 
     @property
     def messages(self) -> list[Any]:
-        """The messages of a JSON stream. Raises TypeError of any other."""
+        """The messages of a JSON stream. Raises TypeError for any other stream."""
         if self.content_type and not is_json(self.content_type):
             raise TypeError(
                 f"messages are of JSON streams; this one is {self.content_type}: use text or data"

@@ -37,7 +37,7 @@ from tidemark.protocol.json_text import check_value
 #: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
 
-#: Makes something that JSON has of what it has not.
+#: Turns a value that JSON does not have into one that it has.
 Default: TypeAlias = Callable[[Any], Any]
 
 
@@ -51,8 +51,8 @@ class Receipt:
 
 
 def _plain_value(default: Default | None, value: object) -> Any:
-    """Of a value that JSON has not. What orjson takes is taken, and written as it does; it is not asked for
-    numbers, as it makes null of NaN."""
+    """A JSON value for one that Python's encoder refuses. Dates and UUIDs are written as orjson writes them.
+    orjson does not encode the whole message, because it writes NaN as null."""
     if isinstance(value, date | time | UUID):
         return orjson.loads(orjson.dumps(value))
     if isinstance(value, Enum):

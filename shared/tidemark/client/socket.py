@@ -174,7 +174,7 @@ class ClientSocket:
         self._changed.set()
 
     async def _change(self, seconds: float) -> None:
-        """Until something has changed, but no longer. It is never long, to notice a sleep of the machine."""
+        """Wait for a change, a few seconds at most: a late timer shows that the machine slept."""
         seconds = max(0.0, min(seconds, _LOOK_SECONDS))
         due, ahead = time() + seconds, time() - monotonic()
         with contextlib.suppress(TimeoutError):

@@ -33,7 +33,7 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
-#: A body that comes more slowly is not waited for: 8 KiB in two seconds, by the worst telephone.
+#: The client gives up a body that comes more slowly. A poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
 #: These failed before the request was sent.
@@ -142,7 +142,7 @@ def request_of(
 
 
 def may_redirect(request: Request) -> range:
-    """How often. A redirected write could end as a GET, whose 200 acknowledges nothing."""
+    """One turn for each redirect that may be followed: none for a write, which could end as a GET."""
     return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
 
 

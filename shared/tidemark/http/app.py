@@ -70,6 +70,10 @@ SMALL_BODY_BYTES: Final = 64 * 1024
 #: The bytes of larger bodies in memory at once. Each is there some three times while it is packed and stored,
 #: one after the other: more of them at once are no faster, but every other request waits for all of them.
 MAX_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
+_TOO_MANY_BODIES: Final = (
+    f"Too many large bodies at once: this server takes {MAX_HELD_BYTES // MAX_BODY_BYTES} of "
+    f"{MAX_BODY_BYTES >> 20} MiB"
+)
 
 
 class BodiesAtOnce:
@@ -103,7 +107,7 @@ class BodiesAtOnce:
                 if self._held + room > MAX_HELD_BYTES:
                     while b"expect" not in headers and received < DRAIN_BYTES and more:
                         await receive_piece()
-                    raise RateLimitExceeded(1, "Too many large bodies at once: this server takes 16 of 4 MiB")
+                    raise RateLimitExceeded(1, _TOO_MANY_BODIES)
                 own, self._held = room, self._held + room
             return await receive_piece()
 
