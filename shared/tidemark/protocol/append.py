@@ -143,7 +143,7 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
 
 
 def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """With the offset after the original, if that was the producer's latest append; else with the tail."""
+    """Answers a retry: the offset after the original if it was the producer's last append, else the tail."""
     known = state is not None and append.claim is not None and state.seq == append.claim.seq
     next_offset = state.end if state is not None and known else tail.offset
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state, append.incarnation)

@@ -181,8 +181,8 @@ def is_of(cursor: int | None, incarnation: str) -> bool:
 
 
 def is_of_another(cursor: int | None, incarnation: str, now_ms: int) -> bool:
-    """Whether a stream with another incarnation gave the cursor. A number whose interval is none that we give
-    (one that another server gave, an early release, or the client) says nothing."""
+    """Whether a stream with another incarnation gave the cursor. A number outside of our intervals (another
+    server, an early release or the client made it) proves nothing."""
     if cursor is None or is_of(cursor, incarnation):
         return False
     return CATCH_UP_INTERVAL <= cursor >> MARK_BITS <= _interval_at(now_ms) + _MOST_AHEAD

@@ -100,7 +100,7 @@ class Horizon:
     next_ms: int = 0
 
     def at(self, now_ms: int) -> Horizon:
-        """With the next one in its place, where its time has come."""
+        """Replaces the horizon by the next one once that is due."""
         is_due = self.next_offset and now_ms >= self.next_ms
         return Horizon(self.next_offset) if is_due else self
 

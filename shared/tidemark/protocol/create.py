@@ -52,8 +52,8 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
 #: stay small.
 MAX_GENERATIONS: Final = 32
 
-#: How other servers write the beginning of a stream. Clients that fork at the very
-#: beginning construct it, and so does the official suite.
+#: Other servers write the beginning of a stream like this. Clients that fork at the beginning construct it,
+#: and so does the official suite.
 _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 

@@ -75,7 +75,7 @@ class ProtocolError(Exception):
     status = 400
     message = ""
     headers: Mapping[str, str] = {}
-    #: What the body has beside `error`, for programs.
+    #: Members of the body beside `error`, for programs.
     beside: Mapping[str, str] = {}
 
     def __init__(self, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
@@ -526,7 +526,7 @@ class FormatTooNew(ProtocolError):
 
 
 class KeysUnavailable(ProtocolError):
-    """Without the keys (or the origin secret) no request can be authorized or refused."""
+    """The keys or the origin secret cannot be fetched, so no request can be authorized or refused."""
 
     status = 503
     message = "The keys for tokens cannot be fetched right now; try again"

@@ -67,7 +67,7 @@ def split_array(text: bytes, most: int = sys.maxsize) -> list[bytes]:
 
 
 def _decode(text: bytes, kind: Any, depth: int) -> Any:
-    """What msgspec makes of the text; None if the text is valid, but msgspec cannot say what is in it."""
+    """Decodes the text by msgspec; None if the text is valid and msgspec cannot represent it."""
     try:
         text.decode()
     except UnicodeDecodeError as fault:

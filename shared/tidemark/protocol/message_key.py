@@ -1,8 +1,8 @@
-"""What a message's key is, and whether the message deletes it (docs/compaction.md).
+"""Finds a message's key, and whether the message deletes it (docs/compaction.md).
 
-Compaction keeps the last message of each key, so what is one key here must be one key to every reader. In
-doubt a message has no key, and stays. msgspec decodes only the members that matter; what it refuses (a lone
-surrogate, a member that is not of its type, or not there), Python's own parser decides.
+Compaction keeps the last message of each key, so two keys that are equal here must be equal to every reader.
+In doubt a message has no key, and stays. msgspec decodes only the members that matter. Python's own parser
+decides about messages that msgspec refuses: a lone surrogate, a member that is missing or of another type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KeyRule: TypeAlias = Callable[[bytes], Keyed | None]
 
 #: The changes of the State Protocol and its client. Another operation may change a part of a row: it stays.
 _Operation: TypeAlias = Literal["insert", "update", "upsert", "delete"]
-#: What stands for the key, the same for two keys only if they are equal; None for no key. And the operation.
+#: Bytes that are the same for two keys only if the keys are equal (None: no key), and the operation.
 _Found: TypeAlias = tuple[str | None, Any]
 _Reader: TypeAlias = Callable[[bytes], _Found]
 

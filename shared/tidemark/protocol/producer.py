@@ -1,5 +1,5 @@
-"""What orders the appends of writers: Stream-Seq (§5.2), and idempotent producers, whose retried append lands
-once (§5.2.1).
+"""Orders the appends of writers: Stream-Seq (§5.2), and idempotent producers, whose retried append lands once
+(§5.2.1).
 
 Writers agree on a Stream-Seq by themselves; it is compared byte by byte. Tidemark's scope is the stream: one
 last value for all its writers.
@@ -28,7 +28,7 @@ def parse_stream_seq(value: str | None) -> str | None:
 
 
 def check_sent_once(name: str, value: str) -> None:
-    """For headers of free text: a comma in them cannot be told from a repeat. Raises Malformed."""
+    """Refuses a comma in a header of free text: gateways join repeated headers with one. Raises Malformed."""
     if "," in value:
         raise Malformed(
             f"{name} must be sent once and must not contain a comma: gateways join repeated headers with one"

@@ -21,10 +21,10 @@ from tidemark.protocol.tail import Tail
 PATH: Final = "/v1/socket"
 #: API Gateway takes no larger frame.
 MAX_FRAME_BYTES: Final = 32 * 1024
-#: What a client sends is half of that, so that the answer, which repeats the names, fits a frame too.
+#: A client sends half of that, so that the answer, which repeats the names, fits a frame too.
 MAX_SENT_BYTES: Final = 16 * 1024
-#: What a client sends to keep a silent socket open, and to learn whether it is alive. API Gateway answers it
-#: itself, and starts no function.
+#: A client sends it to keep a silent socket open, and to learn whether the socket is alive. API Gateway
+#: answers it itself, and starts no function.
 PING: Final = '{"action":"ping"}'
 #: The answer to a ping and to an `unwatch`. A client that expects none finds no message in it.
 NOTHING: Final = "[]"
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a client sends. `watch` and `unwatch` are paths of streams."""
+    """A client's frame. `watch` and `unwatch` are paths of streams."""
 
     watch: tuple[str, ...] = ()
     unwatch: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
 
 
 def render_watches(names: Iterable[str], token: str | None) -> list[str]:
-    """As few frames as may name them all, for a client to send."""
+    """Renders the fewest frames that name all streams, for a client to send."""
     return _render_names("watch", names, {} if token is None else {"token": token})
 
 
@@ -110,7 +110,7 @@ def _fit(
 
 
 def parse_messages(text: str | bytes) -> list[Message]:
-    """What a server sends in one frame. Raises Malformed."""
+    """Parses a server's frame: one message, or an array of them. Raises Malformed."""
     try:
         sent = orjson.loads(text)
     except ValueError as error:
@@ -122,15 +122,15 @@ def parse_messages(text: str | bytes) -> list[Message]:
 
 
 def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_ms: int | None) -> int:
-    """For how long a watch lasts: no longer than the client's token, and not beyond the moment at which a
-    waiting reader must renew the stream's window, or notice its end (§5.1). A repeated watch does both."""
+    """Limits a watch by the client's token, and by the moment at which a waiting reader must renew the
+    stream's window or notice its end (§5.1). A repeated watch does both."""
     ends_ms = [now_ms + MAX_LEASE_SECONDS * 1000]
     ends_ms += [end for end in (renew_waiting_at_ms(expiry, used_ms), token_until_ms) if end is not None]
     return max(1, ceil((min(ends_ms) - now_ms) / 1000))
 
 
 def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Message:
-    """Where the stream's tail is. With a lease it answers a watch. After `closed` the watch is over."""
+    """Tells the stream's tail. With a lease it answers a watch. After `closed` the watch is over."""
     message: Message = {"stream": name, "offset": render_offset(tail.offset)}
     if tail.closed:
         return message | {"closed": True}
@@ -163,7 +163,7 @@ def render_answer(messages: list[Message]) -> str:
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:
-    """As few frames as hold them."""
+    """Renders the fewest frames that hold the messages."""
     return list(map(_one_or_array, _fit(map(orjson.dumps, messages), len, MAX_FRAME_BYTES - len("[]"))))
 
 

@@ -29,9 +29,9 @@ _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 LISTING: Final = "streams"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-#: Of ASCII, which no name may have. Everything else is legal, though not all of it is seen.
+#: No name may have these ASCII characters. Every other character is legal, even if it is invisible.
 CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
-#: They turn the text around a name, wherever it is shown, or make two names look the same.
+#: These characters turn the text around a name, or make two names look the same.
 _DIRECTION: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: These characters in a path that a gateway has decoded make the name ambiguous: `%` and `?` were encoded
 #: twice, and U+FFFD stands for any bytes that are not UTF-8.

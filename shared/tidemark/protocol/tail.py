@@ -12,19 +12,19 @@ from typing import Final
 
 from tidemark.protocol.producer import Claim, ProducerState
 
-#: How many producers a batch carries; the rest have an item of their own.
+#: A batch carries this many producers; the rest have an item of their own.
 RECENT_PRODUCERS: Final = 8
-#: How many it carries while those that were pushed out come back: to push out and to look up again costs more
-#: than to carry.
+#: A batch carries this many while displaced producers come back: displacing and looking up again costs more
+#: than carrying.
 MOST_PRODUCERS: Final = 192
 #: Long ids displace others earlier. A batch that carries few should stay within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
 MOST_PRODUCERS_BYTES: Final = 6144
-#: So many at most leave with one batch: their items are written in its transaction, which takes 100.
+#: At most this many leave with one batch: its transaction writes their items, and takes 100 in all.
 MOST_PUSHED_OUT: Final = 90
-#: A large transaction takes a partition's write units at once: few leave while the list is not much too long.
+#: A large transaction takes a partition's write units at once, so few leave while the list is a little long.
 _FEW_PUSHED_OUT: Final = 16
-#: A batch that carries more than it should loses one in so many appends of the latest few.
+#: A batch that carries too many loses one of the latest few in this many appends.
 _FORGETS_EVERY: Final = 16
 
 
