@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.log import deflate
 from tidemark.log.pack_format import (
     BLOCK_BYTES,
     MAGIC,
@@ -29,7 +30,6 @@ from tidemark.log.pack_format import (
     batches_of,
     decode_block,
     decode_index,
-    inflate_library,
     read_index,
 )
 
@@ -40,13 +40,13 @@ def inflated_by(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setitem(sys.modules, "isal", None)
-        inflate_library.cache_clear()
+        deflate.library.cache_clear()
         yield request.param
-    inflate_library.cache_clear()
+    deflate.library.cache_clear()
 
 
 def test_a_block_is_inflated_by_isal_or_by_zlib_where_that_is_missing(inflated_by: str) -> None:
-    assert inflate_library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
+    assert deflate.library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
 
 
 def test_the_library_is_not_imported_before_a_block_is_read() -> None:

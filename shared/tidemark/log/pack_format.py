@@ -32,11 +32,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import accumulate, islice
 from operator import add
-from types import ModuleType
 from typing import Final
+
+from tidemark.log import deflate
 
 MAGIC: Final = b"TIDEPACK"
 VERSION: Final = 1
@@ -51,8 +51,6 @@ _INDEX_HEAD: Final = struct.Struct("<BQ")
 _ENTRIES: Final = {VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
-#: Raw deflate, without a checksum: the index has one.
-_RAW: Final = -zlib.MAX_WBITS
 #: Small rather than fast: a pack is written once and read often.
 _LEVEL: Final = 6
 #: The most that a message of one byte takes in the inflated block: its byte, length, append, batch, time and
@@ -237,7 +235,7 @@ class PackWriter:
         counts = _COUNTS.pack(*map(len, columns[:3]))
         if self._gaps:
             columns.append(self._gap_column())
-        deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+        deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, deflate.RAW)
         pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
         stored = b"".join((*pieces, deflating.flush()))
         self._append_block(self.end, self._data_bytes, stored)
@@ -301,26 +299,14 @@ def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
         raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
 
 
-@cache
-def inflate_library() -> ModuleType:
-    """ISA-L, which has zlib's interface and inflates in a third of its time; zlib where it is not installed.
-    It is imported when the first block is read: most cold starts read none."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib
-    return isal_zlib
-
-
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.data_bytes
-    library = inflate_library()
-    inflating = library.decompressobj(_RAW)
+    inflating = deflate.library().decompressobj(deflate.RAW)
     try:
         plain = inflating.decompress(stored, _COUNTS.size + _MOST_PER_BYTE * size)
-    except library.error as failure:
+    except deflate.library().error as failure:
         raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
     if not inflating.eof or len(plain) < _COUNTS.size:
         raise CorruptPack(f"the block at {entry.start} has another size")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from binascii import a2b_base64
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
+from tidemark.log.deflate import deflate, inflate, inflate_all
 from tidemark.log.pack_format import CorruptPack, PackIndex, decode_index
 from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key, number
@@ -19,51 +19,6 @@ from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-
-#: Smaller bodies are not deflated: their items fit the one kilobyte that every write is billed.
-_FROM_BYTES: Final = 768
-#: If so many bytes at the start of a body do not shrink, the rest is not tried.
-_PROBE_BYTES: Final = 2048
-#: Raw deflate: no header, no checksum (DynamoDB has its own).
-_RAW: Final = -zlib.MAX_WBITS
-#: This level is several times faster than the default; its output is a tenth larger.
-_LEVEL: Final = 1
-
-
-def deflate(data: bytes) -> bytes | None:
-    """`data` in fewer bytes, by an eighth at least; None if it is to be stored as it is."""
-    if len(data) < _FROM_BYTES:
-        return None
-    if len(data) > 2 * _PROBE_BYTES and _smaller(data[:_PROBE_BYTES]) is None:
-        return None
-    return _smaller(data)
-
-
-def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
-    """The bytes again, `size` of them, by `zlib` or a library with its interface. Raises ValueError if it
-    would be more or fewer."""
-    inflating = library.decompressobj(_RAW)
-    try:
-        data: bytes = inflating.decompress(deflated, size + 1)
-    except library.error as failure:
-        raise ValueError(str(failure)) from failure
-    if len(data) != size or not inflating.eof or inflating.unused_data:
-        raise ValueError(f"{len(deflated)} bytes do not inflate to {size}")
-    return data
-
-
-def inflate_all(deflated: bytes) -> bytes:
-    """The bytes again, if they are few and were deflated here. Raises ValueError if they are not whole."""
-    try:
-        return zlib.decompress(deflated, _RAW)
-    except zlib.error as failure:
-        raise ValueError(str(failure)) from failure
-
-
-def _smaller(data: bytes) -> bytes | None:
-    deflated = zlib.compress(data, _LEVEL, _RAW)
-    return deflated if len(deflated) <= len(data) * 7 // 8 else None
-
 
 _log = logging.getLogger("tidemark")
 

@@ -21,7 +21,8 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
-from tidemark.log.pack_format import CorruptPack, decode_block, decode_index, inflate_library
+from tidemark.log.deflate import inflate, inflate_all
+from tidemark.log.pack_format import CorruptPack, decode_block, decode_index
 from tidemark.log.schema import (
     BLOB,
     CHECKSUMS,
@@ -36,9 +37,7 @@ from tidemark.log.schema import (
     decode_checksums,
     decode_lengths,
     encode_lengths,
-    inflate_all,
 )
-from tidemark.log.schema.batches import inflate
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.storage import ExplainingDynamoDB
@@ -127,7 +126,7 @@ class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
         if self.deflated is None:
             return None
         try:
-            return inflate(self.deflated.B, self.end - self.start, inflate_library())
+            return inflate(self.deflated.B, self.end - self.start)
         except ValueError as fault:
             raise Damaged from fault
 
