@@ -24,7 +24,7 @@ from typing import Final
 
 from benchmarks.metered_table import Latency, MeteredTable, constant, lognormal, with_stalls
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.dynamodb_table import DynamoDBTable

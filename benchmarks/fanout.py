@@ -24,7 +24,7 @@ import orjson
 from benchmarks.contention import BODY_BYTES, CONTENT_TYPE, LATENCY_SECONDS, new_process
 from benchmarks.metered_table import PARTITIONS, MeteredTable, constant
 from benchmarks.scale import BATCH_RECORDS, BATCHES_AT_ONCE, SEND_SECONDS, SENDS_AT_ONCE
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tidemark.aws.sqs import BATCH
 from tidemark.log.records import Waiter
 from tidemark.log.schema import is_log_pk

@@ -14,7 +14,7 @@ from zlib import crc32
 import orjson
 
 from tests.simulation.table import SimulatedTable
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tests.support import refusal
 from tidemark.log.schema import PK, SK
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.contention import BODY_BYTES, CONTENT_TYPE, LATENCY_SECONDS, new_process
 from benchmarks.metered_table import MeteredTable, constant
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tidemark.protocol.errors import Busy
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey

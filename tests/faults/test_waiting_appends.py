@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.virtual_time import Concurrently, VirtualLoop, greenlet_spawn, sleep
+from tests.simulation.tasks import TasksOnLoop, VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
 from tidemark.log.dynamodb_table import DynamoDBTable
@@ -43,7 +43,7 @@ class Storage:
     lands: bool = False
     sent: list[str] = field(default_factory=list)
 
-    def behind(self, send: Any, timeout: float) -> Any:
+    def behind(self, send: Any, timeout: float, sleep: Callable[[float], None]) -> Any:
         def calling(operation: str, *more: Any) -> Any:
             self.sent.append(operation)
             if operation not in self.silent:
@@ -92,21 +92,21 @@ class Scene:
 
 @pytest.fixture
 def scene(world: World) -> Iterator[Scene]:
-    process, storage = world.process(), Storage()
+    process, storage, tasks = world.process(), Storage(), TasksOnLoop()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         now = runner.get_loop().time
         for client, timeout in ((process.dynamodb, 5.0), (process.objects, 6.0)):
-            client.send = storage.behind(client.send, timeout)
-            client.sleep, client.now = sleep, now
+            client.send = storage.behind(client.send, timeout, tasks.sleep)
+            client.sleep, client.now = tasks.sleep, now
         table = DynamoDBTable(process.dynamodb, world.table_name)
-        stores = replace(process.stores, table=table, concurrency=Concurrently())
+        stores = replace(process.stores, table=table, concurrency=tasks)
 
         def create() -> StreamKey:
             key = a_key()
             world.process().create(key, content_type=TEXT)
             return key
 
-        yield Scene(world, runner, storage, GroupCommit(stores, greenlet_spawn, lambda _: None), create)
+        yield Scene(world, runner, storage, GroupCommit(stores, tasks.run, lambda _: None), create)
 
 
 def now() -> float:

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.simulation.memory import InOrder
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
+from tests.simulation.tasks import Tasks
 from tests.support import JSON, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
@@ -180,7 +180,7 @@ class LongStream:
             recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,
             new_id=self._new_id,
-            concurrency=InOrder(),
+            concurrency=Tasks(),
             packing=Packing(HOUR_MS),
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from tests.simulation.scheduler import Crashed
+from tests.simulation.tasks import Crashed
 from tests.simulation.world import SimulatedWorld
 from tests.support import BYTES, HOUR_MS, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, each_call
-from tests.simulation.scheduler import Crashed
+from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.compaction import Compaction

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from tests.log.scene import BREAKS, FORK, KEY, ONE, SMALL, Scene, before_the_next, break_call, counted, die
-from tests.simulation.scheduler import Crashed
+from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact
 from tidemark.janitor.sweep import sweep
@@ -145,7 +145,7 @@ class Rows:
             with suppress(Crashed):
                 sweep(stores)
 
-        tasks = [self.scene.world.scheduler.spawn(janitor, 0) for _ in range(2)]
+        tasks = [self.scene.world.scheduler.spawn(janitor) for _ in range(2)]
         self.scene.world.scheduler.run()
         assert [task.failure for task in tasks] == [None, None]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
-from tests.simulation.scheduler import Turns
+from tests.simulation.tasks import Tasks
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import KEEP_REPLACED_MS, Packing
@@ -265,12 +265,12 @@ def test_a_page_of_several_packs_requests_their_ranges_concurrently() -> None:
     stores, calls = counted(scene)
     at_once: list[int] = []
 
-    class Counting(Turns):
+    class Counting(Tasks):
         def each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             at_once.append(len(items))
             return super().each(call, items)
 
-    stores.concurrency = Counting(scene.world.scheduler)
+    stores.concurrency = Counting()
     assert read(stores, KEY, 0).data == scene.data
     assert calls["GetRange"] == packs > 3
     # The last batch of the log is in no pack.

@@ -27,7 +27,7 @@ from tests.log.scene import (
     die,
     each_call,
 )
-from tests.simulation.scheduler import Crashed
+from tests.simulation.tasks import Crashed
 from tests.support import BYTES, HOUR_MS, append_request, table_of
 from tidemark.janitor.replace import remove_object
 from tidemark.janitor.sweep import sweep
@@ -148,7 +148,7 @@ def play(kind: str, seed: int) -> int:
 
     janitors = [lambda: packed.append(sweep(scene.process()).packed)] * 2
     for task in (*janitors, read_some, read_some, read_the_fork, lambda: scene.append(3)):
-        scene.world.scheduler.spawn(task, 0)
+        scene.world.scheduler.spawn(task)
     scene.world.scheduler.run()
     scene.sweep_after()
     taken_in = len(scene.due("replaced"))

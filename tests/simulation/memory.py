@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
-from tests.simulation.scheduler import Scheduler, Turns
 from tests.simulation.table import SimulatedTable
+from tests.simulation.tasks import Tasks
 from tests.support import Calls, Clock, Process, World
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-
-
-class InOrder(Turns):
-    """One thing after the other: outside of tasks nobody else is there to take a turn."""
-
-    def __init__(self) -> None:
-        super().__init__(Scheduler(random.Random(0)))
 
 
 class MemoryWorld(World):
@@ -36,7 +28,7 @@ class MemoryWorld(World):
         dynamodb.sleep = objects.sleep = lambda _seconds: None
         blobs = SimulatedBlobs(self.bucket, objects, lambda: None)
         stores = Stores(
-            DynamoDBTable(dynamodb, "memory"), blobs, clock_ms=clock or self.clock, concurrency=InOrder()
+            DynamoDBTable(dynamodb, "memory"), blobs, clock_ms=clock or self.clock, concurrency=Tasks()
         )
         return Process(stores, dynamodb, objects, _no_s3, Calls(dynamodb, objects), Settings())
 

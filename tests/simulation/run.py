@@ -32,7 +32,7 @@ from tests.histories.history import (
 from tests.histories.perform import NotCarriedOut, perform, perform_group
 from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS, Workload
 from tests.simulation.faults import Shares
-from tests.simulation.scheduler import Crashed, Task
+from tests.simulation.tasks import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, combining, small_limits
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
@@ -159,14 +159,14 @@ class _Play:
     def _phase(self, *, first: bool) -> None:
         scheduler = self._world.scheduler
         if first:
-            scheduler.spawn(lambda: self._ask(0, self._workload.first()), 0)
+            scheduler.spawn(lambda: self._ask(0, self._workload.first()))
             scheduler.run()
         for client in range(self._clients):
             requests = self._chance.randint(2, 5 if self._run.kind == PRODUCERS else 7)
-            scheduler.spawn(partial(self._client, client, requests), 0)
-        scheduler.spawn(self._sweep, 0)
+            scheduler.spawn(partial(self._client, client, requests))
+        scheduler.spawn(self._sweep)
         if self._chance.random() < 0.5:
-            scheduler.spawn(self._let_time_pass, 0)
+            scheduler.spawn(self._let_time_pass)
         scheduler.run()
 
     def _client(self, client: int, requests: int) -> None:
@@ -217,7 +217,7 @@ class _Play:
             except (ProtocolError, NotCarriedOut) as refusal:
                 return refusal
 
-        client, running = getcurrent(), self._world.scheduler.spawn(carry_out, number)
+        client, running = getcurrent(), self._world.scheduler.spawn(carry_out, process=number)
         assert isinstance(client, Task)
         self._wait(client, running)
         if isinstance(running.failure, Crashed) and self._servers[index][0] == number:
@@ -234,14 +234,14 @@ class _Play:
             client.join([running])
             return
         turns = self._chance.randrange(1, 60)
-        timer = self._world.scheduler.spawn(lambda: self._give_turns(turns), 0)
-        client.join_first([running, timer])
+        timer = self._world.scheduler.spawn(lambda: self._give_turns(turns))
+        client.join([running, timer], left=1)
         if not running.dead:
             raise _GaveUp
 
     def _give_turns(self, turns: int) -> None:
         for _ in range(turns):
-            self._world.scheduler.give_turn()
+            self._world.scheduler.sleep()
 
     def _upload(self, request: Publish) -> Publish:
         """Put the blob into S3 as a client does, to be published by name."""
@@ -258,7 +258,7 @@ class _Play:
         number, stores = self._world.process()
         janitor = getcurrent()
         assert isinstance(janitor, Task)
-        janitor.join([self._world.scheduler.spawn(lambda: _sweep_quietly(stores), number)])
+        janitor.join([self._world.scheduler.spawn(lambda: _sweep_quietly(stores), process=number)])
 
     def _let_time_pass(self) -> None:
         for _ in range(3):
@@ -272,7 +272,7 @@ class _Play:
             self._world.table.remove_expired()
         self._world.land_some()
         for _ in range(2):
-            self._world.scheduler.spawn(self._sweep, 0)
+            self._world.scheduler.spawn(self._sweep)
         self._world.scheduler.run()
 
     # --- what is left of it ---
@@ -287,7 +287,7 @@ class _Play:
         requests: list[Request] = [Head(name) for name in names]
         requests += [Read(name, 0) for name in names]
         requests += [CountStreams(bucket) for bucket in self._workload.buckets]
-        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
         retained = {
             operation.request.name: operation.answer.offset
@@ -298,7 +298,7 @@ class _Play:
         requests = [Read(name, offset) for name, offset in retained.items()]
         requests += [ReadSnapshot(name, offset) for name, offset in retained.items()]
         requests += [Create(name) for name in names]
-        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
 
     def _judge(self) -> None:
@@ -322,13 +322,13 @@ class _Play:
         requests: list[Request] = [Delete(name) for name in names]
         requests += [DeleteBucket(bucket) for bucket in self._workload.buckets]
         history, self._run.history = self._run.history, []
-        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
         self._run.history = history
         self._world.land_all()
         for _ in range(3):
             self._world.advance(25 * HOUR_MS)
-            scheduler.spawn(self._sweep, 0)
+            scheduler.spawn(self._sweep)
             scheduler.run()
         self._world.table.remove_expired()
         left = [f"{item['pk']['S']} {item['sk']['S']}" for item in self._world.table.items()]

@@ -20,7 +20,7 @@ import pytest
 
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tests.simulation.world import combining, small_limits
 from tests.support import a_key, append_request, create_request, refusal
 from tidemark.aws.dynamodb import DynamoDB

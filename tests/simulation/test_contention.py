@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.contention import STEADY, Contest, Load
 from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.tasks import VirtualTime
 from tidemark.log import append, combining
 
 

@@ -14,8 +14,8 @@ import orjson
 
 from tests.simulation.faults import Line, Send, Shares, carry
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
-from tests.simulation.scheduler import Crashed, Scheduler, Turns
 from tests.simulation.table import SimulatedTable
+from tests.simulation.tasks import Crashed, Scheduler
 from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
@@ -122,23 +122,22 @@ class SimulatedWorld:
         line = Line(self.chance, self._shares) if self._shares else None
         dynamodb = DynamoDB(self._seam(number, line, self.table.send))
         objects = Objects(self._seam(number, line, self.bucket.send))
-        turns = Turns(self.scheduler)
-        dynamodb.sleep = objects.sleep = turns.sleep
+        dynamodb.sleep = objects.sleep = self.scheduler.sleep
         dynamodb.now = objects.now = lambda: self.now_ms / 1000
         stores = Stores(
             DynamoDBTable(dynamodb, "simulated"),
-            SimulatedBlobs(self.bucket, objects, self.scheduler.give_turn),
+            SimulatedBlobs(self.bucket, objects, self.scheduler.sleep),
             recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,
             new_id=lambda: f"{self.chance.getrandbits(48):012x}",
-            concurrency=turns,
+            concurrency=self.scheduler,
             packing=self._packing or NO_PACKS,
         )
         return number, stores
 
     def _seam(self, number: int, line: Line | None, send: Send) -> Any:
         def sending(*request: Any) -> tuple[int, bytes]:
-            self.scheduler.give_turn()
+            self.scheduler.sleep()
             self.calls += 1
             self.land(lambda copy: copy.arrives_at <= self.calls)
             fault = line.fault() if line and self._shares else None
