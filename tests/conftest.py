@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -28,87 +29,15 @@ ENGINES: dict[str, Callable[[], LocalServices]] = {
     "moto": MotoServices,
     "ministack": lambda: LocalServices(engine="ministack"),
 }
-#: The storage contract: what these files say must hold on every engine, and so also on DynamoDB, S3 and SQS.
-#: docs/internals/testing.md lists where the engines differ.
-CONTRACT = frozenset(
-    {
-        "aws/test_left_over_items.py",
-        "blobs/test_objects.py",
-        "engine/test_table.py",
-        "log/test_buckets.py",
-        "log/test_chain.py",
-        "log/test_forks.py",
-        "log/test_read.py",
-        "log/test_snapshots.py",
-        "wake/test_notifier.py",
-        "wake/test_queue.py",
-        "wake/test_waiters.py",
-        "wake/test_sweep.py",
-    }
+#: Folders that start processes, or take more than seconds. In other folders a slow file has the mark.
+SLOW_FOLDERS = frozenset(
+    {"artifact", "browser", "chaos", "cli", "conformance", "console", "emulated", "engine", "faults"}
+    | {"fuzz", "histories", "mutations", "ops", "properties", "simulation"}
 )
-
-#: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
-#: that is not named here is slow. CONTRIBUTING.md says which test belongs where.
-FAST_FOLDERS = frozenset(
-    {
-        "authorization",
-        "aws",
-        "blobs",
-        "client",
-        "costs",
-        "http",
-        "infra",
-        "lambdas",
-        "local",
-        "log",
-        "observability",
-    }
-    | {"protocol", "spark", "subscriptions", "wake"}
-)
-#: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
-SLOW_FILES = frozenset(
-    {
-        "client/test_socket.py",
-        "http/test_tour.py",
-        "infra/test_deployment.py",
-        "infra/test_docs_examples.py",
-        "infra/test_guard.py",
-        "lambdas/test_half_a_character.py",
-        "lambdas/test_size.py",
-        "lambdas/test_two_releases.py",
-        "local/test_connections.py",
-        "local/test_container.py",
-        "local/test_lock.py",
-        "local/test_main.py",
-        "local/test_emulators.py",
-        "local/test_raw_requests.py",
-        "local/test_sockets_each_way.py",
-        "log/test_long_packs.py",
-        "log/test_packs_interleaved.py",
-        "log/test_retention.py",
-        "http/test_loop_lag.py",
-        "wake/test_caching_proxy.py",
-        "wake/test_environments.py",
-        "wake/test_interleavings_of_sockets.py",
-        "wake/test_interleavings_of_the_code.py",
-        "wake/test_live_function.py",
-        "wake/test_live_reads.py",
-        "wake/test_pump.py",
-        "wake/test_readers_that_do_not_read.py",
-        "subscriptions/test_any_order.py",
-        "subscriptions/test_webhook.py",
-        "subscriptions/test_preempted.py",
-        "subscriptions/test_walk_through.py",
-        "wake/test_trigger.py",
-    }
-)
+SLOW = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
 
 #: The fixtures that run a test once by each way in which the application runs.
 WAYS = ("door", "way")
-#: Appends, reads and waiting differ between the ways, so their files run every case by each.
-EVERY_CASE_BY_EACH_WAY = frozenset(
-    f"http/{name}" for name in ("test_append.py", "test_read.py", "test_long_poll.py", "test_sse.py")
-)
 #: What a browser or the command line sees is the same by each way: the first test of a file shows it.
 FIRST_TEST_BY_EACH_WAY = ("console/", "cli/test_cli.py")
 
@@ -133,12 +62,11 @@ if HAS_HYPOTHESIS:
 
 
 def is_slow(path: Path) -> bool:
-    place = path.relative_to(TESTS)
-    return place.parts[0] not in FAST_FOLDERS or str(place) in SLOW_FILES
+    """Found in the text: otherwise each process of `make test-fast` imports slow files to deselect them."""
+    return path.relative_to(TESTS).parts[0] in SLOW_FOLDERS or SLOW.search(path.read_text()) is not None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make test-fast` does not import the slow files: each process of a run would, to deselect them all."""
     if "not slow" not in config.option.markexpr or collection_path.suffix != ".py":
         return None
     return is_slow(collection_path) or None
@@ -148,7 +76,7 @@ def is_repeated(item: pytest.Item) -> bool:
     """Whether another case shows the same. A table of cases runs by the first way, its first row by each."""
     indices: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
     ways = [way for way in WAYS if way in indices]
-    if not ways or str(item.path.relative_to(TESTS)) in EVERY_CASE_BY_EACH_WAY:
+    if not ways or item.get_closest_marker("each_way"):
         return False
     return any(indices[way] for way in ways) and any(
         index for name, index in indices.items() if name not in ways
@@ -197,9 +125,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The storage contract runs once on each engine; in `make test-fast` on the embedded one."""
-    files = {TESTS / name for name in CONTRACT}
     is_fast = "not slow" in metafunc.config.option.markexpr
-    if "services" in metafunc.fixturenames and metafunc.definition.path in files and not is_fast:
+    is_contract = metafunc.definition.get_closest_marker("each_engine") is not None
+    if "services" in metafunc.fixturenames and is_contract and not is_fast:
         metafunc.parametrize("services", list(ENGINES), indirect=True, scope="session")
 
 

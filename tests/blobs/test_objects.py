@@ -16,6 +16,8 @@ from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Busy, Damaged, StorageUnavailable
 
+pytestmark = pytest.mark.each_engine
+
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 SLOW_DOWN = (503, b"<Error><Code>SlowDown</Code></Error>")
 BROKEN = (500, b"<Error><Code>InternalError</Code></Error>")

@@ -44,6 +44,8 @@ from tidemark.http.socket_session import Sockets
 from tidemark.server.serve import server_in_memory
 from tidemark.settings import AuthorizationSettings, Settings
 
+pytestmark = pytest.mark.slow
+
 FAST = Retry(max_retries=1000, initial_delay_seconds=0.01, max_delay_seconds=0.1)
 both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
 

@@ -31,6 +31,8 @@ from tidemark.log.table import (
     equals,
 )
 
+pytestmark = pytest.mark.each_engine
+
 SKS = ["0", "00", "1", "1.", "é", "~", "stream/a", "stream/b"]
 CALLS = 400
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.http.asgi import Answer, Door
 
+pytestmark = pytest.mark.each_way
+
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 CLOSE = {"Stream-Closed": "true"}

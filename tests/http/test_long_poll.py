@@ -20,7 +20,7 @@ CLOSE = {"Stream-Closed": "true"}
 POLL = "&live=long-poll"
 Make = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("no_polling")
+pytestmark = [pytest.mark.usefixtures("no_polling"), pytest.mark.each_way]
 
 
 def interval(clock: Clock) -> int:

@@ -19,6 +19,8 @@ from tidemark.server.system import EmbeddedSystem
 from tidemark.service import group_commit
 from tidemark.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 MEGABYTES_4 = 4 * 1024 * 1024
 #: What blocks the event loop does so every time. What else runs on the machine's cores makes a callback slow
 #: now and then: so many times in a row only where there is a reason.

@@ -10,6 +10,8 @@ import pytest
 from tests.http.asgi import Answer, Door
 from tidemark.log.read import read_page
 
+pytestmark = pytest.mark.each_way
+
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 CLOSE = {"Stream-Closed": "true"}

@@ -28,7 +28,7 @@ CLOSE = {"Stream-Closed": "true"}
 SSE = "&live=sse"
 Make = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("no_polling")
+pytestmark = [pytest.mark.usefixtures("no_polling"), pytest.mark.each_way]
 
 
 def interval(clock: Clock) -> int:

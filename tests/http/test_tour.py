@@ -19,7 +19,7 @@ CURL = find("curl")
 #: A long-poll finds nothing (204), a producer's repetition is 204.
 STATUSES = [201, 204, 204, 200, 200, 200, 204, 200, 200, 204, 201, 204, 204, 204]
 
-pytestmark = needs(CURL, "curl", "curl")
+pytestmark = [needs(CURL, "curl", "curl"), pytest.mark.slow]
 
 
 def statuses_of_a_run(base_url: str, directory: Path) -> list[int]:

@@ -16,6 +16,8 @@ from tests.conformance.servers import running, temporary_directory, tidemark_ser
 from tests.infra.test_edge import DEFAULTS, holds, resolve
 from tests.infra.test_template import FUNCTIONS, TEMPLATE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RESOURCES = TEMPLATE["Resources"]
 

@@ -18,6 +18,8 @@ import pytest
 from tests.conformance.servers import ROOT, Server, node, reference_server, running, tidemark_server
 from tidemark.client import ProducerFenced
 
+pytestmark = pytest.mark.slow
+
 DOCS = ROOT / "docs"
 NODE_SERVER = ROOT / "node_modules" / "@durable-streams" / "server"
 #: A fenced block that could be run, and the line before it.

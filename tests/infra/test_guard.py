@@ -15,6 +15,8 @@ from tests.available import NotAvailable
 from tests.infra.test_template import TEMPLATE
 from tests.processes import alone
 
+pytestmark = pytest.mark.slow
+
 #: The first commit whose limits hold for all later ones. A release may name a later one.
 LIMITS_SINCE: Final = "bd23c27a"
 ROW: Final = re.compile(r'^    "(.+)": ([\d_.]+),$', re.MULTILINE)

@@ -15,6 +15,8 @@ import pytest
 
 from tests.lambdas.functions import Functions, http_event
 
+pytestmark = pytest.mark.slow
+
 EURO = "€".encode()
 Open = Callable[[float], Functions]
 

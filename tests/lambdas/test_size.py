@@ -12,6 +12,8 @@ from tests.http.asgi import Answer, Door
 from tests.lambdas.functions import Functions, http_event
 from tidemark.http.requests import MAX_BODY_BYTES
 
+pytestmark = pytest.mark.slow
+
 #: Four megabytes of what costs most as events: a prefix for every line, and in JSON for every break.
 TEXTS: dict[str, bytes] = {
     "letters": b"a" * MAX_BODY_BYTES,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+import pytest
+
 from tests.lambdas.releases import TODAY, environments
 from tests.support import JSON, World
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.stream_key import StreamKey
+
+pytestmark = pytest.mark.slow
 
 #: The commit of the release before (`CONTRIBUTING.md`, A release).
 RELEASE_BEFORE: Final = "390d53d"

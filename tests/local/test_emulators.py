@@ -17,6 +17,8 @@ from tests.processes import children_of, is_running
 from tidemark.local.emulators import EngineFailed, environment_for
 from tidemark.local.engines import LocalServices
 
+pytestmark = pytest.mark.slow
+
 #: Starts the engines on a directory, says so, and waits to be killed.
 PARENT = """
 import sys

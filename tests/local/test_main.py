@@ -28,6 +28,8 @@ from tidemark.engine.table import EmbeddedTable
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.server.ports import listening_socket, port_of
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_SECONDS = 60
 TEXT = {"Content-Type": "text/plain"}
 #: The system of another project directory, started as `python -m tidemark.local` starts its own.

@@ -20,6 +20,8 @@ from tests.local.test_main import DEADLINE_SECONDS, TEXT, Start, System, startin
 from tidemark.client import Stream
 from tidemark.protocol.socket import Message, parse_messages
 
+pytestmark = pytest.mark.slow
+
 start, via = test_main.start, test_main.via
 
 

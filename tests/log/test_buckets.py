@@ -26,6 +26,8 @@ from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 
+pytestmark = pytest.mark.each_engine
+
 TTL = Expiry(ttl_seconds=100)
 
 

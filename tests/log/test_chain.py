@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.protocol.offset import render_offset
+
+pytestmark = pytest.mark.each_engine
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.service.stores import MEGABYTE
 
+pytestmark = pytest.mark.slow
+
 FORK: Final = StreamKey("v1", "fork")
 MESSAGES: Final = 200_000
 #: Of a page of 1 MB, by which the engine counts an item's JSON, and of a pack of 8 MB.

@@ -44,6 +44,8 @@ from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.service.stores import Stores
 
+pytestmark = pytest.mark.slow
+
 
 def of_batches(packing: Packing = ONE, batches: int = 40) -> Scene:
     """Batches that are old enough to be packed."""

@@ -32,6 +32,8 @@ from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import PublishRequest, bootstrap, publish_snapshot
 from tidemark.service.stores import Stores
 
+pytestmark = pytest.mark.slow
+
 PACKING = Packing(HOUR_MS, every_bytes=64, pack_bytes=200, min_batches=2, block_bytes=40)
 
 

@@ -74,7 +74,7 @@ def _bug(block: str) -> Bug:
 
 _TABLE = r"""
 a trim does not wait for forks
-    janitor.sweep:trim caught by log/test_snapshots.py
+    janitor.sweep:trim caught by service/test_snapshots.py
     record.references => False
 storage that is silent is asked again by every request
     aws.retry:Breaker.admit caught by faults/test_breaker.py
@@ -235,11 +235,11 @@ a row of one type has the key of a row of another
         caught by protocol/test_message_key.py
     f'{len(kind)}:{kind}{change.key}' => f'{kind}{change.key}'
 a stream ends as if no fork had been made of it meanwhile
-    log.lifecycle:if_unreferenced caught by log/test_forks.py
+    log.lifecycle:if_unreferenced caught by service/test_forks.py
     AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT) => equals(schema.INCARNATION, incarnation)
 a fork is made of a source that was compacted beyond it meanwhile
     log.lifecycle:add_reference
-        caught by log/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
+        caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
     compacted_up_to(made.compacted), shows_snapshot => shows_snapshot
 a fork is made below what its source has compacted
     service.create:fork_origin caught by log/test_compacted_forks.py
@@ -292,14 +292,14 @@ the removal of a batch leaves all but its first object
     blobs:objects_of caught by blobs/test_keys.py
     parts_of(key, 0) => parts_of(key, 0)[:1]
 a tail is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedTails.learn caught by engine/test_system.py
+    server.system:CommittedTails.learn caught by server/test_system.py
     self._database.then(lambda: learn(head)) => learn(head)
 a batch is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedBatches.keep caught by engine/test_system.py
+    server.system:CommittedBatches.keep caught by server/test_system.py
     self._database.then(lambda: shared.append(keep(incarnation, *batches)))
         => shared.append(keep(incarnation, *batches))
 a pack is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedBatches.keep_pack caught by engine/test_system.py
+    server.system:CommittedBatches.keep_pack caught by server/test_system.py
     self._database.then(lambda: keep_pack(incarnation, pack)) => keep_pack(incarnation, pack)
 a transaction's token stays remembered after its turn was taken back
     local.dynamodb:DynamoDBProtocol.__init__ caught by engine/test_database.py
@@ -350,18 +350,18 @@ backup copies blobs before the table
     _copy_beside(data_dir, part) => pass
     table.backup(copy) => _copy_beside(data_dir, part); table.backup(copy)
 a change is queued behind the commit of what was changed
-    server.system:EmbeddedSystem._written caught by engine/test_system.py
+    server.system:EmbeddedSystem._written caught by server/test_system.py
     self.changes.send_with(db, [json.dumps(record)])
         => self.database.then(lambda: self.changes.send([json.dumps(record)]))
 a change is done before it is handed on
-    server.system:ChangeFollower.work caught by engine/test_system.py
+    server.system:ChangeFollower.work caught by server/test_system.py
     records: list[dict[str, Any]] = [ => self._changes.done(taken); records: list[dict[str, Any]] = [
 a delivery is done before its notice is handled
-    server.system:Deliveries._handle caught by engine/test_system.py
+    server.system:Deliveries._handle caught by server/test_system.py
     self._notices.done([message]) => pass
     self._deliverer.handle(notice) => self._notices.done([message]); self._deliverer.handle(notice)
 readers are woken before the commit
-    server.system:EmbeddedSystem._written caught by engine/test_system.py
+    server.system:EmbeddedSystem._written caught by server/test_system.py
     self.database.then(lambda: self.wake.hub.wake(message.key, message.incarnation, message.start))
         => self.wake.hub.wake(message.key, message.incarnation, message.start)
 a row of the engine is not compared with its checksum
@@ -377,7 +377,7 @@ a snapshot's checksum is not checked
     service.stores:Stores.snapshot_blob caught by faults/test_damaged_bytes.py
     snapshot.crc not in {None, crc32(blob)} => False
 a snapshot that a URL hands out is not compared with its checksum
-    server.blob_urls:BlobUrls._hand_out caught by engine/test_blob_urls.py
+    server.blob_urls:BlobUrls._hand_out caught by server/test_blob_urls.py
     asked.get('crc', f'{crc:08x}') != f'{crc:08x}' => False
 the state of a producer that a batch pushes out is lost
     log.append:put_batch caught by faults/test_rules_of_the_proof.py
@@ -386,7 +386,7 @@ a producer that was fenced goes on writing
     protocol.producer:check_producer caught by protocol/test_producer.py
     claim.epoch < state.epoch => False
 a second process may use the data folder
-    server.lock:_lock caught by local/test_lock.py
+    server.lock:_lock caught by server/test_lock.py
     fcntl.LOCK_EX => fcntl.LOCK_SH
 a blob is named before it is on the disk
     engine.files:BlobFiles.writing caught by engine/test_files.py
@@ -459,7 +459,7 @@ the local gateway hands on a head that API Gateway refuses
     local.gateway:check_head caught by infra/test_edge.py
     raise RefusedByGateway(HEAD_TOO_LARGE) => pass
 a function reports its metrics with each request
-    observability.report:Reporter.report caught by observability/test_numbers.py
+    observability.report:Reporter.report caught by observability/test_report.py
     seconds < self._due_at => False
 """
 

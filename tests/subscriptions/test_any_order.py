@@ -37,6 +37,8 @@ from tidemark.subscriptions.storage import load_links, load_subscription
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.wake.notifier import WakeMessage
 
+pytestmark = pytest.mark.slow
+
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
 LEASE_MS = 10_000
 #: What a webhook answers, or what becomes of the call.

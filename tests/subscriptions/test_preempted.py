@@ -29,6 +29,8 @@ from tidemark.subscriptions.records import PendingMark, SubscriptionRecord, mark
 from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.wake.notifier import WakeMessage
 
+pytestmark = pytest.mark.slow
+
 A, B = "events/a", "events/b"
 
 

@@ -16,6 +16,8 @@ from tests.conformance.servers import ROOT, Server, node, running, tidemark_serv
 from tests.ports import free_port
 from tests.waiting import PATIENCE_SECONDS, until
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text()
 CREATE, HOOK = re.findall(r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 # The page makes an environment for it (`test_printed_examples.py`); here it runs in this one.

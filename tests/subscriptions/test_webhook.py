@@ -30,6 +30,8 @@ from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
 from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
 
+pytestmark = pytest.mark.slow
+
 Serve = Callable[[socket.socket], None]
 PUBLIC = parse_webhook_url("https://worker.example.com/hook", allow_local=False)
 

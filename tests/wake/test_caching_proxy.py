@@ -45,7 +45,7 @@ SHORT_SECONDS = 2
 #: For rounds of many readers: a slow machine must not let a wait, and with it the proxy's lock, run out.
 PATIENT_SECONDS = 25
 
-pytestmark = needs(NGINX, "nginx", "nginx-light")
+pytestmark = [needs(NGINX, "nginx", "nginx-light"), pytest.mark.slow]
 
 CONFIGURATION = """
 daemon off;

@@ -23,6 +23,8 @@ from tidemark.http import live
 from tidemark.http.backend import one_at_a_time
 from tidemark.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 EVENT = json.loads((ROOT / "events" / "get-long-poll.json").read_text())
 MakeScene = Callable[..., Scene]
 

@@ -30,6 +30,8 @@ from tidemark.service.stores import Stores
 from tidemark.service.watch import Watched, begin_watches
 from tidemark.wake.notifier import LAPSED_MS, Notifier, WakeMessage, sweep_queues
 
+pytestmark = pytest.mark.slow
+
 #: Of a watch: stream item, the connection's streams (read, then noted), register, tail, answer. Of an append:
 #: commit, waiters, tail, post. Of the sweep: waiters, removal.
 WATCH, APPEND, SWEEP = "WWWWWW", "AAAA", "SS"

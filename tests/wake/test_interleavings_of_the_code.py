@@ -31,6 +31,8 @@ from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier, WakeMessage
 from tidemark.wake.wake import WakeByQueue
 
+pytestmark = pytest.mark.slow
+
 #: Stream item, log, register, log, receive; and commit, waiters, send.
 READER_STEPS, TRIGGER_STEPS = 5, 3
 STEPS = range(READER_STEPS + TRIGGER_STEPS)

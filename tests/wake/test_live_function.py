@@ -22,6 +22,8 @@ from tidemark.aws.clock import CLOCK
 from tidemark.log.waiters import all_waiters, load_waiters
 from tidemark.protocol.stream_key import StreamKey
 
+pytestmark = pytest.mark.slow
+
 READERS = 500
 #: Connection, request, application and all: what a machine must have for each reader that waits.
 MEMORY_PER_READER = 160 * 1024

@@ -22,6 +22,8 @@ from tidemark.settings import Settings
 from tidemark.wake import wake
 from tidemark.wake.wake import WakeByHub
 
+pytestmark = pytest.mark.slow
+
 MakeScene = Callable[..., Scene]
 BOTH_KINDS = pytest.mark.parametrize("kind", ["sse", "long-poll"])
 

@@ -22,6 +22,8 @@ from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stream_registry import StreamRegistry, Written
 from tidemark.wake.notifier import Notifier, WakeMessage, decode_message
 
+pytestmark = pytest.mark.each_engine
+
 FAR_MS = CLOCK.now_ms() + 3_600_000
 
 

@@ -20,6 +20,8 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 
+pytestmark = pytest.mark.slow
+
 #: A function that writes down what it is given, and fails as it is told to.
 FUNCTION = """
 calls, outcomes = [], []

@@ -14,6 +14,8 @@ from tests.wake.support import make_prefix, make_queues, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.wake.notifier import NotAWakeMessage, WakeMessage, decode_message, encode_message
 
+pytestmark = pytest.mark.each_engine
+
 NOW_MS = 1_800_000_000_000
 
 

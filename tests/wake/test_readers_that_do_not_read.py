@@ -15,6 +15,8 @@ import pytest
 from tests.conformance.servers import Server, running, tidemark_server
 from tests.waiting import PATIENCE_SECONDS, until
 
+pytestmark = pytest.mark.slow
+
 READERS = 200
 #: 1,000 readers may take a server of 100 MB to 250 MB.
 BYTES_A_READER = 150_000

@@ -17,6 +17,8 @@ from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, QueuesSwept, sweep_queues
 from tidemark.wake.wake import LIFE_MS
 
+pytestmark = pytest.mark.each_engine
+
 
 class Scene:
     """A table of its own, because a sweep goes through all of it."""

@@ -24,6 +24,8 @@ from tidemark.service.delete import delete
 from tidemark.settings import Settings
 from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
 
+pytestmark = pytest.mark.slow
+
 MakeScene = Callable[..., Scene]
 BOTH_WAYS = pytest.mark.parametrize("way", [many_at_once, one_at_a_time], ids=lambda way: way.__name__)
 BOTH_KINDS = pytest.mark.parametrize("live", ["long-poll", "sse"])

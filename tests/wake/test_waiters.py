@@ -14,6 +14,8 @@ from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
 from tidemark.wake.wake import LIFE_MS, RENEW_MS, Waiters
 
+pytestmark = pytest.mark.each_engine
+
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/tidemark-wake-1"
 
 

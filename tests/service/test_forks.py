@@ -45,6 +45,8 @@ from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import PublishRequest, publish_snapshot, read_snapshot
 
+pytestmark = pytest.mark.each_engine
+
 
 def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
     process, key = world.process(), a_key("source")

@@ -13,6 +13,8 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import Busy
 
+pytestmark = pytest.mark.each_engine
+
 KEYS: list[Any] = [{"pk": {"S": "log/inc"}, "sk": {"S": str(number)}} for number in range(25)]
 
 

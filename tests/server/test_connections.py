@@ -33,6 +33,8 @@ from tidemark.server.http_server import GRACE_SECONDS, HEALTH_PATH, NotHealthy, 
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.settings import InvalidSetting
 
+pytestmark = pytest.mark.slow
+
 LONG = 3600.0
 PATIENT = Limits(LONG, LONG, LONG, LONG, 1000)
 GET = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"

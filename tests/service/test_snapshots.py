@@ -43,6 +43,8 @@ from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.snapshots import bootstrap, delete_snapshot, latest_snapshot, read_snapshot
 
+pytestmark = pytest.mark.each_engine
+
 
 def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
     """A batch of each."""

@@ -12,6 +12,8 @@ import pytest
 
 from tidemark.server.lock import DataDirectoryInUse, locked
 
+pytestmark = pytest.mark.slow
+
 #: Takes the lock, hands it to a child as to an engine, says both process ids, and waits.
 HOLDER = """
 import subprocess, sys

@@ -41,6 +41,8 @@ from tidemark.subscriptions.records import PendingMark
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 
+pytestmark = pytest.mark.slow
+
 JSON = parse_content_type("application/json")
 KEY = StreamKey(PLAIN_BUCKET, "a")
 

@@ -14,8 +14,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.local import test_connections
-from tests.local.test_connections import GET, LONG, Application, ask, begin, play, skip
+from tests.server import test_connections
+from tests.server.test_connections import GET, LONG, Application, ask, begin, play, skip
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK

@@ -14,6 +14,8 @@ import pytest
 from tests.conformance.servers import Server, running, tidemark_server
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 HEADERS = (
     b"Host: a:b:c", b"Host: [::1]:4437", b"Host: [::1", b"X: y", b"Host:", b"Host: a\r\nHost: b",
     b"Host: caf\xe9", b"Host: \xff\xfe\x80", b"Host: " + b"a" * 40_000, b"Host: a\r\nX-Forwarded-Port: x",

@@ -39,6 +39,8 @@ from tidemark.local.engines import LocalServices
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.protocol.stream_key import StreamKey
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 COMMANDS: list[list[str]] = [

@@ -19,6 +19,8 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
+pytestmark = pytest.mark.each_engine
+
 
 def filled(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
     process, key = world.process(), a_key()
