@@ -79,11 +79,10 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     )
 
 
-KILOBYTE_OF_JSON: Final = "Append, 1,024 bytes of JSON"
 OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
     _append(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
-    _append(json_event(1024), KILOBYTE_OF_JSON),
+    _append(json_event(1024), "Append, 1,024 bytes of JSON"),
     _append(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),
     _append(json_event(10 * 1024), "Append, 10 KB of JSON"),
     _append(random_bytes(10 * 1024), "Append, 10 KB that do not deflate"),
@@ -98,65 +97,7 @@ OPERATIONS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of a million of an operation, in dollars."""
-
-    operation: Operation
-    bill: Bill
-
-    @property
-    def api(self) -> float:
-        """The HTTP API counts by 512 KB."""
-        largest = max(self.operation.sent, self.operation.received, 1)
-        return prices.HTTP_API * math.ceil(largest / prices.HTTP_API_BYTES)
-
-    @property
-    def function(self) -> float:
-        megabytes = self.operation.received / 2**20
-        return compute_dollars(prices.REQUEST_SECONDS + megabytes * prices.PAGE_SECONDS_PER_MB)
-
-    @property
-    def waking(self) -> float:
-        """An append's share of the trigger, where five appends share an invocation."""
-        is_append = self.operation.title.startswith("Append")
-        return notifier_dollars() / prices.RECORDS_AN_INVOCATION if is_append else 0.0
-
-    @property
-    def response_bytes(self) -> int:
-        """Uncompressed, as the HTTP API sends it."""
-        is_write = self.operation.title.startswith(("Append", "Create"))
-        headers = prices.WRITE_HEADER_BYTES if is_write else prices.READ_HEADER_BYTES
-        return self.operation.received + headers
-
-    @property
-    def direct_out(self) -> float:
-        return gigabytes(self.response_bytes) * prices.REGION_OUT_GB
-
-    @property
-    def edge_out(self) -> float:
-        """What CloudFront bills for bytes: to the reader, and of a request's body to the origin."""
-        out = gigabytes(self.response_bytes + prices.EDGE_HEADER_BYTES) * prices.EDGE_OUT_GB
-        carried = self.operation.sent + prices.REQUEST_HEADER_BYTES if self.operation.sent else 0
-        return out + gigabytes(carried) * prices.EDGE_TO_ORIGIN_GB
-
-    @property
-    def origin(self) -> float:
-        """A request that reaches the HTTP API, but for bytes on the way to the client."""
-        return self.bill.storage_dollars + self.api + self.function + self.waking
-
-    @property
-    def deployed(self) -> float:
-        """As the template deploys by default: every request through CloudFront. All in."""
-        return self.origin + edge_request() + self.edge_out
-
-    @property
-    def direct(self) -> float:
-        """By the API's own URL (Edge=false, or Edge=optional and ApiUrl). All in."""
-        return self.origin + self.direct_out
-
-
-def measure(world: World, operation: Operation) -> Cost:
+def measure(world: World, operation: Operation) -> Bill:
     process, key = world.process(), a_key(NAME)
     process.create(key)
     for body in operation.history:
@@ -165,11 +106,27 @@ def measure(world: World, operation: Operation) -> Cost:
         process = world.process()
     bill = open_bill(process)
     operation.act(process, key)
-    return Cost(operation, bill)
+    return bill
 
 
-def measure_all(world: World) -> dict[str, Cost]:
-    return {operation.title: measure(world, operation) for operation in OPERATIONS}
+def price(operation: Operation, bill: Bill) -> tuple[list[float], float]:
+    """Dollars of a million, bytes included. The parts of what is deployed, with CloudFront in front: storage,
+    HTTP API, Lambda, waking, CloudFront, its bytes. And the sum by the API's own URL, without CloudFront."""
+    sent, received = operation.sent, operation.received
+    is_append, is_create = operation.title.startswith("Append"), operation.title == "Create"
+    seconds = prices.REQUEST_SECONDS + received / 2**20 * prices.PAGE_SECONDS_PER_MB
+    origin = [
+        bill.storage_dollars,
+        prices.HTTP_API * math.ceil(max(sent, received, 1) / prices.HTTP_API_BYTES),
+        compute_dollars(seconds),
+        notifier_dollars() / prices.RECORDS_AN_INVOCATION if is_append else 0.0,
+    ]
+    # Uncompressed, as the HTTP API sends it. A million bytes are a thousandth of a GB.
+    response = received + (prices.WRITE_HEADER_BYTES if is_append or is_create else prices.READ_HEADER_BYTES)
+    carried = sent + prices.REQUEST_HEADER_BYTES if sent else 0
+    out = (response + prices.EDGE_HEADER_BYTES) * prices.EDGE_OUT_GB
+    edge_bytes = (out + carried * prices.EDGE_TO_ORIGIN_GB) / 1000
+    return [*origin, edge_request(), edge_bytes], sum(origin) + response * prices.REGION_OUT_GB / 1000
 
 
 def compute_dollars(seconds: float) -> float:
@@ -186,11 +143,6 @@ def notifier_dollars() -> float:
 def edge_request() -> float:
     """Per million."""
     return prices.EDGE_REQUEST + prices.EDGE_FUNCTION
-
-
-def gigabytes(size: int) -> float:
-    """Of a million times `size` bytes."""
-    return size * 1e6 / 1e9
 
 
 # --- waiting: an environment of Lambda for each reader, or one container for all ------------------------
@@ -254,29 +206,28 @@ def socket_month(watches: Bill, pings: int = PINGS) -> float:
     return CONNECTIONS_A_MONTH * connection / 1e6
 
 
-def measure_sockets(world: World) -> dict[int, Bill]:
-    """By the number of streams."""
-    return {streams: measure_watches(world, streams) for streams in (1, 10)}
-
-
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def rows(costs: dict[str, Cost], watches: dict[int, Bill]) -> Iterator[str]:
-    for title, cost in costs.items():
-        bill = cost.bill
-        calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
-        units = f"{bill.write_units} / {bill.read_units}"
-        yield f"| {title} | **{cost.deployed:.2f}** | {cost.direct:.2f} | {units} | {calls} |"
+def rows(world: World) -> Iterator[str]:
+    """As `docs/costs.md` has them."""
+    for operation in OPERATIONS:
+        bill = measure(world, operation)
+        parts, direct = price(operation, bill)
+        yield f"| {operation.title} | **{sum(parts):.2f}** | {direct:.2f} | {_counted(bill)} |"
     month = f"{function_hour(1) * HOURS_A_MONTH:.2f}"
     yield f"| A reader that waits all month, in a function | **{month}** | | | |"
     for readers in (1, 100, 1000):
         month = f"{container_hour(readers) * HOURS_A_MONTH:.2f}"
         yield f"| The same in one container: {readers:,} | **{month}** | | | |"
-    for streams, bill in watches.items():
-        calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
-        units = f"{bill.write_units} / {bill.read_units}"
+    for streams in (1, 10):
+        bill = measure_watches(world, streams)
         month, hidden = f"{socket_month(bill):.3f}", f"{socket_month(bill, HIDDEN_PINGS):.3f}"
+        counted = _counted(bill, f"in a hidden page {hidden}; {WATCHES} watches: ")
         title = f"The same by a [socket](reference/socket.md), streams: {streams}"
-        told = f"in a hidden page {hidden}; {WATCHES} watches: {calls}"
-        yield f"| {title} | **{month}** | | {units} | {told} |"
+        yield f"| {title} | **{month}** | | {counted} |"
+
+
+def _counted(bill: Bill, said: str = "") -> str:
+    calls = ", ".join(f"{count} × {name}" for name, count in sorted(bill.calls.items()))
+    return f"{bill.write_units} / {bill.read_units} | {said}{calls}"

@@ -16,10 +16,6 @@ SOCKET_MINUTE: Final = 0.25
 LAMBDA_REQUEST: Final = 0.20
 #: Per GB-second, arm64.
 LAMBDA_GB_SECOND: Final = 13.3334e-6
-#: SnapStart, which is not used: to keep the snapshot of a version, by its function's memory; and to resume an
-#: environment from it.
-SNAPSHOT_GB_SECOND: Final = 1.5046e-6
-RESTORE_GB: Final = 1.397998e-4
 EDGE_REQUEST: Final = 1.00
 EDGE_FUNCTION: Final = 0.10
 #: Per GB that leaves AWS, up to ten terabytes a month: by CloudFront (North America, Europe), and without it.
