@@ -34,9 +34,9 @@ import uvicorn
 
 from benchmarks.cpu import ENVIRONMENT, ROOT, Context, Handler, event_of, load_handler
 from tidemark.local.engines import LocalServices
-from tidemark.wake.hub import Hub
+from tidemark.wake.follow import Hub
 from tidemark.wake.notifier import message_from_record
-from tidemark.wake.wake import SETTLING_SECONDS
+from tidemark.wake.queue import SETTLING_SECONDS
 
 PACKAGE = str(ROOT / "shared" / "tidemark") + os.sep
 COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}

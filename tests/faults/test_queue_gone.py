@@ -23,8 +23,8 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
-from tidemark.wake.hub import Hub
-from tidemark.wake.wake import RETRY_SECONDS, Receiver, Wake
+from tidemark.wake.follow import Hub, Wake
+from tidemark.wake.queue import RETRY_SECONDS, Receiver
 
 NO_CONNECTION = raises(EndpointConnectionError)
 
@@ -108,7 +108,7 @@ def test_calls_to_an_aws_that_does_not_answer_end_in_time(services: LocalService
 def test_a_queue_that_took_long_to_fail_is_not_made_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look would wait for it again: from its end on there is a pause, however long it took."""
     clock, made = SimpleNamespace(now=100.0), list[float]()
-    monkeypatch.setattr("tidemark.wake.wake.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("tidemark.wake.queue.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Failing(Queues):
         def create(self, now_ms: int) -> str:

@@ -16,7 +16,7 @@ from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.log.read import read_page
 from tidemark.service.read import SMALL
 from tidemark.settings import Settings
-from tidemark.wake.wake import WakeByQueue
+from tidemark.wake.queue import WakeByQueue
 
 _serial = itertools.count(1)
 
@@ -44,7 +44,7 @@ def server(world: World) -> Iterator[Door]:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that waits does not poll the log by itself: only an append in its own process wakes it."""
-    monkeypatch.setattr(WakeByQueue, "ensure_subscribed", lambda *_: math.inf)
+    monkeypatch.setattr(WakeByQueue, "ensure_registered", lambda *_: math.inf)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends at the first batch end behind ten bytes."""
     monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=10))
     monkeypatch.setitem(SMALL, "limit_bytes", 10)
-    monkeypatch.setattr("tidemark.http.live.SMALL_PAGE_BYTES", 10)
+    monkeypatch.setattr("tidemark.wake.follow.SMALL_PAGE_BYTES", 10)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 from tests.http.asgi import Answer, Door
 from tests.support import Clock
-from tidemark.http import live
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.service.read import read
+from tidemark.wake import follow
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -100,7 +100,7 @@ def looked(server: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Ev
         loop.call_soon_threadsafe(first_read.set)
         return reading
 
-    monkeypatch.setattr(live, "read", read_and_tell)
+    monkeypatch.setattr(follow, "read", read_and_tell)
     yield first_read
     assert first_read.is_set()
 

@@ -173,9 +173,9 @@ def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: bytes) ->
             await append(server, path, body, Stream_Closed="true")
             closed = tail(path, len(body), closed=True)
             assert await client.told() == [closed]
-            assert server.backend.hub.listening == 0
+            assert server.backend.wake.hub.following == 0
             assert await client.watch(path) == [closed]
-            assert server.backend.hub.listening == 0
+            assert server.backend.wake.hub.following == 0
 
     server.run(scenario())
 
@@ -208,13 +208,13 @@ def test_a_stream_is_watched_once_under_the_name_that_was_used_last(server: Door
             told = await client.watch(path, alias, spelled)
             assert told == [tail(name, 0, seconds=3600) for name in (path, alias, spelled)]
             for name, offset in ((spelled, 5), (path, 10)):
-                assert server.backend.hub.listening == 1
+                assert server.backend.wake.hub.following == 1
                 await append(server, path)
                 assert await client.told() == [tail(name, offset)]
                 await client.watch(path)
             await client.say(unwatch=[alias])
             assert await client.told() == []
-            assert server.backend.hub.listening == 0
+            assert server.backend.wake.hub.following == 0
 
     server.run(scenario())
 
@@ -226,10 +226,10 @@ def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
     """An append between the read of the tail and the message with it is told behind it, and is not lost;
     but not after the watch has ended."""
     read, go_on = asyncio.Event(), asyncio.Event()
-    poll = server.backend.poll
+    share = server.backend.share
 
     async def held(name: Any, call: Any) -> Any:
-        result = await poll(name, call)
+        result = await share(name, call)
         if name[0] == step:
             read.set()
             await go_on.wait()
@@ -239,7 +239,7 @@ def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
         await create(server, path)
         await create(server, path + "/other")
         app = sockets_of(server)
-        monkeypatch.setattr(app, "_backend", replace(app._backend, poll=held))
+        monkeypatch.setattr(app, "_backend", replace(app._backend, share=held))
         async with handshake(app) as client:
             await client.next()
             await client.say(watch=[path])
@@ -267,18 +267,18 @@ def test_a_look_that_fails_ends_the_watch_and_no_other(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """The client is told to watch again; it is never left waiting for what nobody looks for."""
-    poll, failing = server.backend.poll, True
+    share, failing = server.backend.share, True
 
     async def failed(name: Any, call: Any) -> Any:
         if name[0] == "tail" and failing:
             raise failure
-        return await poll(name, call)
+        return await share(name, call)
 
     async def scenario() -> None:
         nonlocal failing
         await create(server, path)
         app = sockets_of(server)
-        monkeypatch.setattr(app, "_backend", replace(app._backend, poll=failed))
+        monkeypatch.setattr(app, "_backend", replace(app._backend, share=failed))
         async with handshake(app) as client:
             await client.next()
             await client.watch(path)
@@ -316,7 +316,7 @@ def test_a_lease_ends_and_a_repeated_watch_makes_another(
             assert await client.watch(path) == [tail(path, 10, seconds=3600)]
             await append(server, path)
             assert await client.told() == [tail(path, 15)]
-            server.backend.hub.wake_all()  # What did not move is not told again.
+            server.backend.wake.hub.wake_all()  # What did not move is not told again.
             await append(server, path)
             assert await client.told() == [tail(path, 20)]
 
@@ -338,7 +338,7 @@ def test_a_lease_that_has_ended_counts_as_no_watch(
             await client.watch(path + "a", path + "b")
             now += 3600
             assert await client.watch(path + "c") == [tail(path + "c", 0, seconds=3600)]
-            assert server.backend.hub.listening == 1
+            assert server.backend.wake.hub.following == 1
 
     server.run(scenario())
 
@@ -454,9 +454,9 @@ def test_a_client_that_leaves_is_listened_for_no_more(
         await create(server, path)
         async with open_socket(server) as client:
             await client.watch(path)
-            assert server.backend.hub.listening == 1
+            assert server.backend.wake.hub.following == 1
             assert meter.snapshot().waiting == 1
-        assert server.backend.hub.listening == 0
+        assert server.backend.wake.hub.following == 0
         assert meter.snapshot().waiting == 0
 
     server.run(scenario())

@@ -20,6 +20,7 @@ from tidemark.observability.metrics import WAKE_SECONDS, Distribution, Meter
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.wake import follow
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -378,7 +379,7 @@ def test_a_cursor_depends_on_the_clock_and_not_on_the_number_of_events(
 def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
     """That of the process counts what other servers of it do as well."""
     meter = Meter()
-    monkeypatch.setattr(live, "PROCESS", meter)
+    monkeypatch.setattr(follow, "PROCESS", meter)
     return meter
 
 
@@ -420,7 +421,7 @@ def test_the_duration_of_a_late_wake_is_counted_in_full(
             beats = exchange.received.count(HEARTBEAT)
             await exchange.until(lambda answer: answer.body.count(HEARTBEAT) > beats + 1)
             clock.advance(7000)
-            server.backend.hub.wake_all()
+            server.backend.wake.hub.wake_all()
             await exchange.until_events(3)
 
     server.run(follow())

@@ -83,25 +83,25 @@ a try without an answer counts as one that did nothing
     aws.retry:NoAnswer caught by faults/test_table_fails.py
     outcome_known = False => outcome_known = True
 the hub is deaf: it wakes nobody
-    wake.hub:Hub.wake caught by wake/test_hub.py
-    _wake(listeners) => pass
+    wake.follow:Hub._wake caught by wake/test_hub.py
+    loop.call_soon_threadsafe(_wake_each, its_followers) => pass
 the trigger and the readers may read what was there a while ago
     log.dynamodb_table:DynamoDBTable.query caught by wake/test_interleavings_of_the_code.py
     ConsistentRead=True => ConsistentRead=False
 a reader registers after it has read
-    http.live:poll caught by wake/test_interleavings_of_the_code.py
-    poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0 => pass
-    reading = read_on(stores, seen, small=small)
-        => reading = read_on(stores, seen, small=small); poll_seconds =
-            wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
+    wake.follow:register_and_read caught by wake/test_interleavings_of_the_code.py
+    seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0 => pass
+    reading = read_on(stores, place, small=small)
+        => reading = read_on(stores, place, small=small); seconds =
+            wake.ensure_registered(place.record.incarnation) if wake else 0.0
 a socket's watch reads the tail before it registers
     service.watch:begin_watches caught by wake/test_interleavings_of_sockets.py
     register(living)
         => watched = {record.key: _look(stores, record, math.inf) for record in living}; register(living);
             return watched
 a socket that is woken before its watch is answered is not told
-    http.socket_session:Watch.wake caught by http/test_socket.py
-    self.is_woken = True => pass
+    wake.follow:Watch.wake caught by http/test_socket.py
+    self._was_woken = True => pass
 a pass of compaction that is resumed learns no keys
     janitor.compact:_Pass._learn_keys
         caught by log/test_compaction.py::test_a_pass_that_is_resumed_compacts_all_of_it
@@ -113,11 +113,8 @@ a write that hangs is reported as not done
     engine.turns:TurnThread._give_up caught by engine/test_hanging_disk.py
     OutcomeUnknown() => StorageUnavailable()
 an append right behind what a reader has is no news
-    wake.hub:Listener.is_interested caught by wake/test_hub.py
-    start >= self._offset => start > self._offset
-an append at the tail that a socket was told is no news
-    http.socket_session:Watch.is_interested caught by http/test_socket.py
-    start >= self.told => start > self.told
+    wake.follow:Follower.is_interested caught by wake/test_hub.py
+    start >= self.offset => start > self.offset
 a socket is told beyond the end of its lease, and so of its token
     http.socket_session:SocketSession._look caught by http/test_socket.py
     time.monotonic() >= watch.ends_at => False
@@ -147,8 +144,8 @@ a log that no socket watches is queried twice
     wake.notifier:Notifier._load caught by wake/test_notified_sockets.py
     any((waiter.is_socket for waiter in waiters)) => waiters
 messages of the queue are not handed on
-    wake.wake:Receiver._listen caught by wake/test_receiver.py
-    self._hub.wake(message.key, message.incarnation, message.start) => pass
+    wake.queue:Receiver._listen caught by wake/test_receiver.py
+    self._hub.wake(*decode_log_pk(message.log_pk), message.start) => pass
 the answers of a group commit are swapped
     service.group_commit:GroupCommit._commit caught by faults/test_waiting_appends.py
     zip(group, answers, strict=True) => zip(group, reversed(answers), strict=True)
@@ -311,19 +308,19 @@ a call that hides a failure is answered, though its turn was taken back
     engine.database:Database._take_back caught by engine/test_database.py
     self._call.is_lost = True => pass
 a call stays shared until it ends, so that a reader is given what is older than its request
-    http.backend:SingleFlight._make caught by wake/test_single_flight.py
-    shared = self._shared.pop(name) => shared = self._shared[name]
-    result = await self._run(shared.call)
-        => result = await self._run(shared.call); self._shared.pop(name)
+    wake.follow:SingleFlight._make caught by wake/test_single_flight.py
+    result = self._results.pop(name) => result = self._results[name]
+    result.set_result(await self._run(call))
+        => result.set_result(await self._run(call)); self._results.pop(name)
 readers that want the same at once each make a call
-    http.backend:SingleFlight.share caught by wake/test_single_flight.py
-    shared = self._shared.get(name) => name = object(); shared = self._shared.get(name)
+    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
+    result = self._results.get(name) => name = object(); result = self._results.get(name)
 readers that want different things share one call
-    http.backend:SingleFlight.share caught by wake/test_single_flight.py
-    shared = self._shared.get(name) => name = None; shared = self._shared.get(name)
+    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
+    result = self._results.get(name) => name = None; result = self._results.get(name)
 a reader that is cancelled cancels the call that others share
-    http.backend:SingleFlight.share caught by wake/test_single_flight.py
-    asyncio.shield(shared.result) => shared.result
+    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
+    asyncio.shield(result) => result
 each caller fetches a value that one fetches for all
     http.security.refreshing_cache:RefreshingCache.get caught by authorization/test_keys.py
     with self._lock: => if True:
@@ -340,11 +337,11 @@ an accepted token is remembered for ever
     http.security.authorization:Tokens.recall caught by authorization/test_keys.py
     remembered is not None and self._clock() < remembered[1] => remembered is not None
 a registration of a waiter counts as fresh until it lapses
-    wake.wake:Waiters._is_fresh caught by wake/test_waiters.py
-    registration.until_ms - self._clock_ms() > RENEW_MS => registration.until_ms - self._clock_ms() > 0
+    wake.queue:Waiters.ensure caught by wake/test_waiters.py
+    found.until_ms - now_ms > RENEW_MS => found.until_ms - now_ms > 0
 a registration counts as written though its write failed
-    wake.wake:Waiters.ensure caught by wake/test_waiters.py
-    until_ms = self._clock_ms() + LIFE_MS => found.until_ms = until_ms = self._clock_ms() + LIFE_MS
+    wake.queue:Waiters.ensure caught by wake/test_waiters.py
+    put_waiter(self._table, => found.until_ms = now_ms + LIFE_MS; put_waiter(self._table,
 backup copies blobs before the table
     cli.store:back_up caught by cli/test_store.py
     _copy_beside(data_dir, part) => pass

@@ -14,9 +14,10 @@ import pytest
 from tests.authorization.tokens import SECRET, bearer, token
 from tests.authorization.ways import WAYS, Asgi, Way, in_environment
 from tests.support import refusal
+from tests.waiting import eventually
 from tidemark.aws.http import BlockingHttp
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
 from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
@@ -40,11 +41,15 @@ def way(request: pytest.FixtureRequest, environment: None) -> Iterator[Way]:
 
 
 @pytest.fixture
-def server(environment: None) -> Iterator[Asgi]:
-    """The local one, that shows its numbers, and waits."""
+def backend(environment: None) -> Backend:
     settings = Settings.from_environment(os.environ | {"LONG_POLL_SECONDS": "600"})
+    return many_at_once(connect(settings), settings)
+
+
+@pytest.fixture
+def server(backend: Backend) -> Iterator[Asgi]:
+    """The local one, that shows its numbers, and waits."""
     with asyncio.Runner() as runner:
-        backend = many_at_once(connect(settings), settings)
         yield Asgi(create_app(backend, with_metrics=True), runner)
         runner.run(backend.close())
 
@@ -106,7 +111,7 @@ def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.Mo
     )
 
 
-def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
+def test_a_wait_and_its_wake_are_counted(server: Asgi, backend: Backend) -> None:
     server("PUT", "/v1/stream/awaited", TEXT)
     before = numbers(server)
 
@@ -114,10 +119,8 @@ def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
         waiting = asyncio.create_task(
             server.ask("GET", f"/v1/stream/awaited?offset={'0' * 16}&live=long-poll", {}, b"")
         )
-        shown = b""
-        while b"tidemark_waiting 1\n" not in shown:
-            await asyncio.sleep(0.01)
-            shown = (await server.ask("GET", "/v1/metrics", {}, b"")).body
+        await eventually(lambda: backend.wake.hub.following)
+        assert b"tidemark_waiting 1\n" in (await server.ask("GET", "/v1/metrics", {}, b"")).body
         await server.ask("POST", "/v1/stream/awaited", TEXT, b"x")
         assert (await waiting).body == b"x"
 

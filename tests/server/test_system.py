@@ -17,6 +17,8 @@ from typing import cast
 import pytest
 
 from tests.support import BYTES, append_request, create_request
+from tests.waiting import eventually
+from tests.wake.support import Heard
 from tidemark.aws.clock import CLOCK
 from tidemark.janitor.sweep import sweep
 from tidemark.log.pack_format import PackIndex
@@ -141,12 +143,13 @@ def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None
     system = a_system(tmp_path)
     create(system.stores, KEY, create_request(BYTES))
 
-    async def woken_by(write: Callable[[], object]) -> bool:
-        with system.database.serving(), system.wake.hub.listen(KEY) as listener:
+    async def woken_by(write: Callable[[], object]) -> None:
+        with system.database.serving():
+            follower = Heard(system.wake.hub, KEY)
             await asyncio.to_thread(write)
-            return await listener.wait(60)
+            await eventually(lambda: follower.heard)
 
-    assert asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
+    asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
 
 
 @dataclass(frozen=True)
@@ -248,13 +251,14 @@ def test_nothing_is_remembered_before_its_turn_is_committed(tmp_path: Path, fail
         return sqlite3.OperationalError("disk I/O error")
 
     async def scenario() -> None:
-        with database.serving(), system.wake.hub.listen(KEY) as listener:
+        with database.serving():
+            follower = Heard(system.wake.hub, KEY)
             if fails:
                 database._try_commit = refuse  # type: ignore[method-assign]
                 with pytest.raises(OutcomeUnknown):
                     await database.run(append_and_look)
                 assert remembered() == (0, 0, 0)
-                assert not await listener.wait(0), "readers are woken for what is committed"
+                assert not follower.heard, "readers are woken for what is committed"
             assert await database.run(append_and_look) == (0, 0, 0)
 
     asyncio.run(scenario())

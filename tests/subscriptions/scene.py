@@ -31,7 +31,7 @@ from tidemark.subscriptions.storage import load_links
 from tidemark.subscriptions.webhook import WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import Answer, answer, claim
-from tidemark.wake.notifier import WakeMessage
+from tidemark.wake.queue import WakeMessage
 
 POOL = "wake/pool"
 URL = "https://worker.example.com/hook"

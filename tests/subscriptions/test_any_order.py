@@ -35,7 +35,7 @@ from tidemark.subscriptions.pending import acked_in, find_head, remind
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.storage import load_links, load_subscription
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
-from tidemark.wake.notifier import WakeMessage
+from tidemark.wake.queue import WakeMessage
 
 pytestmark = pytest.mark.slow
 

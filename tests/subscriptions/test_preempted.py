@@ -27,7 +27,7 @@ from tidemark.subscriptions.notices import Appended, Subscribers
 from tidemark.subscriptions.pending import find_pending
 from tidemark.subscriptions.records import PendingMark, SubscriptionRecord, mark_key
 from tidemark.subscriptions.webhook import WebhookResponse
-from tidemark.wake.notifier import WakeMessage
+from tidemark.wake.queue import WakeMessage
 
 pytestmark = pytest.mark.slow
 

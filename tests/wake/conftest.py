@@ -10,14 +10,14 @@ import pytest
 from tests.support import World
 from tests.wake.scene import Scene
 from tidemark.http.backend import many_at_once
-from tidemark.wake import wake
+from tidemark.wake import queue
 
 
 @pytest.fixture(autouse=True)
 def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated queue is ready at once, so no test waits for the first second of a new queue. In that
     second readers poll the log; without it only a message wakes them. Two tests turn it on again."""
-    monkeypatch.setattr(wake, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(queue, "SETTLING_SECONDS", 0.0)
 
 
 @pytest.fixture

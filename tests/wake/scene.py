@@ -22,8 +22,8 @@ from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.settings import Settings
-from tidemark.wake.notifier import Notifier, WakeMessage
-from tidemark.wake.wake import WakeByQueue
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import WakeByQueue, WakeMessage
 
 #: Short, because tests wait for receives to end; what they assert is how many it takes.
 RECEIVE_SECONDS = 1
@@ -133,7 +133,7 @@ class Scene:
             await self.waiting()
             yield exchange
         # The application has ended its answer, long before it would have done so by itself.
-        assert self.wake.hub.listening == 0
+        assert self.wake.hub.following == 0
 
     async def get(self, query: str) -> Answer:
         """Of a request that ends by itself."""

@@ -18,6 +18,8 @@ from tests.waiting import PATIENCE_SECONDS
 from tidemark.aws.sqs import Queues, receiving_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.wake.follow import Follower, Hub
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -93,3 +95,14 @@ async def request(app: Any, target: str, method: str = "GET", body: bytes = b"")
         exchange.gone.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await task
+
+
+class Heard(Follower):
+    """Notes when it is woken, and on which event loop."""
+
+    def __init__(self, hub: Hub, key: StreamKey, *read: Any) -> None:
+        super().__init__(hub, key, *read)
+        self.heard: list[asyncio.AbstractEventLoop] = []
+
+    def wake(self) -> None:
+        self.heard.append(asyncio.get_running_loop())

@@ -24,7 +24,7 @@ async def watching(scene: Scene) -> AsyncIterator[OpenSocket]:
         assert await client.watch(scene.path) == [tail(scene.path, 0, seconds=3600)]
         await scene.waiting()
         yield client
-    assert scene.wake.hub.listening == 0
+    assert scene.wake.hub.following == 0
     assert not scene.wake.hub._waiting
 
 

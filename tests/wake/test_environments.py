@@ -83,7 +83,7 @@ def test_an_environment_serves_one_request_after_another(make_scene: MakeScene) 
     scene = make_scene(one_at_a_time, settings=Settings(long_poll_seconds=0.3, sse_buffered_seconds=0.3))
     environment = Environment(scene, *["long-poll", "sse"] * 4)
     assert [answer["statusCode"] for answer in environment.answers()] == [204, 200] * 4
-    assert scene.wake.hub.listening == 0
+    assert scene.wake.hub.following == 0
 
 
 @pytest.mark.parametrize(

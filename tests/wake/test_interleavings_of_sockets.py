@@ -28,7 +28,8 @@ from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message
 from tidemark.service.stores import Stores
 from tidemark.service.watch import Watched, begin_watches
-from tidemark.wake.notifier import LAPSED_MS, Notifier, WakeMessage, sweep_queues
+from tidemark.wake.notifier import LAPSED_MS, Notifier, sweep_queues
+from tidemark.wake.queue import WakeMessage
 
 pytestmark = pytest.mark.slow
 

@@ -21,15 +21,14 @@ from tests.waiting import PATIENCE_SECONDS
 from tests.wake.support import make_prefix, shared_sqs
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues
-from tidemark.http import live
 from tidemark.http.backend import one_at_a_time
-from tidemark.http.requests import Live, ReadRequest
 from tidemark.log.schema import log_pk
 from tidemark.service.read import Reading
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.wake.notifier import Notifier, WakeMessage
-from tidemark.wake.wake import WakeByQueue
+from tidemark.wake import follow
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import WakeByQueue, WakeMessage
 
 pytestmark = pytest.mark.slow
 
@@ -128,8 +127,7 @@ def read_and_append(world: World, order: str, receive_seconds: int) -> int:
     got: list[bytes] = []
 
     def read() -> None:
-        asked = ReadRequest(0, Live.LONG_POLL, None, None)
-        got.append(asyncio.run(live.read_or_wait(backend, key, asked, PATIENCE_SECONDS)).data)
+        got.append(asyncio.run(follow.read_or_wait(backend, key, 0, None, PATIENCE_SECONDS)).data)
         turns.finish("R")
 
     def append_and_wake() -> None:
@@ -166,13 +164,13 @@ def test_the_order_of_reading_before_registering_loses_the_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An append between the two wakes no reader. The reader still gets it when its receive returns empty."""
-    poll = live.poll
+    register_and_read = follow.register_and_read
 
     def read_then_register(
-        stores: Stores, wake: WakeByQueue | None, seen: Reading, *, small: bool = False
+        stores: Stores, wake: WakeByQueue | None, place: Reading, *, small: bool = False
     ) -> tuple[Reading, float]:
-        reading, seconds = poll(stores, None, seen, small=small)
-        return reading, max(seconds, wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0)
+        reading, seconds = register_and_read(stores, None, place, small=small)
+        return reading, max(seconds, wake.ensure_registered(place.record.incarnation) if wake else 0.0)
 
-    monkeypatch.setattr(live, "poll", read_then_register)
+    monkeypatch.setattr(follow, "register_and_read", read_then_register)
     assert read_and_append(world, "RRR" + "TTT" + "RR", receive_seconds=1) > 0

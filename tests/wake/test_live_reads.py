@@ -19,8 +19,8 @@ from tidemark.http import live
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.service.read import SMALL_PAGE_BYTES, read
 from tidemark.settings import Settings
-from tidemark.wake import wake
-from tidemark.wake.wake import WakeByHub
+from tidemark.wake import follow, queue
+from tidemark.wake.follow import WakeByHub
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +67,11 @@ async def test_a_reader_to_whom_no_message_comes_polls_the_log(
     overdue_seconds: float,
 ) -> None:
     """The receiver's thread is stuck. That costs a reader time, and no data."""
-    monkeypatch.setattr(wake, "SETTLING_SECONDS", settling_seconds)
-    monkeypatch.setattr(wake, "_OVERDUE_SECONDS", overdue_seconds)
+    monkeypatch.setattr(queue, "SETTLING_SECONDS", settling_seconds)
+    monkeypatch.setattr(queue, "_OVERDUE_SECONDS", overdue_seconds)
     clock = SimpleNamespace(now=0.0)
     if kind == "long-poll":  # It ends after the append, however long that takes.
-        monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: clock.now))
     scene = make_scene(make_queues=SilentQueues, settings=Settings(long_poll_seconds=0.1, sse_seconds=600))
     async with request(scene.app, scene.target + kind) as exchange:
         await eventually(lambda: scene.wake.hub._waiting)
@@ -99,7 +99,7 @@ def test_a_reader_polls_when_it_must_renew_its_stream_or_notice_its_end(
     world.clock.now_ms = 1_800_000_000_000
     scene = make_scene(expiry=expiry)
     seen = read(scene.reader.stores, scene.key, 0)
-    assert live.poll(scene.reader.stores, WakeByHub(), seen)[1] == seconds
+    assert follow.register_and_read(scene.reader.stores, WakeByHub(), seen)[1] == seconds
 
 
 @BOTH_KINDS

@@ -23,7 +23,8 @@ from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
 from tidemark.service.delete import delete
-from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, WakeMessage, sweep_queues
+from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, sweep_queues
+from tidemark.wake.queue import WakeMessage
 
 LEASE_MS = MAX_LEASE_SECONDS * 1000
 

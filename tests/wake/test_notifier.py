@@ -20,7 +20,8 @@ from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stream_registry import StreamRegistry, Written
-from tidemark.wake.notifier import Notifier, WakeMessage, decode_message
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import WakeMessage, decode_message
 
 pytestmark = pytest.mark.each_engine
 

@@ -12,7 +12,7 @@ from botocore.config import Config
 from tests.support import World
 from tests.wake.support import make_prefix, make_queues, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
-from tidemark.wake.notifier import NotAWakeMessage, WakeMessage, decode_message, encode_message
+from tidemark.wake.queue import NotAWakeMessage, WakeMessage, decode_message, encode_message
 
 pytestmark = pytest.mark.each_engine
 

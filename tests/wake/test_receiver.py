@@ -17,10 +17,9 @@ from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.wake import wake as module
-from tidemark.wake.hub import Hub
-from tidemark.wake.notifier import WakeMessage, encode_message
-from tidemark.wake.wake import Receiver
+from tidemark.wake import queue as module
+from tidemark.wake.follow import Hub
+from tidemark.wake.queue import Receiver, WakeMessage, encode_message
 
 KEY = StreamKey("v1", "stream")
 EVERYBODY = None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS
 from tests.wake.support import on_a_loop
-from tidemark.http.backend import SingleFlight
+from tidemark.wake.follow import SingleFlight
 
 
 class Calls:

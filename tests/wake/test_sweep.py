@@ -15,7 +15,7 @@ from tidemark.local.environments import call_handler, load_handler, make_context
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, QueuesSwept, sweep_queues
-from tidemark.wake.wake import LIFE_MS
+from tidemark.wake.queue import LIFE_MS
 
 pytestmark = pytest.mark.each_engine
 

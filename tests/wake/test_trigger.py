@@ -102,7 +102,7 @@ async def test_five_hundred_readers_share_one_registration_one_queue_and_few_rea
         await eventually(lambda: all(b"to all" in reader.received for reader in readers))
         assert scene.reader.calls.taken().get("Query", 0) <= READERS / 50
     assert scene.queues.made == 1
-    assert scene.wake.hub.listening == 0
+    assert scene.wake.hub.following == 0
 
 
 @BOTH_WAYS
@@ -209,7 +209,7 @@ async def test_an_append_of_the_same_process_is_sent_before_the_log_is_read(make
             await held.wait()
             raise Busy
 
-        object.__setattr__(scene.backend, "poll", hold)
+        object.__setattr__(scene.backend, "share", hold)
         scene.wake.hub.wake(scene.key)
         await exchange.until(has(b"own"))
         held.set()
@@ -221,7 +221,7 @@ async def test_a_client_that_hangs_up_causes_no_more_reads(make_scene: MakeScene
     """Its answer, which would have lasted for a quarter of an hour, ends at once."""
     scene = make_scene(settings=Settings(long_poll_seconds=900, sse_seconds=900))
     async with scene.reading(live):
-        assert scene.wake.hub.listening == 1
+        assert scene.wake.hub.following == 1
     scene.reader.calls.taken()
     await scene.append(b"unseen")
     scene.wake.hub.wake_all()

@@ -12,7 +12,7 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_waiter, encode_waiter
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
-from tidemark.wake.wake import LIFE_MS, RENEW_MS, Waiters
+from tidemark.wake.queue import LIFE_MS, RENEW_MS, Waiters
 
 pytestmark = pytest.mark.each_engine
 

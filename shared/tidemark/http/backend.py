@@ -21,8 +21,8 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.stores import Run, Stores
 from tidemark.settings import Settings
-from tidemark.wake.hub import Hub
-from tidemark.wake.wake import Wake, WakeByQueue
+from tidemark.wake.follow import Process, SingleFlight, Wake
+from tidemark.wake.queue import WakeByQueue
 
 if TYPE_CHECKING:
     from tidemark.service.group_commit import Left
@@ -33,7 +33,7 @@ _P = ParamSpec("_P")
 
 
 #: Seconds that the request under way has waited for storage so far.
-STORAGE_SECONDS: Final[ContextVar[list[float] | None]] = ContextVar("storage_seconds", default=None)
+SPENT_IN_STORAGE: Final[ContextVar[list[float] | None]] = ContextVar("spent_in_storage", default=None)
 
 
 def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -44,58 +44,11 @@ def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         try:
             return await call(*arguments)
         finally:
-            spent = STORAGE_SECONDS.get()
+            spent = SPENT_IN_STORAGE.get()
             if spent is not None:
                 spent[0] += perf_counter() - started
 
     return calling
-
-
-class Poll(Protocol):
-    """Makes a blocking call from a coroutine. Calls of the same name may be one."""
-
-    def __call__(self, name: Hashable, call: Callable[[], _T], /) -> Awaitable[_T]: ...
-
-
-class SingleFlight:
-    """An append wakes every reader of a stream, and all of them want to read the same: one
-    call serves them all. Used from one event loop.
-
-    A call starts only after the last of those who share it has asked for it, so what it reads is
-    never older than any of their requests. A later request gets a call of its own.
-    """
-
-    def __init__(self, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
-        self._run = run
-        self._shared: dict[Hashable, _SharedCall] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def share(self, name: Hashable, call: Callable[[], Any]) -> Any:
-        shared = self._shared.get(name)
-        if shared is None:
-            shared = self._shared[name] = _SharedCall(call)
-            # Readers are woken together, in one turn of the event loop; a task begins in the next.
-            task = asyncio.create_task(self._make(name))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        # A reader that is cancelled does not cancel the others' call.
-        return await asyncio.shield(shared.result)
-
-    async def _make(self, name: Hashable) -> None:
-        shared = self._shared.pop(name)
-        try:
-            result = await self._run(shared.call)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, each reader must be told
-            shared.result.set_exception(failure)
-            shared.result.exception()  # Perhaps every reader has been cancelled.
-        else:
-            shared.result.set_result(result)
-
-
-class _SharedCall:
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 #: How many storage calls a process that serves many requests makes at once.
@@ -114,16 +67,11 @@ class CommitAppend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """`call` makes one call on `stores`, `run` any. `poll` is the same for readers that wait: those that want
-    the same at once share one call."""
+class Backend(Process):
+    """What the routes of an application use."""
 
-    stores: Stores
     settings: Settings
-    run: Run
-    poll: Poll
     append: CommitAppend
-    wake: Wake
     #: Asks storage for nothing, where it is this process's own; raises where it does not answer.
     probe: Callable[[], object] | None = None
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
@@ -135,13 +83,9 @@ class Backend:
         """One operation of `service/`, on the stores."""
         return self.run(partial(operation, self.stores, *args, **names))
 
-    @property
-    def hub(self) -> Hub:
-        return self.wake.hub
-
     @asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
-        """Of an application. It ends with the process, where the platform lets it see that."""
+        """Closes the backend when the application ends, where the platform lets it see that."""
         yield
         await self.close()
 
@@ -165,7 +109,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
     async def call_directly(call: Callable[[], _T], /) -> _T:
         return call()
 
-    async def poll_directly(_name: Hashable, call: Callable[[], _T], /) -> _T:
+    async def share_directly(_name: Hashable, call: Callable[[], _T], /) -> _T:
         return call()
 
     async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
@@ -175,7 +119,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
         return outcome
 
     wake = wake or make_wake(stores, settings)
-    return Backend(stores, settings, timed(call_directly), poll_directly, timed(append_alone), wake)
+    return Backend(stores, timed(call_directly), share_directly, wake, settings, timed(append_alone))
 
 
 def in_turns(
@@ -186,8 +130,8 @@ def in_turns(
     from tidemark.service.group_commit import GroupCommit
 
     group_commit = GroupCommit(stores, run, committed=lambda _: None)
-    poll = SingleFlight(run).share
-    return Backend(stores, settings, timed(run), poll, timed(group_commit.append), wake, probe)
+    share = SingleFlight(run).share
+    return Backend(stores, timed(run), share, wake, settings, timed(group_commit.append), probe)
 
 
 def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
@@ -202,5 +146,5 @@ def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -
 
     wake = wake or make_wake(stores, settings)
     group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.wake)
-    poll = SingleFlight(on_a_thread).share
-    return Backend(stores, settings, timed(on_a_thread), poll, timed(group_commit.append), wake)
+    share = SingleFlight(on_a_thread).share
+    return Backend(stores, timed(on_a_thread), share, wake, settings, timed(group_commit.append))

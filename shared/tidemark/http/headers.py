@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.backend import STORAGE_SECONDS
+from tidemark.http.backend import SPENT_IN_STORAGE
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.compaction import LAST_BY_KEY, MAX_POINTER, POINTER
 
@@ -140,7 +140,7 @@ class ResponseHeaders:
             await self._app(scope, receive, send)
             return
         method, started, spent = scope["method"], perf_counter(), [0.0]
-        STORAGE_SECONDS.set(spent)
+        SPENT_IN_STORAGE.set(spent)
         is_no_page = method in WRITING and not any(name == b"origin" for name, _ in scope["headers"])
 
         async def send_with_headers(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Live reads: long-poll (§5.7) and server-sent events (§5.8)."""
+"""Live reads as server-sent events (§5.8). `wake/follow.py` waits for the pages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
-from tidemark.log.read import PAGE_BYTES, Page
-from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
+from tidemark.log.read import Page
 from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.expiry import renew_waiting_at_ms
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.sse import (
     HEARTBEAT,
@@ -27,10 +24,8 @@ from tidemark.protocol.sse import (
     text_end,
 )
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
-from tidemark.service.stores import Stores
-from tidemark.wake.hub import Listener
-from tidemark.wake.wake import Wake
+from tidemark.service.read import Reading, read_on
+from tidemark.wake.follow import LiveRead, read_or_wait
 
 #: A comment this often keeps proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
@@ -43,133 +38,6 @@ GATHERING_SECONDS: Final = 1.0
 #: The most bytes in an event of a streamed response, unless a single message is larger: that much is in
 #: memory for a client that does not read.
 PIECE_BYTES: Final = 16 * 1024
-
-
-async def read_or_wait(
-    backend: Backend, key: StreamKey, request: ReadRequest, wait_seconds: float
-) -> Reading:
-    """Read the data at the offset, or wait up to `wait_seconds` for it.
-
-    Raises StreamNotFound, also if the stream ends while the request waits.
-    """
-    deadline = time.monotonic() + wait_seconds
-    with backend.hub.listen(key) as listener:
-        reading = await backend.call(read, key, request.read_from, request.cursor)
-        if _is_news(reading) or wait_seconds <= 0:
-            return reading
-        follower = Follower(backend, listener, reading)
-        return await follower.next(deadline) or await follower.latest()
-
-
-def _is_news(reading: Reading) -> bool:
-    page = reading.page
-    return page.has_data or page.closed or not page.up_to_date
-
-
-class Follower:
-    """One request that follows a stream from where `reading` ended.
-
-    It polls the log, waits until it is woken, and polls again. Before it polls it makes sure that
-    appends wake it, and after its last wait it polls once more: with that order no append goes
-    unnoticed (`docs/live.md`).
-    """
-
-    def __init__(
-        self, backend: Backend, listener: Listener, reading: Reading, *, small: bool = False
-    ) -> None:
-        self._backend = backend
-        self._listener = listener
-        self._small = small
-        self._reading = _without_bytes(reading)
-        self._at_tail = reading.page.up_to_date
-        self._poll_at = -math.inf
-        self._woken = False
-        self._has_waited = False
-
-    async def next(self, until: float) -> Reading | None:
-        """The next page with news, or None at `until`, by the monotonic clock.
-        Raises StreamNotFound when the stream ends without being closed."""
-        while True:
-            if (self._woken or (self._small and not self._at_tail)) and (recent := self._recent()):
-                return recent
-            if self._woken or time.monotonic() >= self._poll_at:
-                was_behind = not self._at_tail
-                reading = await self._poll()
-                if _is_news(reading) or was_behind:
-                    return reading
-            now = time.monotonic()
-            if now >= until:
-                return None
-            self._has_waited = True
-            self._woken = await self._listener.wait(min(until, self._poll_at) - now)
-
-    def _recent(self) -> Reading | None:
-        """The data that this process has written or read already. It needs no storage call, because a batch
-        never changes. Other processes may have written since, so the next step is to poll. Only a request
-        that was woken here knows that the page reaches the tail."""
-        record, start = self._reading.record, self._reading.page.start
-        if start < record.compacted:
-            return None  # What was kept may be from before the compaction.
-        limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
-        batches = self._backend.stores.recent.chain(record.incarnation, start, limit_bytes)
-        if not batches:
-            return None
-        at_tail = self._woken and batches[-1].end - start <= limit_bytes
-        if batches[-1].end - start > limit_bytes and len(batches) > 1:
-            batches.pop()
-        self._poll_at = -math.inf
-        closed = batches[-1].after.closed  # Nothing follows it; a poll behind it would not find it again.
-        page = Page(start, tuple(batches), at_tail or closed, closed)
-        return self._follow(Reading(record, page))
-
-    async def latest(self) -> Reading:
-        """The current end of the stream: polled after the last wait has ended."""
-        return await self._poll() if self._has_waited else self._reading
-
-    async def _poll(self) -> Reading:
-        backend, seen = self._backend, self._reading
-        due_ms = renew_waiting_at_ms(seen.record.expiry, seen.record.used_ms)
-        if due_ms is not None and backend.stores.clock_ms() >= due_ms:
-            # One renewal for all readers, whatever they read next.
-            renew = partial(renew_while_waiting, backend.stores, seen.record)
-            renewed = await backend.poll(("renew", seen.record.incarnation), renew)
-            seen = replace(seen, record=renewed)
-        name = (seen.record.incarnation, seen.page.start, self._at_tail, self._small)
-        wake = backend.wake if self._at_tail else None
-        call = partial(poll, backend.stores, wake, seen, small=self._small)
-        reading, poll_seconds = await backend.poll(name, call)
-        self._poll_at = time.monotonic() + poll_seconds
-        return self._follow(reading)
-
-    def _follow(self, reading: Reading) -> Reading:
-        self._woken = self._has_waited = False
-        self._reading, self._at_tail = _without_bytes(reading), reading.page.up_to_date
-        self._listener.has_read(reading.record.incarnation, reading.page.end)
-        return reading
-
-
-def _without_bytes(reading: Reading) -> Reading:
-    """The place behind a page, without its bytes: a reader may wait there for long. The page's batches
-    have renewed a sliding expiry."""
-    record, page = reading.record, reading.page
-    if record.expiry.ttl_seconds is not None:
-        record = replace(record, touched_ms=max(record.touched_ms, page.written_ms))
-    return Reading(record, Page(page.end, (), up_to_date=True))
-
-
-def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
-    """Read the data since `seen`. Also returns the most seconds until the next poll.
-
-    First subscribes this process to wakes for later appends, unless the reader is still behind
-    (`wake` is None). The end of a window wakes nobody, so the seconds returned do not pass it.
-    Raises StreamNotFound or SoftDeleted.
-    """
-    poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
-    reading = read_on(stores, seen, small=small)
-    due_ms = renew_waiting_at_ms(reading.record.expiry, reading.record.used_ms)
-    if due_ms is not None:
-        poll_seconds = min(poll_seconds, max(0, due_ms - stores.clock_ms()) / 1000)
-    return reading, poll_seconds
 
 
 @dataclass(slots=True)
@@ -280,24 +148,14 @@ def _characters_end(content_type: ContentType, stored: bytes) -> int:
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
 
-def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:
-    """Only what was appended after the wait began has woken anybody."""
-    batches = reading.page.batches
-    if batches and batches[0].time_ms >= waited_since_ms:
-        PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
-
-
-async def event_stream(
-    backend: Backend, key: StreamKey, request: ReadRequest, reading: Reading
-) -> AsyncIterator[bytes]:
+async def event_stream(backend: Backend, request: ReadRequest, reading: Reading) -> AsyncIterator[bytes]:
     """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
     last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
     events = EventStream(request.cursor)
     deadline = time.monotonic() + backend.settings.sse_seconds
-    with backend.hub.listen(key) as listener:
-        follower = Follower(backend, listener, reading, small=True)
-        sent_ms, is_closed = backend.stores.clock_ms(), reading.page.closed
-        pending = events.pieces(reading, sent_ms)
+    with closing(LiveRead(backend, reading, small=True)) as live:
+        is_closed = reading.page.closed
+        pending = events.pieces(reading, backend.stores.clock_ms())
         del reading  # A client that does not read holds only unsent data in memory.
         while True:
             for event in pending:
@@ -310,7 +168,7 @@ async def event_stream(
             if is_closed:
                 return
             try:
-                later = await follower.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
+                later = await live.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
             except ProtocolError:
                 return
             if later is None:
@@ -318,9 +176,8 @@ async def event_stream(
                     return
                 yield HEARTBEAT
                 continue
-            waited_since_ms, sent_ms, is_closed = sent_ms, backend.stores.clock_ms(), later.page.closed
-            count_wake(later, waited_since_ms, sent_ms)
-            pending = events.pieces(later, sent_ms)
+            is_closed = later.page.closed
+            pending = events.pieces(later, backend.stores.clock_ms())
             del later
 
 
@@ -328,8 +185,7 @@ async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest
     """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
     that is there or comes within a moment, and the offset to ask from next. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
-    began_ms = backend.stores.clock_ms()
-    reading = await read_or_wait(backend, key, request, patience_seconds)
+    reading = await read_or_wait(backend, key, request.read_from, request.cursor, patience_seconds)
     events = EventStream(request.cursor, BUFFERED_BYTES)
     rendered = events.render(reading, backend.stores.clock_ms())
     if events.half and events.half == reading.data:
@@ -340,15 +196,14 @@ async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest
     if left_seconds > 0 and not reading.page.closed:
         await asyncio.sleep(left_seconds)
         rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
-    count_wake(reading, began_ms, backend.stores.clock_ms())
     return reading, rendered
 
 
 async def _other_half(backend: Backend, reading: Reading, until: float) -> Reading | None:
     """What comes behind half a character or line end, which nobody was shown: a client that got no data would
     come back at once."""
-    with backend.hub.listen(reading.record.key) as listener, suppress(ProtocolError):
-        return await Follower(backend, listener, reading).next(until)
+    with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
+        return await live.next(until)
     return None
 
 
@@ -357,8 +212,8 @@ async def _gathered_since(backend: Backend, events: EventStream, reading: Readin
     if events.is_cut or not reading.page.up_to_date:
         return b""
     try:
-        later = await backend.call(read_on, _without_bytes(reading))
+        later = await backend.call(read_on, reading)
     except ProtocolError:
         return b""
-    rendered = events.render(later, backend.stores.clock_ms()) if _is_news(later) else b""
+    rendered = events.render(later, backend.stores.clock_ms()) if later.is_news else b""
     return rendered if len(rendered) <= room_bytes else b""

@@ -119,7 +119,7 @@ async def _check_storage(backend: Backend) -> None:
     if backend.probe is not None:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await backend.poll("health", backend.probe)
+                await backend.share("health", backend.probe)
         except (ProtocolError, TimeoutError) as failure:
             raise StorageSilent from failure
 

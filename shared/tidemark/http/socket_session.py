@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +14,6 @@ from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import response
 from tidemark.http.requests import handshake_request
 from tidemark.http.socket import Begun, WatchAnswers, failure_message, find_keys
-from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Malformed
@@ -27,10 +24,8 @@ from tidemark.protocol.socket import (
     tail_message,
 )
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.tail import Tail
-from tidemark.service.stores import Stores
-from tidemark.service.watch import Watched, begin_watch, load_tail
-from tidemark.wake.wake import Wake
+from tidemark.service.watch import Watched
+from tidemark.wake.follow import Watch
 
 #: A client that sends more messages is read more slowly: as many at once, and then so many in a second.
 MESSAGES_PER_SECOND: Final = 50
@@ -73,53 +68,6 @@ class Sockets:
         absent = response(404, f"There is no socket here; it is at {socket.PATH}")
         await (self._app if is_socket else absent)(handshake_request(scope), nothing, keep)
         return None if sent[0]["status"] == 200 else sent
-
-
-class Watch:
-    """One stream that a socket watches: a listener of the hub."""
-
-    __slots__ = (
-        "_session",
-        "ends_at",
-        "is_answered",
-        "is_woken",
-        "key",
-        "loop",
-        "name",
-        "record",
-        "timer",
-        "told",
-    )
-
-    def __init__(self, session: SocketSession, name: str, key: StreamKey) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._session = session
-        self.name = name
-        self.key = key
-        self.record: StreamRecord | None = None
-        #: The tail that the client was told last.
-        self.told = -1
-        #: When the lease ends, by the monotonic clock.
-        self.ends_at = 0.0
-        #: The answer to the watch is told before what comes later.
-        self.is_answered = self.is_woken = False
-        self.timer: asyncio.TimerHandle | None = None
-
-    def is_interested(self, incarnation: str | None, start: int) -> bool:
-        record = self.record
-        return record is None or incarnation != record.incarnation or start >= self.told
-
-    def wake(self) -> None:
-        if self.is_answered:
-            self._session.look_at(self)
-        else:
-            self.is_woken = True
-
-    def look_in(self, seconds: float) -> None:
-        """Where appends of other processes may go unnoticed, the tail is looked at again."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = None if seconds > socket.MAX_LEASE_SECONDS else self.loop.call_later(seconds, self.wake)
 
 
 class SocketSession:
@@ -169,9 +117,7 @@ class SocketSession:
         await self._tell(answers, or_else=[socket.NOTHING])
         seconds = {answer["stream"]: answer["seconds"] for answer in answers if "seconds" in answer}
         for watch in [self._watches[key] for key in named if key in self._watches]:
-            watch.ends_at, watch.is_answered = began + seconds[watch.name], True
-            if watch.is_woken:
-                self.look_at(watch)
+            watch.answered(began + seconds[watch.name])
 
     async def _begin_all(self, names: Mapping[StreamKey, str], _token_until_ms: int | None) -> Begun:
         begun = await asyncio.gather(*map(self._begin, names.values(), names), return_exceptions=True)
@@ -179,18 +125,13 @@ class SocketSession:
 
     async def _begin(self, name: str, key: StreamKey) -> Watched:
         """Listen, register, read the tail. Raises ProtocolError."""
-        backend, watch = self._backend, Watch(self, name, key)
-        self._watches[key] = watch
-        backend.hub.add(key, watch)
-        backend.hub.start_waiting(self, time.monotonic() + socket.MAX_LEASE_SECONDS)
+        watch = self._watches[key] = Watch(self._backend, name, key, self._moved)
+        self._backend.wake.hub.start_waiting(self, socket.MAX_LEASE_SECONDS)
         try:
-            begin = partial(begin_watch, backend.stores, key, backend.wake.ensure_subscribed)
-            watched = await backend.poll(("watch", key), begin)
+            watched = await watch.begin()
         except BaseException:
             self._end(key)
             raise
-        watch.record, watch.told = watched.record, watched.tail.offset
-        watch.look_in(watched.look_seconds)
         if watched.tail.closed:
             self._end(key)
         return watched
@@ -198,11 +139,10 @@ class SocketSession:
     def _end(self, key: StreamKey) -> None:
         watch = self._watches.pop(key, None)
         if watch is not None:
-            watch.look_in(math.inf)
+            watch.close()
             self._woken.pop(watch, None)
-            self._backend.hub.remove(watch.key, watch)
         if not self._watches:
-            self._backend.hub.stop_waiting(self)
+            self._backend.wake.hub.stop_waiting(self)
 
     def _end_lapsed(self) -> None:
         """A lease that has ended counts as no watch."""
@@ -210,7 +150,7 @@ class SocketSession:
         for key in [key for key, watch in self._watches.items() if now >= watch.ends_at]:
             self._end(key)
 
-    def look_at(self, watch: Watch) -> None:
+    def _moved(self, watch: Watch) -> None:
         if self._watches.get(watch.key) is not watch:
             return  # It ended on the way.
         self._woken[watch] = None
@@ -233,7 +173,8 @@ class SocketSession:
         if time.monotonic() >= watch.ends_at:
             return None  # It is no watch any more; the next message of the client ends it.
         try:
-            message, is_over = await self._found(watch)
+            tail = await watch.moved_tail()
+            message, is_over = (tail_message(watch.name, tail), tail.closed) if tail else (None, False)
         except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
             message, is_over = failure_message(watch.name, failure), True
         if self._watches.get(watch.key) is not watch:
@@ -242,23 +183,6 @@ class SocketSession:
             self._end(watch.key)
         return message
 
-    async def _found(self, watch: Watch) -> tuple[socket.Message | None, bool]:
-        """What is new, and whether the watch is over. Raises ProtocolError."""
-        backend, record = self._backend, watch.record
-        assert record is not None, "it is answered"
-        look = partial(_look_again, backend.stores, backend.wake, record)
-        tail, look_seconds = await backend.poll(("tail", record.incarnation), look)
-        watch.look_in(look_seconds)
-        if tail.offset == watch.told and not tail.closed:
-            return None, False
-        watch.told = tail.offset
-        return tail_message(watch.name, tail), tail.closed
-
     async def _tell(self, messages: list[socket.Message], or_else: Sequence[str] = ()) -> None:
         for frame in render_messages(messages) or or_else:
             await self._send({"type": "websocket.send", "text": frame})
-
-
-def _look_again(stores: Stores, wake: Wake, record: StreamRecord) -> tuple[Tail, float]:
-    look_seconds = wake.ensure_subscribed(record.incarnation)
-    return load_tail(stores, record), look_seconds

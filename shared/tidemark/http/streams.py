@@ -18,7 +18,7 @@ from starlette.types import Receive
 
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
+from tidemark.http.live import event_stream, gathered_events
 from tidemark.http.paths import CalledDirectly, Handler
 from tidemark.http.requests import (
     ACCESS,
@@ -44,6 +44,7 @@ from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
+from tidemark.wake.follow import read_or_wait
 
 Answers = Mapping[int, tuple[str, ...]]
 """A meaning, and the names of headers, for each status of an operation's own."""
@@ -206,7 +207,7 @@ async def delete_stream(request: Request) -> Response:
     """Delete a stream (§5.4)."""
     backend, key = backend_of(request), parse_stream(request)
     await backend.call(delete, key)
-    backend.hub.wake(key)
+    backend.wake.hub.wake(key)
     return responses.deleted()
 
 
@@ -249,16 +250,15 @@ async def long_poll(
     request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
 ) -> Response:
     """§5.7."""
-    waiting = read_or_wait(backend, key, read_request, backend.settings.long_poll_seconds)
-    began_ms = backend.stores.clock_ms()
+    waiting = read_or_wait(
+        backend, key, read_request.read_from, read_request.cursor, backend.settings.long_poll_seconds
+    )
     try:
         with PROCESS.waiting("long-poll"):
             reading = await cancel_on_disconnect(request.receive, waiting)
     except HungUp:
         return Response(status_code=204)  # Nobody receives it.
-    now_ms = backend.stores.clock_ms()
-    count_wake(reading, began_ms, now_ms)
-    return responses.polled(read_request, reading, now_ms)
+    return responses.polled(read_request, reading, backend.stores.clock_ms())
 
 
 async def server_sent_events(
@@ -283,7 +283,7 @@ async def server_sent_events(
 
     async def counted_events() -> AsyncIterator[bytes]:
         with PROCESS.waiting("sse"):
-            async for each in event_stream(backend, key, read_request, reading):
+            async for each in event_stream(backend, read_request, reading):
                 yield each
 
     return StreamingResponse(counted_events(), headers=headers)

@@ -48,8 +48,8 @@ from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
 from tidemark.subscriptions.signing_keys import connect_signing_keys
 from tidemark.subscriptions.storage import load_roster
+from tidemark.wake.follow import WakeByHub
 from tidemark.wake.notifier import message_from_record
-from tidemark.wake.wake import WakeByHub
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")

@@ -49,6 +49,19 @@ class Reading:
     def data(self) -> bytes:
         return self.page.data
 
+    @property
+    def is_news(self) -> bool:
+        """Whether a reader that waits gets it."""
+        return self.page.has_data or self.page.closed or not self.page.up_to_date
+
+    def without_bytes(self) -> Reading:
+        """The place behind the page: a reader may wait there for long. The page's batches have renewed a
+        sliding expiry."""
+        record = self.record
+        if record.expiry.ttl_seconds is not None:
+            record = replace(record, touched_ms=max(record.touched_ms, self.page.written_ms))
+        return Reading(record, Page(self.page.end, (), up_to_date=True))
+
 
 def read(
     stores: Stores, key: StreamKey, read_from: ReadFrom, cursor: int | None = None, *, small: bool = False

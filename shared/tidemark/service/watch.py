@@ -20,19 +20,19 @@ from tidemark.service.stores import Stores
 
 class Watched(NamedTuple):
     """A stream that is watched from now on, where its tail was after the registration, when it was last used,
-    and in how many seconds the tail must be looked at again (infinity: only when woken)."""
+    and in how many seconds the tail must be read again (infinity: only when woken)."""
 
     record: StreamRecord
     tail: Tail
     used_ms: int
-    look_seconds: float
+    read_seconds: float
 
     def lease_seconds(self, now_ms: int, token_until_ms: int | None) -> int:
         return decide_lease_seconds(self.record.expiry, self.used_ms, now_ms, token_until_ms)
 
 
 def begin_watch(stores: Stores, key: StreamKey, register: Callable[[str], float]) -> Watched:
-    """`register` gets the stream's incarnation, and returns what becomes `look_seconds`. An append that does
+    """`register` gets the stream's incarnation, and returns what becomes `read_seconds`. An append that does
     not wake what was registered came before, and so is in the tail. A watch is a use of the stream, as a read
     is. Raises StreamNotFound or SoftDeleted."""
     while True:
@@ -62,7 +62,7 @@ def begin_watches(
     return dict(zip(keys, stores.concurrency.each(finish, keys), strict=True))
 
 
-def _look(stores: Stores, record: StreamRecord, look_seconds: float) -> Watched | None:
+def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched | None:
     """After the registration. None where the stream was deleted and created again in between: that one has
     other registrations. Raises StreamNotFound or SoftDeleted."""
     head = reload_tail(stores, record)
@@ -72,7 +72,7 @@ def _look(stores: Stores, record: StreamRecord, look_seconds: float) -> Watched 
     if head.is_expired(now_ms):
         raise StreamNotFound
     record = renew(stores, record, head.touched_ms, now_ms)
-    return Watched(record, head.tail, max(head.touched_ms, record.used_ms), look_seconds)
+    return Watched(record, head.tail, max(head.touched_ms, record.used_ms), read_seconds)
 
 
 def load_tail(stores: Stores, record: StreamRecord) -> Tail:

@@ -21,7 +21,8 @@ from tidemark.subscriptions.records import (
     decode_subscription_pk,
 )
 from tidemark.subscriptions.storage import load_followers, load_roster
-from tidemark.wake.notifier import WakeMessage, newest_of
+from tidemark.wake.notifier import newest_of
+from tidemark.wake.queue import WakeMessage
 
 
 class NotANotice(ValueError):

@@ -7,7 +7,6 @@ records do not matter, and every batch of records may be processed again.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,50 +20,13 @@ from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Waiter
-from tidemark.log.schema import decode_batch_start, decode_log_pk, is_log_pk
+from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.socket import Message, error_message, render_messages, tail_message
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-
-
-class NotAWakeMessage(ValueError):
-    """A message that `encode_message` did not write."""
-
-
-@dataclass(frozen=True, slots=True)
-class WakeMessage:
-    """`start` is where the newest batch begins: a reader that has read further needs no message."""
-
-    log_pk: str
-    start: int
-
-    @property
-    def key(self) -> StreamKey:
-        return decode_log_pk(self.log_pk)[0]
-
-    @property
-    def incarnation(self) -> str:
-        return decode_log_pk(self.log_pk)[1]
-
-
-def encode_message(message: WakeMessage) -> str:
-    """Plain ASCII: a stream's name may hold characters that no queue accepts."""
-    return json.dumps([message.log_pk, message.start], separators=(",", ":"))
-
-
-def decode_message(body: str) -> WakeMessage:
-    """Raises NotAWakeMessage."""
-    try:
-        log_pk, start = json.loads(body)
-    except (ValueError, TypeError):
-        raise NotAWakeMessage(body) from None
-    if not (isinstance(log_pk, str) and is_log_pk(log_pk) and isinstance(start, int)):
-        raise NotAWakeMessage(body)
-    return WakeMessage(log_pk, start)
-
+from tidemark.wake.queue import WakeMessage, encode_message
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -1,25 +1,63 @@
-"""A process's side of waking: its registrations with streams, its queue, the one thread that listens to the
-queue while a request waits, and its hub.
-"""
+"""Waking where other processes write too: a process registers with the streams that it follows, and a thread
+receives the wake messages of its own queue while a request waits."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, QueueGone, Queues, QueueUnavailable
 from tidemark.log.records import Waiter
+from tidemark.log.schema import decode_log_pk, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import put_waiter, remove_waiters
 from tidemark.protocol.errors import ProtocolError
-from tidemark.wake.hub import Hub
-from tidemark.wake.notifier import NotAWakeMessage, decode_message
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.wake.follow import Hub
+
+
+class NotAWakeMessage(ValueError):
+    """A message that `encode_message` did not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeMessage:
+    """`start` is where the newest batch begins: a reader that has read further needs no message."""
+
+    log_pk: str
+    start: int
+
+    @property
+    def key(self) -> StreamKey:
+        return decode_log_pk(self.log_pk)[0]
+
+    @property
+    def incarnation(self) -> str:
+        return decode_log_pk(self.log_pk)[1]
+
+
+def encode_message(message: WakeMessage) -> str:
+    """Plain ASCII: a stream's name may hold characters that no queue accepts."""
+    return json.dumps([message.log_pk, message.start], separators=(",", ":"))
+
+
+def decode_message(body: str) -> WakeMessage:
+    """Raises NotAWakeMessage."""
+    try:
+        log_pk, start = json.loads(body)
+    except (ValueError, TypeError):
+        raise NotAWakeMessage(body) from None
+    if not (isinstance(log_pk, str) and is_log_pk(log_pk) and isinstance(start, int)):
+        raise NotAWakeMessage(body)
+    return WakeMessage(log_pk, start)
+
 
 #: How long a registration lasts. It is renewed after half of that time, and not for every request, so a
 #: process makes one or two writes for each stream in a minute of waiting.
@@ -27,14 +65,12 @@ LIFE_MS: Final = 60_000
 RENEW_MS: Final = LIFE_MS // 2
 
 
+@dataclass(slots=True)
 class _Registration:
-    """A registration. It is written under its lock, so that many requests at once make one write."""
+    """It is written under its lock, so that many requests at once make one write."""
 
-    __slots__ = ("lock", "until_ms")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.until_ms = 0
+    until_ms: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Waiters:
@@ -51,22 +87,17 @@ class Waiters:
         """On return the registration is in the table and has at least half of its life left."""
         with self._lock:
             found = self._registrations.setdefault((incarnation, queue_url), _Registration())
-        if self._is_fresh(found):
-            return
         with found.lock:
-            if self._is_fresh(found):
+            now_ms = self._clock_ms()
+            if found.until_ms - now_ms > RENEW_MS:
                 return
-            until_ms = self._clock_ms() + LIFE_MS
-            put_waiter(self._table, Waiter(incarnation, queue_url, until_ms))
-            found.until_ms = until_ms
+            put_waiter(self._table, Waiter(incarnation, queue_url, now_ms + LIFE_MS))
+            found.until_ms = now_ms + LIFE_MS
         now_ms = self._clock_ms()
         with self._lock:
             lapsed = [name for name, each in self._registrations.items() if 0 < each.until_ms <= now_ms]
             for name in lapsed:
                 del self._registrations[name]
-
-    def _is_fresh(self, registration: _Registration) -> bool:
-        return registration.until_ms - self._clock_ms() > RENEW_MS
 
     def withdraw(self) -> None:
         """Remove all registrations, because the process ends."""
@@ -99,9 +130,9 @@ class OwnQueue:
 
 
 class Receiver:
-    """Wakes the hub's listeners for which a message arrives in the queue, and all of them if none arrives.
+    """Wakes the hub's followers for which a message arrives in the queue, and all of them if none arrives.
 
-    Every waiting request also polls the log by itself: a lost wake message delays it by one receive at most.
+    Every follower also reads the log by itself: a lost wake message delays it by one receive at most.
     """
 
     def __init__(
@@ -177,14 +208,14 @@ class Receiver:
                 for body in bodies:
                     with suppress(NotAWakeMessage):
                         message = decode_message(body)
-                        self._hub.wake(message.key, message.incarnation, message.start)
+                        self._hub.wake(*decode_log_pk(message.log_pk), message.start)
                 # The queue may never be empty, because messages for other streams keep coming.
                 if not bodies or time.monotonic() - self._all_woken_at >= self._receive_seconds:
                     self._wake_all()
 
     def _receive(self, seconds: int) -> list[str]:
         """Receive once. Raises QueueGone if the queue was removed: then each request that still waits
-        registers with a new queue and polls the log."""
+        registers with a new queue and reads the log."""
         queue = self.queue()
         time.sleep(queue.settling_seconds)
         self._late_after_ms = self._clock_ms() + seconds * 1000 + _LATE_MS
@@ -213,42 +244,13 @@ class Receiver:
                 self._queues.delete(queue.url)
 
 
-#: How often a reader polls the log while a new queue is not known everywhere, and while no queue can be
+#: How often a follower reads the log while a new queue is not known everywhere, and while no queue can be
 #: made.
-NEW_QUEUE_POLL_SECONDS: Final = 0.1
-NO_QUEUE_POLL_SECONDS: Final = 1.0
-#: A reader that is not woken for the length of a receive and these seconds polls the log by itself: the
+NEW_QUEUE_SECONDS: Final = 0.1
+NO_QUEUE_SECONDS: Final = 1.0
+#: A follower that is not woken for the length of a receive and these seconds reads the log by itself: the
 #: thread that should wake it may have died.
 _OVERDUE_SECONDS: Final = 4.0
-
-
-class Wake(Protocol):
-    """Makes appends wake the readers of this process. Safe to share between threads and event loops."""
-
-    hub: Hub
-
-    def ensure_subscribed(self, incarnation: str) -> float:
-        """On return, every append to the stream wakes its listeners, whichever process makes it.
-        Read the log after this, then wait, and poll again after the seconds returned at the latest.
-
-        Raises Busy or OutcomeUnknown; a missing queue is not an error.
-        """
-
-    def close(self) -> None:
-        """Remove this process's queue and registrations: it ends."""
-
-
-class WakeByHub:
-    """Waking in the only process that writes: each commit tells its hub."""
-
-    def __init__(self) -> None:
-        self.hub = Hub()
-
-    def ensure_subscribed(self, _incarnation: str) -> float:
-        return math.inf
-
-    def close(self) -> None:
-        pass
 
 
 class WakeByQueue:
@@ -264,16 +266,16 @@ class WakeByQueue:
         self.hub = Hub()
         self._waiters = Waiters(table, clock_ms)
         self._receiver = Receiver(self.hub, queues, clock_ms, receive_seconds)
-        self._poll_seconds = receive_seconds + _OVERDUE_SECONDS
+        self._read_seconds = receive_seconds + _OVERDUE_SECONDS
 
-    def ensure_subscribed(self, incarnation: str) -> float:
+    def ensure_registered(self, incarnation: str) -> float:
         self._receiver.ensure_running()
         try:
             queue = self._receiver.queue()
         except QueueUnavailable:
-            return NO_QUEUE_POLL_SECONDS
+            return NO_QUEUE_SECONDS
         self._waiters.ensure(incarnation, queue.url)
-        return NEW_QUEUE_POLL_SECONDS if queue.settling_seconds else self._poll_seconds
+        return NEW_QUEUE_SECONDS if queue.settling_seconds else self._read_seconds
 
     def close(self) -> None:
         """A registration that cannot be removed now lapses."""
