@@ -2,39 +2,31 @@
 because many requests are under way at once.
 
 It imports the rules, the log and the blobs, and touches storage through `Stores` alone; `http`,
-`subscriptions`, the janitor and Spark call it. What HTTP asks of it, and what refuses that
-(`protocol/errors.py`); each may also raise Busy, OutcomeUnknown, StorageUnavailable or StorageSilent for
-storage, and Damaged for bytes:
-
-    create                create: Malformed, TooManyMessages, Conflict, StreamNotFound, RetentionGone,
-                          BucketNotFound
-    append                append: StreamNotFound, SoftDeleted, Malformed, TooManyMessages, AppendAfterClose,
-                          ContentTypeMismatch, SequenceRegression, SequenceGap, StaleEpoch,
-                          PreconditionFailed
-    GroupCommit           group_commit: as append
-    load_head             load: StreamNotFound, SoftDeleted
-    read                  read: StreamNotFound, SoftDeleted, StaleCursor, RetentionGone, HistoryGone,
-                          Malformed
-    read_on               read: StreamNotFound, SoftDeleted
-    renew_while_waiting   read: StreamNotFound, SoftDeleted
-    delete                delete: StreamNotFound, SoftDeleted
-    bootstrap             snapshots: StreamNotFound, SoftDeleted
-    publish_snapshot      snapshots: StreamNotFound, SoftDeleted, RetentionGone, OffsetBeyondTail, Malformed,
-                          Conflict, UploadNotFound, PayloadTooLarge
-    begin_upload          snapshots: as publish_snapshot
-    latest_snapshot       snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
-    read_snapshot         snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound
-    delete_snapshot       snapshots: StreamNotFound, SoftDeleted, SnapshotNotFound, SnapshotNeeded
-    create_bucket         buckets: BucketExists
-    describe_bucket       buckets: BucketNotFound
-    delete_bucket         buckets: BucketNotFound, BucketNotEmpty
-    list_buckets          buckets: nothing
-    list_streams          catalog: BucketNotFound
-    load_stats            catalog: StreamNotFound, SoftDeleted
-    load_times            catalog: as read
-    parse_start_point     start_point: Malformed
-    find_start            start_point: StreamNotFound, SoftDeleted
-    begin_watch           watch: StreamNotFound, SoftDeleted
-    begin_watches         watch: Malformed
-    load_tail             watch: StreamNotFound, SoftDeleted
+`subscriptions`, the janitor and Spark call it. A union for each operation names the errors that refuse it:
+`AppendError` those of `append`, and of the group commit. Each may also raise one of `OfStorage`.
+`tests/service/test_errors.py` derives them from the code.
 """
+
+from __future__ import annotations
+
+from tidemark.protocol import errors as e
+
+OfStorage = e.Busy | e.OutcomeUnknown | e.StorageUnavailable | e.StorageSilent | e.Damaged | e.FormatTooNew
+LoadHeadError = e.StreamNotFound | e.SoftDeleted
+OfBody = e.Malformed | e.TooManyMessages
+OfTail = e.AppendAfterClose | e.SequenceRegression | e.SequenceGap | e.StaleEpoch | e.PreconditionFailed
+AppendError = LoadHeadError | OfBody | e.ContentTypeMismatch | OfTail
+CreateError = OfBody | e.StreamNotFound | e.BucketNotFound | e.Conflict | e.RetentionGone | e.HistoryGone
+ReadOnError = BootstrapError = LoadHeadError | e.HistoryGone | e.Malformed
+ReadError = LoadTimesError = ReadOnError | e.StaleCursor | e.RetentionGone
+DeleteError = RenewWhileWaitingError = LoadHeadError
+LatestSnapshotError = ReadSnapshotError = LoadHeadError | e.SnapshotNotFound
+DeleteSnapshotError = ReadSnapshotError | e.SnapshotNeeded
+TrimBelowError = LoadHeadError | e.OffsetBeyondTail | e.Malformed | e.Conflict
+BeginUploadError = TrimBelowError | e.RetentionGone
+PublishSnapshotError = BeginUploadError | e.UploadNotFound | e.PayloadTooLarge
+CreateBucketError = e.BucketExists
+DescribeBucketError = ListStreamsError = e.BucketNotFound
+DeleteBucketError = e.BucketNotFound | e.BucketNotEmpty
+LoadStatsError = FindStartError = BeginWatchError = LoadTailError = LoadHeadError
+ParseStartPointError = e.Malformed
