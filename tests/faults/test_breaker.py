@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.aws.retry import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, NoAnswer, breaker_of
+from tidemark.aws.retry import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, NoAnswer
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent
 
 STEPS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence", "late silence"])))
@@ -42,7 +42,7 @@ def test_a_breaker_opens_after_several_silences_over_some_seconds_until_an_answe
             is_silent = len(silences) >= SILENT_TRIES and now - min(silences) >= SILENT_SECONDS
             if is_silent and probe_at is None and sent >= answered_at:
                 probe_at = now + PROBE_SECONDS
-        assert breaker.is_open is (probe_at is not None)
+        assert breaker.probe_at == probe_at
 
 
 class Service:
@@ -114,10 +114,4 @@ def test_error_replies_do_not_open_the_breaker_and_close_it(
             service.wait(1)
             with pytest.raises((Fault, ProtocolError)):
                 service.call()
-        assert not service.dynamodb.breaker.is_open
-
-
-def test_clients_of_one_endpoint_share_a_breaker_and_two_services_do_not() -> None:
-    one = breaker_of("DynamoDB", "http://127.0.0.1:1")
-    assert breaker_of("DynamoDB", "http://127.0.0.1:1") is one
-    assert breaker_of("S3", "http://127.0.0.1:1") is not one
+        assert service.dynamodb.breaker.probe_at is None

@@ -23,7 +23,6 @@ from tidemark.aws.retry import (
     NoAnswer,
     RetryPolicy,
     Silent,
-    breaker_of,
 )
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
@@ -102,9 +101,9 @@ class Fault(Failure):
 class DynamoDB:
     """One method for every operation: `call("PutItem", {...})` as the API reference has it."""
 
-    def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
+    def __init__(self, send: Send) -> None:
         self.send = send
-        self.breaker = breaker or Breaker()
+        self.breaker = Breaker()
         self.policy: RetryPolicy = REQUEST_POLICY
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
@@ -203,5 +202,4 @@ def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
     """Connects to the same endpoint as boto3, unless one is named."""
-    service = account.dynamodb(endpoint)
-    return DynamoDB(partial(_send, http(service, ANSWER_SECONDS)), breaker_of("DynamoDB", service.endpoint))
+    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), ANSWER_SECONDS)))

@@ -67,8 +67,8 @@ class Service:
         #: As HTTP clients send it: the port only where it is not the scheme's own.
         self._host = f"{host}" if is_default_port else f"{host}:{parts.port}"
         self._scope = f"{region}/{name}/aws4_request"
-        #: A day, a secret key, and the key derived from both.
-        self._derived: tuple[str, str, bytes] = ("", "", b"")
+        #: The last signing key, by the day and the secret key that it is derived from.
+        self._derived: dict[tuple[str, str], bytes] = {}
 
     def sign(self, request: AwsRequest) -> dict[str, str]:
         """All the headers to send, but for Host."""
@@ -90,21 +90,21 @@ class Service:
         path = request.path if self.name == "s3" else quote(request.path, safe="/~")
         canonical_request = f"{request.method}\n{path}\n\n{lines}\n{signed_names}\n{payload_hash}"
         to_sign = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{sha256(canonical_request.encode()).hexdigest()}"
-        key = self._signing_key(at[:8], credentials.secret_key)
+        key = self._derived.get((at[:8], credentials.secret_key))
+        if key is None:
+            key = self._derive_key(at[:8], credentials.secret_key)
         headers["Authorization"] = (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
             f"SignedHeaders={signed_names}, Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"
         )
         return headers
 
-    def _signing_key(self, day: str, secret_key: str) -> bytes:
-        """Derived once a day, and again for other credentials."""
-        derived_day, derived_secret, key = self._derived
-        if (derived_day, derived_secret) != (day, secret_key):
-            key = f"AWS4{secret_key}".encode()
-            for part in (day, *self._scope.split("/")):
-                key = hmac.digest(key, part.encode(), "sha256")
-            self._derived = (day, secret_key, key)
+    def _derive_key(self, day: str, secret_key: str) -> bytes:
+        """Once a day, and again for other credentials."""
+        key = f"AWS4{secret_key}".encode()
+        for part in (day, *self._scope.split("/")):
+            key = hmac.digest(key, part.encode(), "sha256")
+        self._derived = {(day, secret_key): key}
         return key
 
 

@@ -36,27 +36,24 @@ PROBE_SECONDS: Final = 0.5
 
 
 class Breaker:
-    """The circuit breaker of one service in one process."""
+    """The circuit breaker of one client. `probe_at` is when the next try may be sent; None while it is
+    closed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._silent_tries = 0
         self._silent_since = 0.0
         self._answered_at = float("-inf")
-        self._probe_at: float | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._probe_at is not None
+        self.probe_at: float | None = None
 
     def admit(self, now: float) -> bool:
         """Whether a call may be sent now. While the breaker is open only a probe may."""
         with self._lock:
-            if self._probe_at is None:  # It was closed just now.
+            if self.probe_at is None:  # It was closed just now.
                 return True
-            is_probe = now >= self._probe_at
+            is_probe = now >= self.probe_at
             if is_probe:
-                self._probe_at = now + PROBE_SECONDS
+                self.probe_at = now + PROBE_SECONDS
             return is_probe
 
     def answered(self, now: float) -> None:
@@ -64,7 +61,7 @@ class Breaker:
         self._answered_at = now
         if self._silent_tries:
             with self._lock:
-                self._silent_tries, self._probe_at = 0, None
+                self._silent_tries, self.probe_at = 0, None
 
     def silent(self, sent: float, now: float) -> None:
         """A try that was sent at `sent` has got no answer, or did not connect.
@@ -77,8 +74,8 @@ class Breaker:
             self._silent_since = min(self._silent_since, sent) if self._silent_tries else sent
             self._silent_tries += 1
             is_silent = self._silent_tries >= SILENT_TRIES and now - self._silent_since >= SILENT_SECONDS
-            if is_silent and self._probe_at is None:
-                self._probe_at = now + PROBE_SECONDS
+            if is_silent and self.probe_at is None:
+                self.probe_at = now + PROBE_SECONDS
 
     def exchange(
         self,
@@ -90,7 +87,7 @@ class Breaker:
         """Send one request. The status and body of its reply, which is counted and timed as a storage call.
         Raises NoAnswer, and Silent in place of sending while the breaker is open."""
         sent, started = now(), time.perf_counter()
-        if self.is_open and not self.admit(sent):
+        if self.probe_at is not None and not self.admit(sent):
             raise Silent("the service does not answer; not sent")
         try:
             status, body = send(operation, *request)
@@ -101,14 +98,6 @@ class Breaker:
             PROCESS.called(operation, time.perf_counter() - started)
         self.answered(now())
         return status, body
-
-
-#: The breakers of this process, by service and endpoint: its clients share them.
-_breakers: Final[dict[tuple[str, str], Breaker]] = {}
-
-
-def breaker_of(service: str, endpoint: str) -> Breaker:
-    return _breakers.setdefault((service, endpoint), Breaker())
 
 
 class Failure(Exception):

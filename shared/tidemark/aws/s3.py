@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service, crc32_header
-from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent, breaker_of
+from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent
 from tidemark.protocol.errors import BlobUnreadable, Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
@@ -52,9 +52,9 @@ class WrongSize(NoAnswer):
 class Objects:
     """Whole objects of one bucket. Objects are immutable, so putting one twice is safe."""
 
-    def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
+    def __init__(self, send: Send) -> None:
         self.send = send
-        self.breaker = breaker or Breaker()
+        self.breaker = Breaker()
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
@@ -127,6 +127,4 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Connects to the same endpoint as boto3, unless one is named."""
-    service = account.s3(endpoint)
-    send = partial(_send, http(service, ANSWER_SECONDS), bucket)
-    return Objects(send, breaker_of("S3", service.endpoint))
+    return Objects(partial(_send, http(account.s3(endpoint), ANSWER_SECONDS), bucket))

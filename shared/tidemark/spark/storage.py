@@ -130,7 +130,7 @@ def connect_table(
     """The table, reached by a client of this class."""
     account = Account(connection.region)
     plain = connect_dynamodb(account, endpoint=connection.dynamodb_endpoint)
-    dynamodb = client(plain.send, plain.breaker)
+    dynamodb = client(plain.send)
     at = f" at {connection.dynamodb_endpoint}" if connection.dynamodb_endpoint else ""
     dynamodb.place = f"table {connection.table} in {account.region}{at}"
     return DynamoDBTable(dynamodb, connection.table)
@@ -139,7 +139,7 @@ def connect_table(
 def connect_blobs(connection: ConnectionOptions) -> BlobStore:
     account = Account(connection.region)
     plain = connect_objects(account, connection.blob_bucket, endpoint=connection.s3_endpoint)
-    objects = ExplainingObjects(plain.send, plain.breaker)
+    objects = ExplainingObjects(plain.send)
     objects.place = f"bucket {connection.blob_bucket} in {account.region}"
     return BlobStore(
         objects, lambda: s3_client(connection.s3_endpoint, connection.region), connection.blob_bucket
