@@ -11,9 +11,6 @@ from typing import Any, TypeVar
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
-    from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
-
     from tidemark.aws.http import Account
     from tidemark.aws.sockets import connect_sockets
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
@@ -24,6 +21,8 @@ with garbage_collection_paused():
     from tidemark.wake.notifier import Notifier, message_from_record
 
 _T = TypeVar("_T")
+#: What decoding raises for a record that is none of ours.
+_UNREADABLE = (KeyError, ValueError, TypeError)
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
@@ -39,13 +38,13 @@ _subscribers = (
     else None
 )
 _registry = StreamRegistry(_stores)
-_processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
-def handler(event: dict[str, Any], context: Any) -> Any:
+def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Handle all records at once, then report each record that failed: those of a log whose readers
     could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
-    decoded, are delivered again."""
+    decoded, are delivered again. Raises a record's error if all failed: Lambda counts it, and an alarm sees
+    it."""
     _stores.check_format()
     records = event["Records"]
     messages = list(_decoded(records, message_from_record))
@@ -58,22 +57,25 @@ def handler(event: dict[str, Any], context: Any) -> Any:
     except Exception as failure:  # noqa: BLE001 - reported for each record
         untold = failure
 
-    def check(record: DynamoDBRecord) -> None:
-        message = message_from_record(record.raw_event)
-        if message is not None and message.log_pk in failures:
-            raise failures[message.log_pk]
-        if untold is not None:
-            raise untold
+    def failure_of(record: Mapping[str, Any]) -> Exception | None:
+        try:
+            message = message_from_record(record)
+        except _UNREADABLE as unreadable:
+            return unreadable
+        return (failures.get(message.log_pk) if message else None) or untold
 
-    return process_partial_response(event=event, record_handler=check, processor=_processor, context=context)
+    failed = {each["dynamodb"]["SequenceNumber"]: error for each in records if (error := failure_of(each))}
+    if failed and len(failed) == len(records):
+        raise next(iter(failed.values()))
+    return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 
 
 def _decoded(
     records: Sequence[Mapping[str, Any]], decode: Callable[[Mapping[str, Any]], _T | None]
 ) -> Iterator[_T]:
-    """What the records say that can be decoded; `check` reports the others."""
+    """What the records say, without those that cannot be decoded."""
     for record in records:
-        with suppress(KeyError, ValueError, TypeError):
+        with suppress(*_UNREADABLE):
             found = decode(record)
             if found is not None:
                 yield found

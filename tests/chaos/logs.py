@@ -22,7 +22,6 @@ _NEXT_OF_GROUP: Final = re.compile(r" *\+[-+]+ \d+ -+$")
 OUT_OF_REACH: Final = (
     # Each failure that these count is named itself.
     "ExceptionGroup",
-    "aws_lambda_powertools.utilities.batch.exceptions.BatchProcessingError",
     "botocore.exceptions.ConnectTimeoutError",
     "botocore.exceptions.ConnectionClosedError",
     "botocore.exceptions.EndpointConnectionError",
