@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,10 +35,10 @@ from tests.infra.test_template import (
     statements_of,
 )
 from tests.support import World, a_key
-from tests.wake.management_api import management_api
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack
 from tidemark.local.engines import LocalServices
+from tidemark.local.websocket_api import Connections, ConnectionsServer
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
@@ -369,11 +370,20 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched, told)]
     items = [stream_key(StreamKey("v1", name)) for name in ("__registry__", "awaited")]
     records += [record(item["pk"]["S"], item["sk"]["S"]) for item in items]
-    with management_api() as api:
-        api.refused["left"] = 410
-        report = run("NotifierFunction", {"Records": records}, SOCKET_ENDPOINT=api.endpoint)
+    posted = list[dict[str, str]]()
+
+    def deliver(message: dict[str, str]) -> Future[None]:
+        posted.append(message)
+        sent = Future[None]()
+        sent.set_result(None)
+        return sent
+
+    with ConnectionsServer(Connections()) as sockets:
+        sockets.connections._senders["open"] = deliver
+        endpoint = sockets.environment["SOCKET_ENDPOINT"] + "/stage"
+        report = run("NotifierFunction", {"Records": records}, SOCKET_ENDPOINT=endpoint)
     assert report["answers"] == [{"batchItemFailures": []}]
-    assert [each["offset"] for each in api.messages("open")] == [f"{3:016}"]
+    assert [json.loads(each["text"])["offset"] for each in posted] == [f"{3:016}"]
     assert run("NotifierFunction", event("stream-records"))["answers"] == [{"batchItemFailures": []}]
     registry = run("ReadFunction", request("GET", REGISTRY, "offset=-1"))["answers"][0]
     assert "awaited" in body(registry).decode()

@@ -1,10 +1,9 @@
-"""Both clients follow by the socket of a server in memory, or of one that is killed."""
+"""Both clients follow by the socket of a server in memory. `tests/chaos` kills the server."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +28,6 @@ from tidemark.client import (
     AsyncStream,
     Chunk,
     NotAllowed,
-    NotFound,
     Retry,
     Stream,
     reading,
@@ -165,17 +162,6 @@ def test_who_waits_by_the_socket_asks_only_when_there_is_something_to_read(
     until(lambda: socket_threads() <= others)
 
 
-@both
-@pytest.mark.parametrize("live", ["auto", "socket"])
-def test_a_stream_that_is_deleted_ends_who_waits(tidemark_url: str, kind: Any, live: Any) -> None:
-    writer = Stream.create(f"{tidemark_url}/v1/stream/deleted", content_type="text/plain")
-    reader = Following(kind, writer.url, live)
-    until(lambda: reader.chunks)
-    writer.delete()
-    reader.end()
-    assert isinstance(reader.failure, NotFound)
-
-
 def test_a_hundred_streams_share_one_connection_and_are_read_only_when_they_grow(
     tidemark_url: str, asked: list[str]
 ) -> None:
@@ -199,70 +185,6 @@ def test_a_hundred_streams_share_one_connection_and_are_read_only_when_they_grow
         assert not rest or not (await asyncio.wait(rest, timeout=60))[1]
 
     asyncio.run(live())
-
-
-class Served:
-    """`tidemark serve` as a process, which can be killed and started again with its port and its data."""
-
-    def __init__(self, folder: Path) -> None:
-        self._port, self._folder = free_port(), folder
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.start()
-
-    def start(self) -> None:
-        environment = {"PORT": str(self._port), "DATA_DIR": str(self._folder / "data"), "LOG_LEVEL": "ERROR"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidemark.server.serve"],
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdout is not None
-        assert b"ready" in self._process.stdout.readline()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    server = Served(tmp_path)
-    yield server
-    server.kill()
-
-
-@both
-def test_each_message_comes_once_and_in_order_while_the_server_is_killed_and_started_again(
-    served: Served, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, serve = list[object](), socket.ClientSocket._serve
-
-    async def counting(self: Any, connection: Any) -> None:
-        opened.append(connection)
-        await serve(self, connection)
-
-    monkeypatch.setattr(socket.ClientSocket, "_serve", counting)
-    stream = Stream.create(f"{served.url}/v1/stream/killed", content_type="application/json", retry=FAST)
-    reader = Following(kind, stream.url, "socket", content_type="application/json")
-
-    def messages() -> list[Any]:
-        return [message for chunk in list(reader.chunks) for message in chunk.messages]
-
-    with stream.producer("p", linger_seconds=0.001) as producer:
-        for life in range(3):
-            until(lambda before: len(opened) > before, life)
-            for number in range(10 * life, 10 * life + 10):
-                producer.append(number)
-                if number % 3:
-                    producer.flush()
-            if life < 2:
-                served.kill()
-                served.start()
-        producer.append("end")
-    reader.end()
-    assert reader.failure is None
-    assert messages() == [*range(30), "end"]
 
 
 @both

@@ -23,7 +23,7 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
-from tidemark.wake.follow import Hub, Wake
+from tidemark.wake.follow import Hub
 from tidemark.wake.queue import RETRY_SECONDS, Receiver
 
 NO_CONNECTION = raises(EndpointConnectionError)
@@ -45,8 +45,6 @@ def sqs(world: World, monkeypatch: pytest.MonkeyPatch) -> Breakable:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     monkeypatch.setattr("tidemark.http.backend.sqs_client", lambda: sqs.client)
     monkeypatch.setattr("tidemark.aws.sqs.sqs_client", lambda: sqs.client)
-    # Short, because tests wait for receives to end.
-    monkeypatch.setattr(Wake.__init__, "__defaults__", (1,))
     return sqs
 
 

@@ -107,19 +107,6 @@ def test_an_append_wakes_every_socket_that_watches_and_none_that_has_ceased_to(s
         assert third.told() == tail(other, 6)
 
 
-def test_the_end_of_a_stream_is_told_and_ends_the_watch(system: System) -> None:
-    closed, deleted = create(system, "closed"), create(system, "deleted")
-    with open_socket(system) as client:
-        names = [each["stream"] for each in client.watch(closed, deleted, "/v1/stream/absent")]
-        assert names == [closed, deleted, "/v1/stream/absent"]
-        append(system, closed, Stream_Closed="true")
-        assert client.told() == tail(closed, 6, closed=True)
-        assert system.request("DELETE", deleted)[0] == 204
-        gone = client.told()
-        assert (gone["stream"], gone["status"]) == (deleted, 404)
-        assert "does not exist" in gone["error"]
-
-
 def test_a_ping_is_answered_with_nothing_and_a_frame_that_cannot_be_used_with_the_reason(
     system: System,
 ) -> None:

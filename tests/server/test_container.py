@@ -31,7 +31,6 @@ from tests.infra.test_template import FUNCTION_GLOBALS
 from tests.ports import free_port
 from tests.support import TEXT, Process, World, a_key, make_world
 from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.live_process import Crowd
 from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
@@ -165,17 +164,14 @@ def test_with_a_volume_it_is_a_single_node_that_keeps_its_streams(start: Any, tm
 def test_readers_wait_at_one_queue_and_are_all_woken(
     start: Any, world: World, stream: tuple[Process, StreamKey, str]
 ) -> None:
-    """By SSE and by long-poll, through an append of another process."""
-    container, (writer, key, target) = start(SSE_SECONDS="300", LONG_POLL_SECONDS="300"), stream
+    """Through an append of another process."""
+    container, (writer, key, target) = start(LONG_POLL_SECONDS="300"), stream
     with pumping(world, container.queues._prefix), ThreadPoolExecutor(9) as pool:
-        crowd = Crowd(container.port, f"{target}?offset=-1&live=sse", 20)
-        crowd.until_all_have(b'"upToDate":true')
         waiting = [pool.submit(container.ask, f"{target}?offset={0:016}&live=long-poll") for _ in range(9)]
+        until(lambda: list(container.queues.all()))
         writer.append(key, b"to all", content_type=TEXT)
-        crowd.until_all_have(b"to all")
         assert [each.result() for each in waiting] == [(200, b"to all")] * 9
         assert len(list(container.queues.all())) == 1
-        crowd.close()
 
 
 def test_at_sigterm_a_waiting_reader_gets_its_response_and_new_connections_are_refused(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
-import selectors
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -48,11 +45,6 @@ class Function:
             return self.status("/v1/health") == self.health
         except OSError:
             return False
-
-    def memory(self) -> int:
-        """Bytes of memory that belong to this process alone."""
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
@@ -94,34 +86,3 @@ def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
         chunk = response.read1()
         assert chunk, f"the events ended without {wanted!r}: {received!r}"
         received += chunk
-
-
-class Crowd:
-    """Many connections, read together."""
-
-    def __init__(self, port: int, target: str, size: int) -> None:
-        self.selector = selectors.DefaultSelector()
-        self.received: dict[socket.socket, bytes] = {}
-        for _ in range(size):
-            connection = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
-            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            self.selector.register(connection, selectors.EVENT_READ)
-            self.received[connection] = b""
-
-    def until_all_have(self, wanted: bytes) -> float:
-        """How long the last one took, in seconds."""
-        began = time.monotonic()
-        while not all(wanted in received for received in self.received.values()):
-            for key, _ in self.selector.select(PATIENCE_SECONDS):
-                connection = key.fileobj
-                assert isinstance(connection, socket.socket)
-                data = connection.recv(65536)
-                assert data, "a connection ended"
-                self.received[connection] += data
-            assert time.monotonic() - began < PATIENCE_SECONDS
-        return time.monotonic() - began
-
-    def close(self) -> None:
-        for connection in self.received:
-            connection.close()
-        self.selector.close()

@@ -16,17 +16,13 @@ import pytest
 from tests.authorization.tokens import SECRET, token
 from tests.support import TEXT, Process, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.live_process import Crowd, Function, read_until, running
+from tests.wake.live_process import Function, read_until, running
 from tests.wake.support import pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.log.waiters import all_waiters, load_waiters
 from tidemark.protocol.stream_key import StreamKey
 
 pytestmark = pytest.mark.slow
-
-READERS = 500
-#: Connection, request, application and all: what a machine must have for each reader that waits.
-MEMORY_PER_READER = 160 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +73,6 @@ def test_a_long_poll_that_is_woken_is_whole(patient: Function, writer: Process) 
     with patient.get(target + "long-poll") as woken:
         assert (woken.status, woken.headers["content-length"], woken.read()) == (200, "5", b"woken")
     late.join()
-
-
-def test_one_process_serves_five_hundred_readers(patient: Function, writer: Process) -> None:
-    """In one process that serves many requests at once, as a container would: they share one queue, and each
-    takes little memory."""
-    key, target = make_stream(writer)
-    before = patient.memory()
-    crowd = Crowd(patient.port, target + "sse", READERS)
-    crowd.until_all_have(b'"upToDate":true')
-    per_reader = (patient.memory() - before) / READERS
-    print(f"\n{per_reader / 1024:.0f} KiB of memory for each of {READERS} connected readers")
-    assert per_reader < MEMORY_PER_READER
-    writer.append(key, b"to all", content_type=TEXT)
-    crowd.until_all_have(b"to all")
-    assert len(list(patient.queues.all())) == 1
-    crowd.close()
 
 
 def test_live_reads_without_data_end_by_themselves_and_the_function_leaves_nothing_behind(

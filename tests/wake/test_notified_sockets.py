@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support import World, a_key
-from tests.wake.management_api import ManagementApi, management_api
 from tests.wake.support import make_queues
-from tidemark.aws.http import Account
-from tidemark.aws.sockets import SocketApi, connect_sockets
-from tidemark.local.engines import LocalServices
+from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
+from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS, Message, parse_messages
 from tidemark.service.delete import delete
 from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
@@ -29,20 +26,33 @@ from tidemark.wake.queue import WakeMessage
 LEASE_MS = MAX_LEASE_SECONDS * 1000
 
 
-@pytest.fixture(scope="module")
-def api(services: LocalServices) -> Iterator[ManagementApi]:
-    with management_api() as running:
-        yield running
+class Sockets(SocketApi):
+    """Frames by connection, and the failures of others."""
+
+    def __init__(self) -> None:
+        self.frames: dict[str, list[str]] = defaultdict(list)
+        self.failures: dict[str, Exception] = {}
+
+    def send(self, connection_id: str, frames: Sequence[str]) -> None:
+        if connection_id in self.failures:
+            raise self.failures[connection_id]
+        self.frames[connection_id] += frames
+
+    def messages(self, connection_id: str) -> list[Message]:
+        """All since the last time of asking."""
+        return [each for frame in self.frames.pop(connection_id, ()) for each in parse_messages(frame)]
 
 
 class Scene:
     """A writer, and the notifier with its calls counted."""
 
-    def __init__(self, world: World, api: ManagementApi, sockets: SocketApi | None) -> None:
-        self.clock, self.api = world.clock, api
+    def __init__(self, world: World, *, has_sockets: bool = True) -> None:
+        self.clock, self.sockets = world.clock, Sockets()
         self.writer, self.process = world.process(), world.process()
         self.queues = make_queues()
-        self.notifier = Notifier(self.process.stores.table, self.queues, self.clock, sockets)
+        self.notifier = Notifier(
+            self.process.stores.table, self.queues, self.clock, self.sockets if has_sockets else None
+        )
 
     def stream(self) -> StreamRecord:
         """With one byte in it."""
@@ -67,9 +77,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(world: World, api: ManagementApi) -> Iterator[Scene]:
-    api.frames.clear()
-    made = Scene(world, api, connect_sockets(Account(), api.endpoint))
+def scene(world: World) -> Iterator[Scene]:
+    made = Scene(world)
     yield made
     for url in made.queues.all():
         made.queues.delete(url)
@@ -91,7 +100,7 @@ def test_a_connection_is_told_where_the_tail_is_however_many_records_there_are(s
         scene.writer.append(record.key, body)
     assert scene.notify(record, record) == []
     assert scene.process.calls.taken() == {"Query": 2}
-    assert scene.api.messages("a") == [moved(name, 7)]
+    assert scene.sockets.messages("a") == [moved(name, 7)]
     assert scene.watching(record) == ["a"]
 
 
@@ -113,13 +122,13 @@ def test_many_logs_of_a_connection_are_one_frame_and_more_where_they_do_not_fit(
     names.add(scene.watch(records[0], "b", "/v1/stream/%61"))
     scene.watch(records[1], "other")
     assert scene.notify(*records) == []
-    assert len(scene.api.frames["b"]) == 1
-    assert sorted(each["stream"] for each in scene.api.messages("b")) == sorted(names)
-    assert len(scene.api.messages("other")) == 1
+    assert len(scene.sockets.frames["b"]) == 1
+    assert sorted(each["stream"] for each in scene.sockets.messages("b")) == sorted(names)
+    assert len(scene.sockets.messages("other")) == 1
     long = [scene.watch(record, "c", f"/{number}{'x' * 3000}") for number, record in enumerate(records)]
     assert scene.notify(*records) == []
-    assert [len(frame) <= MAX_FRAME_BYTES for frame in scene.api.frames["c"]] == [True, True]
-    assert sorted(each["stream"] for each in scene.api.messages("c")) == sorted(long)
+    assert [len(frame) <= MAX_FRAME_BYTES for frame in scene.sockets.frames["c"]] == [True, True]
+    assert sorted(each["stream"] for each in scene.sockets.messages("c")) == sorted(long)
 
 
 def test_a_stream_that_is_closed_or_deleted_ends_its_watches(scene: Scene) -> None:
@@ -131,7 +140,7 @@ def test_a_stream_that_is_closed_or_deleted_ends_its_watches(scene: Scene) -> No
     for record in (deleted, both):
         delete(scene.writer.stores, record.key)
     assert scene.notify(closed, deleted, both, living) == []
-    told = {each["stream"]: each for each in scene.api.messages("d")}
+    told = {each["stream"]: each for each in scene.sockets.messages("d")}
     assert list(map(told.get, names)) == [
         moved(names[0], 4) | {"closed": True},
         ended(names[1]),
@@ -147,26 +156,23 @@ def test_a_lapsed_watch_is_told_nothing(scene: Scene) -> None:
     scene.watch(record, "e", until_ms=0)
     assert scene.notify(record) == []
     assert scene.process.calls.taken() == {"Query": 1}
-    assert scene.api.messages("e") == []
+    assert scene.sockets.messages("e") == []
 
 
 def test_a_connection_that_is_gone_is_no_failure_and_its_watches_are_removed(scene: Scene) -> None:
     first, second = scene.stream(), scene.stream()
     for record in (first, second):
         scene.watch(record, "gone")
-        scene.watch(record, "full")
         scene.watch(record, "here")
-    scene.api.refused |= {"gone": 410, "full": 429}
+    scene.sockets.failures["gone"] = SocketGone()
     assert scene.notify(first, second) == []
-    assert len(scene.api.messages("here")) == 2
+    assert len(scene.sockets.messages("here")) == 2
     assert scene.watching(first) == scene.watching(second) == ["here"]
 
 
-def test_connections_of_an_api_that_the_stack_no_longer_has_are_gone(
-    world: World, api: ManagementApi
-) -> None:
+def test_connections_of_an_api_that_the_stack_no_longer_has_are_gone(world: World) -> None:
     """`Sockets` was set to false a while ago. Their records must not hold up the others."""
-    scene = Scene(world, api, None)
+    scene = Scene(world, has_sockets=False)
     record = scene.stream()
     scene.watch(record, "f")
     assert scene.notify(record) == []
@@ -180,12 +186,12 @@ def test_only_records_of_logs_that_could_not_be_told_come_again(scene: Scene) ->
     scene.watch(stuck, "g")
     scene.watch(fine, "g")
     scene.writer.append(stuck.key, b"end", close=True)
-    scene.api.down["unreachable"] = 503
+    scene.sockets.failures["unreachable"] = SocketUnavailable()
     assert scene.notify(stuck, fine) == [stuck]
-    assert len(scene.api.messages("g")) == 2
-    scene.api.down.clear()
+    assert len(scene.sockets.messages("g")) == 2
+    scene.sockets.failures.clear()
     assert scene.notify(stuck) == []
-    assert [each["closed"] for each in scene.api.messages("unreachable")] == [True]
+    assert [each["closed"] for each in scene.sockets.messages("unreachable")] == [True]
     assert scene.watching(stuck) == []
 
 
@@ -239,10 +245,10 @@ def test_a_tail_that_cannot_be_read_is_told_later(scene: Scene) -> None:
 
     scene.process.dynamodb.send = broken
     assert scene.notify(record) == [record]
-    assert scene.api.messages("h") == []
+    assert scene.sockets.messages("h") == []
     scene.process.dynamodb.send = send
     assert scene.notify(record) == []
-    assert len(scene.api.messages("h")) == 1
+    assert len(scene.sockets.messages("h")) == 1
 
 
 def test_the_sweep_removes_lapsed_watches_and_takes_no_connection_for_a_queue(scene: Scene) -> None:

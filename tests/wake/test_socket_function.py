@@ -23,7 +23,7 @@ from tidemark.log.waiters import load_waiters
 from tidemark.protocol import socket
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.socket import MAX_LEASE_SECONDS, MAX_NAMED, PING
+from tidemark.protocol.socket import MAX_LEASE_SECONDS, MAX_NAMED
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.settings import AuthorizationSettings
@@ -126,23 +126,17 @@ def test_unwatch_removes_the_watch_of_that_connection_without_a_look_at_the_stre
     assert scene.process.calls.taken() == {}
 
 
-@pytest.mark.parametrize("repeated", ["no token", "no right", "expired", "deleted"])
-def test_a_repeated_watch_that_is_refused_ends_the_watch(world: World, repeated: str) -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "no token"])
+def test_a_repeated_watch_that_is_refused_ends_the_watch(world: World, is_deleted: bool) -> None:
     scene = Scene(world, AuthorizationSettings(secret=SECRET), CLOCK.now_ms)
     record, name = scene.stream()
-    now_ms = CLOCK.now_ms()
-    given = {
-        "no token": {},
-        "no right": {"token": token("write:*")},
-        "expired": {"token": token("read:*", exp=1)},
-        "deleted": {"token": token("read:*")},
-    }[repeated]
-    scene.send({"watch": [name], "token": token("read:*")}, asked_ms=now_ms)
+    given, now_ms = {"token": token("read:*")}, CLOCK.now_ms()
+    scene.send({"watch": [name], **given}, asked_ms=now_ms)
     assert len(scene.waiters(record)) == 1
-    if repeated == "deleted":
+    if is_deleted:
         delete(scene.writer.stores, record.key)
-    [refused] = scene.send({"watch": [name], **given}, asked_ms=now_ms + 1)
-    assert refused["status"] in {401, 404}
+    [refused] = scene.send({"watch": [name], **(given if is_deleted else {})}, asked_ms=now_ms + 1)
+    assert refused["status"] == (404 if is_deleted else 401)
     assert scene.waiters(record) == []
 
 
@@ -203,22 +197,13 @@ def test_an_unwatch_that_is_handled_after_a_later_watch_does_not_end_it(scene: S
     assert scene.waiters(record) == []
 
 
-def test_a_ping_and_an_empty_object_are_answered_with_nothing_and_call_nothing(scene: Scene) -> None:
-    """A ping reaches the function only where there is no route for it."""
-    frames: list[dict[str, str]] = [{}, json.loads(PING)]
-    for frame in frames:
-        assert scene.send(frame) == []
-        assert scene.process.calls.taken() == {}
-
-
 def test_a_watch_takes_the_right_to_read_and_ends_with_the_token(world: World) -> None:
     """Without it no stream is looked up. Tokens go by the real clock."""
     scene = Scene(world, AuthorizationSettings(secret=SECRET), CLOCK.now_ms)
     record, name = scene.stream()
-    for given in ({}, {"token": "nonsense"}, {"token": token("write:*")}):
-        [refused] = scene.send({"watch": [name], **given})
-        assert refused["status"] in {401, 404}
-        assert scene.process.calls.taken() == {"GetItem": 1}, "what the connection has watched"
+    [refused] = scene.send({"watch": [name], "token": token("write:*")})
+    assert refused["status"] == 404
+    assert scene.process.calls.taken() == {"GetItem": 1}, "what the connection has watched"
     ends = int(CLOCK.now_ms() / 1000) + 600
     [watched] = scene.send({"watch": [name], "token": token(f"read:v1/{record.key.stream_id}", exp=ends)})
     assert 0 < watched["seconds"] <= 600 + LEEWAY_SECONDS
@@ -276,17 +261,8 @@ def test_the_sample_event_is_answered(handle: Handle, world: World) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"body": None},
-        {"body": "eyJ9", "isBase64Encoded": True},
-        {"body": ""},
-        {"body": "watch"},
-        {"body": "[]"},
-        {"body": '{"watch": "/v1/stream/a"}'},
-        {"body": json.dumps({"watch": [f"/v1/stream/{n}" for n in range(MAX_NAMED + 1)]})},
-        {"body": '{"watch": ["\ud800"]}'},
-    ],
-    ids=lambda change: str(change["body"])[:20].encode(errors="replace").decode(),
+    [{"body": None}, {"body": "eyJ9", "isBase64Encoded": True}, {"body": "watch"}],
+    ids=["no body", "bytes", "no JSON"],
 )
 def test_a_message_that_cannot_be_used_is_answered_with_what_was_wrong(
     handle: Handle, change: dict[str, Any]
@@ -294,9 +270,3 @@ def test_a_message_that_cannot_be_used_is_answered_with_what_was_wrong(
     refused = body(handle(load_event("socket-message") | change))
     assert refused["status"] == 400
     assert len(refused["error"]) > 20
-
-
-def test_a_message_without_a_body_is_answered(handle: Handle) -> None:
-    event = load_event("socket-message")
-    del event["body"]
-    assert body(handle(event))["status"] == 400

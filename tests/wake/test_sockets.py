@@ -2,75 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.wake.management_api import ManagementApi, management_api
-from tidemark.aws.http import Account
-from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable, connect_sockets
-from tidemark.local.engines import LocalServices
+from tidemark.aws.http import AwsRequest
+from tidemark.aws.retry import NoAnswer
+from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 
 #: As API Gateway names them: not all of its characters may stand in a path.
-CONNECTION = "L0SM9cOFvHcCIhw="
+CONNECTION, PATH = "L0SM9cOFvHcCIhw=", "/stage/@connections/L0SM9cOFvHcCIhw%3D"
 
 
-@pytest.fixture(scope="module")
-def api(services: LocalServices) -> Iterator[ManagementApi]:
-    """`services` sets credentials."""
-    with management_api() as running:
-        yield running
+class Api(SocketApi):
+    """With API Gateway's answers: to all posts, and to all deletions; 0 for none."""
+
+    def __init__(self, post: int = 200, delete: int = 204) -> None:
+        super().__init__(self.answer, "/stage")
+        self.sleep = lambda _seconds: None
+        self.statuses = {"POST": post, "DELETE": delete}
+        self.asked: list[AwsRequest] = []
+
+    def answer(self, request: AwsRequest) -> tuple[int, bytes]:
+        assert request.path == PATH
+        self.asked.append(request)
+        if status := self.statuses[request.method]:
+            return status, b"" if status < 300 else b'{"message": "refused"}'
+        raise NoAnswer("nobody is there")
+
+    @property
+    def methods(self) -> list[str]:
+        return [request.method for request in self.asked]
 
 
-@pytest.fixture(scope="module")
-def sockets(api: ManagementApi) -> SocketApi:
-    made = connect_sockets(Account(), api.endpoint)
-    made.sleep = lambda _seconds: None
-    return made
+def test_frames_arrive_in_their_order_as_they_were_sent() -> None:
+    frames, api = ['{"stream":"/v1/stream/schräg 🌊"}', "x" * 32 * 1024, "{}"], Api()
+    api.send(CONNECTION, frames)
+    assert [(request.method, request.body.decode()) for request in api.asked] == [
+        ("POST", frame) for frame in frames
+    ]
 
 
-def test_frames_arrive_in_their_order_as_they_were_sent(api: ManagementApi, sockets: SocketApi) -> None:
-    frames = ['{"stream":"/v1/stream/schräg 🌊"}', "x" * 32 * 1024, "{}"]
-    sockets.send(CONNECTION, frames)
-    assert api.frames.pop(CONNECTION) == frames
-
-
-@pytest.mark.parametrize("status", [400, 403, 413, 429, 500, 503])
-def test_a_connection_that_cannot_be_told_anything_is_cut_off(
-    api: ManagementApi, sockets: SocketApi, status: int
-) -> None:
-    """As one whose client does not read (429): it would hold up all who wait for the same trigger."""
-    api.refused["full"] = status
+@pytest.mark.parametrize(
+    ("status", "posts"), [(0, 3), (429, 3), (500, 3), (503, 3), (400, 1), (403, 1), (413, 1)]
+)
+def test_a_connection_that_cannot_be_told_anything_is_cut_off(status: int, posts: int) -> None:
+    """As one whose client does not read (429): it would hold up all who wait for the same trigger. What may
+    succeed a moment later is repeated twice: the others do not wait for longer."""
+    api = Api(status)
     with pytest.raises(SocketGone):
-        sockets.send("full", ["{}"])
-    assert api.refused["full"] == 410
+        api.send(CONNECTION, ["{}", "{}"])
+    assert api.methods == ["POST"] * posts + ["DELETE"]
 
 
-@pytest.mark.parametrize("status", [403, 429, 500])
-def test_an_api_that_refuses_everything_is_unavailable(
-    api: ManagementApi, sockets: SocketApi, status: int
-) -> None:
+def test_a_connection_that_is_gone_is_not_asked_again() -> None:
+    api = Api(410)
+    with pytest.raises(SocketGone):
+        api.send(CONNECTION, ["{}", "{}"])
+    assert api.methods == ["POST"]
+
+
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+def test_an_api_that_refuses_everything_is_unavailable(status: int) -> None:
     """The watches stand, and are told later."""
-    api.down[CONNECTION] = status
-    with pytest.raises(SocketUnavailable, match=str(status)):
-        sockets.send(CONNECTION, ["{}"])
-    api.down.clear()
-
-
-def test_an_unreachable_api_is_unavailable(services: LocalServices) -> None:
-    with management_api() as stopped:
-        pass
-    with pytest.raises(SocketUnavailable):
-        connect_sockets(Account(), stopped.endpoint).send(CONNECTION, ["{}"])
-
-
-@pytest.mark.parametrize(("status", "posts"), [(503, 3), (429, 3), (403, 1), (410, 1)])
-def test_a_post_that_may_succeed_a_moment_later_is_repeated_twice(
-    api: ManagementApi, sockets: SocketApi, status: int, posts: int
-) -> None:
-    """The others that wait for this notifier do not wait for longer."""
-    api.posts = 0
-    api.refused["busy"] = status
-    with pytest.raises(SocketGone):
-        sockets.send("busy", ["{}", "{}"])
-    assert api.posts == posts
+    with pytest.raises(SocketUnavailable, match=str(status) if status else "nobody"):
+        Api(status, status).send(CONNECTION, ["{}"])

@@ -15,9 +15,9 @@ import pytest
 
 from tests.support import MINUTE_MS, TEXT
 from tests.waiting import eventually
-from tests.wake.scene import CountedQueues, Scene, SilentQueues, has, whole
+from tests.wake.scene import Scene, SilentQueues, has, whole
 from tests.wake.support import on_a_loop, pumping, request, shared_sqs
-from tidemark.aws.sqs import Queues, QueueUnavailable
+from tidemark.aws.sqs import Queues
 from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.protocol.errors import Busy
 from tidemark.service.delete import delete
@@ -70,20 +70,6 @@ async def test_what_another_process_does_ends_a_long_poll(
     assert answer.status == status
     assert body in {None, answer.body}
     assert answer["stream-closed"] == ("true" if happening is close else None)
-
-
-@pytest.mark.parametrize("happening", [end, end_and_begin_again])
-@on_a_loop
-async def test_an_event_stream_ends_without_an_error_with_its_stream(
-    make_scene: MakeScene, happening: Callable[[Scene], None]
-) -> None:
-    """The client gets 404 when it reconnects, or the new stream."""
-    scene = make_scene(receive_seconds=20)
-    async with scene.reading("sse") as exchange:
-        await asyncio.to_thread(happening, scene)
-        await scene.tell(0)
-        answer = await whole(exchange)
-    assert (answer.status, [event.type for event in answer.events]) == (200, ["control"])
 
 
 @on_a_loop
@@ -227,21 +213,3 @@ async def test_a_client_that_hangs_up_causes_no_more_reads(make_scene: MakeScene
     scene.wake.hub.wake_all()
     await asyncio.sleep(0.05)
     assert scene.reader.calls.taken() == {}
-
-
-@on_a_loop
-async def test_readers_poll_the_log_when_sqs_is_down(
-    make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They get every append."""
-
-    def refuse(*_: Any) -> str:
-        raise QueueUnavailable("broken by the test")
-
-    monkeypatch.setattr(CountedQueues, "create", refuse)
-    scene = make_scene()
-    async with request(scene.app, scene.target + "long-poll") as exchange:
-        await eventually(lambda: scene.wake.hub._waiting)
-        await scene.append(b"news")
-        answer = await whole(exchange)
-    assert (answer.status, answer.body) == (200, b"news")
