@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tests.costs import prices
 from tests.costs.bill import Bill
-from tests.log.long_stream import LongStream, Peak
+from tests.janitor.long_stream import LongStream, Peak
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.compaction import Compaction

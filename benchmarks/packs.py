@@ -1,10 +1,10 @@
 """A long stream before and after it is packed: `python -m benchmarks.packs` (ten million messages).
 
-The table and the bucket are stand-ins (`tests/log/long_stream.py`): items are made when they are asked for,
-objects are files. So what is measured is calls, memory, and this project's own CPU with that of the stand-ins
-on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before and after,
-`--only rows`, in Spark's environment (`.venv-spark/bin/python`), is what Spark's reader makes of packs in
-Arrow batches; Spark itself is not counted.
+The table and the bucket are stand-ins (`tests/janitor/long_stream.py`): items are made when they are asked
+for, objects are files. So what is measured is calls, memory, and this project's own CPU with that of the
+stand-ins on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before
+and after, `--only rows`, in Spark's environment (`.venv-spark/bin/python`), is what Spark's reader makes of
+packs in Arrow batches; Spark itself is not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from benchmarks.reading import read_event
 from tests.costs import prices
-from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
+from tests.janitor.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.cold_start import spare_what_is_loaded

@@ -7,12 +7,13 @@ import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.answers import LAST
 from tests.available import NotAvailable, require_engine
 from tests.moto_engine import MotoServices
 from tests.processes import working_threads
@@ -131,14 +132,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("services", list(ENGINES), indirect=True, scope="session")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
-    """What this machine lacks is a skipped test that says so, wherever a fixture or a test has found out."""
+def pytest_runtest_setup() -> None:
+    LAST.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What this machine lacks is a skipped test that says so, wherever a fixture or a test has found out. A
+    failure shows the last requests with their answers."""
     if call.excinfo is not None and isinstance(call.excinfo.value, NotAvailable):
         try:
             pytest.skip(str(call.excinfo.value))
         except pytest.skip.Exception:
             call.excinfo = pytest.ExceptionInfo.from_current()
+    report = yield
+    if report.failed and LAST:
+        report.sections.append(("the last requests and answers", "\n".join(LAST)))
+    return report
 
 
 @pytest.fixture(scope="module", autouse=True)

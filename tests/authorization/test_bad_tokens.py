@@ -12,8 +12,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.answers import Answer
 from tests.authorization.tokens import SECRET, claims, handmade, token
-from tests.authorization.ways import Answer, Way
+from tests.authorization.ways import Way
 
 NOW = int(time.time())
 ADMIN = "read:* write:* manage:*"

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.answers import Answer
 from tests.authorization.conftest import ADMIN
 from tests.authorization.tokens import bearer
-from tests.authorization.ways import Answer, Way
+from tests.authorization.ways import Way
 from tests.http.published import application
 from tidemark.http.paths import Endpoint
 from tidemark.http.paths import Operation as Route

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.answers import Answer
 from tests.authorization.tokens import bearer
-from tests.authorization.ways import Answer, Way
+from tests.authorization.ways import Way
 
 _serial = itertools.count(1)
 JSON = {"Content-Type": "application/json"}

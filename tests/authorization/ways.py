@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 from starlette.types import ASGIApp, Message
 
+from tests.answers import Answer, shown
 from tests.http.asgi import make_scope
 from tests.support import make_world
 from tidemark.http.app import create_app
@@ -36,22 +36,6 @@ TEMPLATE = load_template(ROOT / "template.yaml")
 #: Longer than any request waits: only one that never ends reaches it.
 PATIENCE_SECONDS = 600.0
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Header names are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    #: The one header that says something of the moment, and so is no part of what is compared.
-    timing: str = field(default="", compare=False)
-
-    @property
-    def error(self) -> str:
-        text: str = json.loads(self.body)["error"]
-        return text
 
 
 class Way(Protocol):
@@ -95,8 +79,9 @@ class Asgi:
             raise AssertionError(f"{method} {target} got no response") from None
         named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         timing = named.pop("server-timing", "")
-        body = b"".join(message.get("body", b"") for message in sent[1:])
-        return Answer(sent[0]["status"], named, body, timing)
+        received = b"".join(message.get("body", b"") for message in sent[1:])
+        answer = Answer(sent[0]["status"], named, received, timing)
+        return shown(method, target, headers, body, answer)
 
 
 class Functions:
@@ -111,7 +96,7 @@ class Functions:
         answer = read_response(json.loads(answering.result(PATIENCE_SECONDS)), method)
         named = dict(answer.headers)
         timing = named.pop("server-timing", "")
-        return Answer(answer.status, named, answer.body, timing)
+        return shown(method, function, event, b"", Answer(answer.status, named, answer.body, timing))
 
     def close(self) -> None:
         for environments in self._environments.values():

@@ -6,6 +6,7 @@ import asyncio
 import math
 from pathlib import Path
 
+from tests.answers import Answer
 from tests.costs import prices
 from tests.costs.page import (
     CONNECTIONS_A_MONTH,
@@ -20,7 +21,7 @@ from tests.costs.page import (
     price,
     rows,
 )
-from tests.http.asgi import Answer, Door
+from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
 from tests.support import World

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.answers import Answer
 from tests.engine.serving import serving
-from tests.http.asgi import Answer
 from tidemark.engine.database import Operation
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings

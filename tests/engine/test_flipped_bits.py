@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from tests.authorization.ways import Answer, Asgi
+from tests.answers import Answer
+from tests.authorization.ways import Asgi
 from tests.engine.serving import serving
 from tidemark.blobs import PUT_HEADERS
 from tidemark.cli.store import embedded_stores, verify

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.answers import Answer
 from tests.engine.serving import serving
-from tests.http.asgi import Answer, Door
+from tests.http.asgi import Door
 from tidemark.engine import database, turns
 from tidemark.engine.database import Operation
 from tidemark.http import pages

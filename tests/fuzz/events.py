@@ -12,7 +12,8 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.authorization.ways import FUNCTION_URL, TEMPLATE, Answer, Functions
+from tests.answers import Answer
+from tests.authorization.ways import FUNCTION_URL, TEMPLATE, Functions
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject
 from tidemark.local.events import HttpRequest, http_event

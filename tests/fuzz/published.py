@@ -24,7 +24,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.authorization.ways import Answer, Way
+from tests.answers import Answer
+from tests.authorization.ways import Way
 from tests.fuzz.subject import Subject
 from tidemark.http.openapi import HEADERS
 from tidemark.http.requests import SUBSCRIPTION_ROOTS

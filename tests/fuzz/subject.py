@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
-from tests.authorization.ways import Answer
+from tests.answers import Answer
 from tidemark.http.requests import plain_name
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError, RetentionGone

@@ -8,7 +8,6 @@ all of them.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,8 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message
 
-from tests.protocol.event_source import Event, parse_comments, parse_events
+from tests.answers import Answer, shown
+from tests.protocol.event_source import Event, parse_comments
 from tests.support import Process
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
@@ -45,30 +45,6 @@ READABLE: Final = frozenset(name.lower() for name in EXPOSED)
 SENDABLE: Final = frozenset(each.name.lower().encode() for each in REQUEST_HEADERS)
 #: Headers that every page may read (Fetch), that a browser acts on, and that caches do.
 OTHERS: Final = re.compile("(access-control|content|cross-origin|referrer|x)-.*|allow|cache-control|vary")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Header names are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def events(self) -> list[Event]:
-        return parse_events(self.body)
-
-    def __getitem__(self, name: str) -> str | None:
-        return self.headers.get(name.lower())
-
-    @property
-    def next_offset(self) -> str:
-        return self.headers["stream-next-offset"]
 
 
 def check_any_answer(method: str, answer: Answer) -> None:
@@ -288,8 +264,9 @@ class Door:
         """The whole answer; for one that streams, once it has ended."""
         async with self.open(method, target, headers, body) as exchange:
             await exchange.until_done()
-        check_any_answer(method, exchange.answer)
-        return exchange.answer
+        answer = shown(method, target, headers, body, exchange.answer)
+        check_any_answer(method, answer)
+        return answer
 
     @asynccontextmanager
     async def open(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 
 pytestmark = pytest.mark.each_way
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.protocol.messages import MAX_MESSAGES
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi import READABLE, Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import READABLE, Door
 from tidemark.http.headers import REQUEST_HEADERS
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tests.support import Clock
 from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tests.support import Clock
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.service.read import read

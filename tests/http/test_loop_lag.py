@@ -12,7 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.http.asgi import Answer, Door, Exchange
+from tests.answers import Answer
+from tests.http.asgi import Door, Exchange
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.engine import database, turns
 from tidemark.server.system import EmbeddedSystem

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tidemark.protocol.tail import RECENT_PRODUCERS
 
 TEXT = {"Content-Type": "text/plain"}

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tidemark.log.read import read_page
 
 pytestmark = pytest.mark.each_way

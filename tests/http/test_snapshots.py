@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tests.mime import parse_parts
 from tests.support import HOUR_MS, Clock
 from tidemark.http.requests import MAX_BODY_BYTES

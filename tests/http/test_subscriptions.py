@@ -13,7 +13,8 @@ import jsonschema_rs
 import pytest
 from starlette.requests import Request
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tests.http.published import openapi_document
 from tidemark.http import subscriptions
 from tidemark.http.subscriptions import jwks_url

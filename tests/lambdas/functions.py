@@ -14,7 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from benchmarks.cpu import load_handler
-from tests.http.asgi import Answer, check_any_answer, without_timing
+from tests.answers import Answer, shown
+from tests.http.asgi import check_any_answer, without_timing
 
 ROOT: Final = Path(__file__).parents[2]
 EVENTS: Final = ROOT / "events"
@@ -78,8 +79,9 @@ class Functions:
 
     def __call__(self, event: Event) -> Answer:
         """The response that a client gets from the gateway."""
-        answer = decode_answer(self.raw(event))
-        check_any_answer(event["requestContext"]["http"]["method"], answer)
+        sent = event["requestContext"]["http"]
+        answer = shown(sent["method"], sent["path"], event, b"", decode_answer(self.raw(event)))
+        check_any_answer(sent["method"], answer)
         return answer
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.answers import Answer
+from tests.http.asgi import Door
 from tests.lambdas.functions import Functions, http_event
 from tidemark.http.requests import MAX_BODY_BYTES
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.authorization.ways import ROOT, Answer, Asgi
+from tests.answers import Answer
+from tests.authorization.ways import ROOT, Asgi
 from tests.support import World
 from tidemark.blobs import compose
 from tidemark.local.gateway import Gateway

@@ -104,7 +104,7 @@ a socket that is woken before its watch is answered is not told
     self._was_woken = True => pass
 a pass of compaction that is resumed learns no keys
     janitor.compact:_Pass._learn_keys
-        caught by log/test_compaction.py::test_a_pass_that_is_resumed_compacts_all_of_it
+        caught by janitor/test_compact.py::test_a_pass_that_is_resumed_compacts_all_of_it
     pack.start < plan.new_from => pack.start < plan.new_from or plan.is_resumed
 batches that do not follow each other are packed
     janitor.pack:_Run.add caught by faults/test_damaged_bytes.py::test_a_damaged_log_is_never_returned
@@ -170,7 +170,7 @@ an expired stream is served
     service.load:load_head caught by http/test_expiry.py
     head.is_expired(stores.clock_ms()) => False
 retention lets go of messages too early
-    service.retention:retained_from caught by log/test_retention.py
+    service.retention:retained_from caught by service/test_retention.py
     record.retention.seconds * 1000 => record.retention.seconds * 500
 a gap in a producer's sequence is accepted
     protocol.producer:check_producer caught by protocol/test_producer.py
@@ -239,7 +239,7 @@ a fork is made of a source that was compacted beyond it meanwhile
         caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
     compacted_up_to(made.compacted), shows_snapshot => shows_snapshot
 a fork is made below what its source has compacted
-    service.create:fork_origin caught by log/test_compacted_forks.py
+    service.create:fork_origin caught by janitor/test_compacted_forks.py
     anchor < record.compacted => False
 a late copy of a pass's last write puts back which deletions may go
     log.packs:commit_horizon caught by faults/test_late_writes.py
@@ -249,26 +249,26 @@ a stream gets no compaction from its bucket
     (schema.COMPACTION,) if may_compact else () => ()
 what a process remembers is read below what is compacted
     log.read:read_page
-        caught by log/test_compaction.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
+        caught by janitor/test_compact.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
     start < record.compacted => False
 a page is read by how far the stream was compacted when it was remembered
     service.read:load_page
-        caught by log/test_compaction.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
+        caught by janitor/test_compact.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
     or record.compacted != remembered.record.compacted: => :
 a deletion goes although something before it may be there
     janitor.compact:_Pass.__init__
-        caught by log/test_compaction.py::test_a_fork_keeps_deletions_of_what_it_inherits
+        caught by janitor/test_compact.py::test_a_fork_keeps_deletions_of_what_it_inherits
     not record.lineage and plan.packs[0].start in {0, record.retained} => True
 a page has the entity tag that it had before the compaction
     log.read:Page.crc
-        caught by log/test_compaction.py::test_a_page_from_before_the_compaction_has_another_entity_tag
+        caught by janitor/test_compact.py::test_a_page_from_before_the_compaction_has_another_entity_tag
     None if self.compacted else self.batches[-1].checksums.after => self.batches[-1].checksums.after
 a message is superseded by an earlier one
-    janitor.compact:_Pass._is_gone caught by log/test_compaction.py
+    janitor.compact:_Pass._is_gone caught by janitor/test_compact.py
     self._last.get(digest, 0) > end => self._last.get(digest, 0) != end
 a janitor takes another's pack for its own
     log.packs:commit_pack
-        caught by log/test_packs_interleaved.py::test_janitors_readers_and_a_writer_at_once_lose_nothing
+        caught by janitor/test_packs_interleaved.py::test_janitors_readers_and_a_writer_at_once_lose_nothing
     found is None or found.get(BLOB) != item[BLOB] => found is None
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py

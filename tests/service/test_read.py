@@ -1,4 +1,4 @@
-"""Pages: no gap, no repetition, cut at batch ends. `test_packs.py` reads from inside of messages."""
+"""Pages: no gap, no repetition, cut at batch ends. `janitor/test_pack.py` reads from inside of messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Snapshots: one write moves the pointer and what is retained, the highest offset wins, appends go on; what
 lies below is not read from then on, and is removed later, but never too early and never the tail's batch.
 
-`tests/properties/test_bootstrap.py` plays them in any order, and publishes at any offset; `test_packs.py`
+`tests/properties/test_bootstrap.py` plays them in any order, and publishes at any offset; `test_pack.py`
 asks where one may be published."""
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.http.asgi import Answer, Exchange
+from tests.answers import Answer
+from tests.http.asgi import Exchange
 from tests.support import TEXT, World, a_key
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.wake.support import make_prefix, request, shared_sqs

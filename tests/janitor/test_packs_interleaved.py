@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.log.scene import (
+from tests.janitor.scene import (
     BREAKS,
     FORK,
     KEY,

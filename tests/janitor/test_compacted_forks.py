@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, each_call
+from tests.janitor.scene import BREAKS, FORK, KEY, SMALL, Scene, before_the_next, break_call, each_call
 from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep

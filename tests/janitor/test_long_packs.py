@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
+from tests.janitor.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.processes import alone
 from tests.support import BYTES, append_request, create_request
 from tidemark.janitor.sweep import sweep

@@ -16,7 +16,18 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, ONE, SMALL, Scene, before_the_next, break_call, counted, die
+from tests.janitor.scene import (
+    BREAKS,
+    FORK,
+    KEY,
+    ONE,
+    SMALL,
+    Scene,
+    before_the_next,
+    break_call,
+    counted,
+    die,
+)
 from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.log.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
+from tests.janitor.scene import FORK, KEY, ONE, STAGES, Scene, a_scene_at, counted
 from tests.simulation.tasks import Tasks
 from tests.support import BYTES, HOUR_MS, JSON, append_request
 from tidemark.janitor.sweep import sweep

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.log.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted, die
+from tests.janitor.scene import BREAKS, FORK, KEY, Scene, before_the_next, break_call, counted, die
 from tests.simulation.tasks import Crashed
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep

@@ -1,11 +1,11 @@
-"""When the messages of a page were appended, and where messages of a time begin. `test_packs.py` asks for the
+"""When the messages of a page were appended, and where messages of a time begin. `test_pack.py` asks for the
 times and for the last messages of packed streams."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.log.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted
+from tests.janitor.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted
 from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.http.catalog import render_stats
 from tidemark.log.due import Packing
