@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.serve import LocalConfiguration
+from tidemark.server.serve import ServerConfiguration
 from tidemark.settings import InvalidSetting, Settings
 
 READERS: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "ALLOW_ANONYMOUS": lambda variables: Settings.from_environment(variables).authorization.allow_anonymous,
-    "EDGE": lambda variables: LocalConfiguration.from_environment(variables).edge,
+    "EDGE": lambda variables: ServerConfiguration.from_environment(variables).edge,
 }
 DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE": True}
 
@@ -60,15 +60,15 @@ def test_an_unknown_log_level_is_refused_and_the_known_ones_are_named(value: str
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
-    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), "asgi")
-    assert LocalConfiguration.from_environment({}) == expected
-    assert LocalConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
+    expected = ServerConfiguration("127.0.0.1", 4437, Path(".data"), "asgi")
+    assert ServerConfiguration.from_environment({}) == expected
+    assert ServerConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
 
 
 def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    expected = LocalConfiguration("::1", 0, Path("d"), "lambda", 0, edge=False)
-    assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
+    expected = ServerConfiguration("::1", 0, Path("d"), "lambda", 0, edge=False)
+    assert ServerConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
 
 
 INVALID = {
@@ -81,4 +81,4 @@ INVALID = {
 @pytest.mark.parametrize(("name", "value"), [(name, each) for name in INVALID for each in INVALID[name]])
 def test_an_invalid_value_is_refused_with_the_variables_name(name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=f"{name} must be"):
-        LocalConfiguration.from_environment({name: value})
+        ServerConfiguration.from_environment({name: value})

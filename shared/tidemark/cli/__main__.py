@@ -194,7 +194,7 @@ def stream_cells(stream: dict[str, Any]) -> tuple[str, str, str]:
 @STREAM
 @asks_a_server
 def info(server: RemoteServer, stream: str) -> None:
-    """What is known of a stream."""
+    """Show what the server knows of a stream."""
     found = server.get("/v1/stats", stream=stream_path(stream))
     show(found, described(found))
 
@@ -203,7 +203,7 @@ def info(server: RemoteServer, stream: str) -> None:
 @STREAM
 @asks_a_server
 def head(server: RemoteServer, stream: str) -> None:
-    """What a server of the protocol says of a stream, Tidemark or not."""
+    """Show what any server of the protocol says of a stream, Tidemark or not."""
     found = server.stream(stream).head()
     told = {
         name: getattr(found, name)

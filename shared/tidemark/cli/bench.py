@@ -18,11 +18,11 @@ from tidemark.cli.terminal import columns, show, size
 from tidemark.client import Retry, Stream, StreamError
 from tidemark.client.exchange import Request, exchange
 
-#: A refusal is a finding, and a repeat would count as a slow answer.
+#: A refusal is not retried: it is a finding, and a retry would count as a slow answer.
 _ONCE: Final = Retry(max_retries=0)
-#: A bench that is killed leaves its streams for so long.
+#: The streams of a bench that is killed expire after so long.
 _TTL_SECONDS: Final = 3600
-#: So long before each append that is waited for, so that the reader is surely waiting.
+#: The pause before an append that a reader waits for, so that the reader surely waits.
 _SETTLE_SECONDS: Final = 0.1
 
 

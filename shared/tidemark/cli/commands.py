@@ -31,11 +31,11 @@ DEFAULT_URL: Final = "http://127.0.0.1:4437"
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
 )
-#: Six to eight seconds: a server that starts again is waited for, and who mistyped an address is told soon.
+#: Six to eight seconds: long enough for a server that restarts, and short for a mistyped address.
 PATIENCE: Final = Retry(max_retries=6)
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETED_NAMES: Final = "100"
-#: The shell puts a name into the command as it is: `$(…)` would be run.
+#: The shell completes a name without quotes, so it would run a `$(…)` in it.
 _NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
 
 

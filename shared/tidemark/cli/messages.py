@@ -24,10 +24,10 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
-#: So much, or so many lines, is taken of the input at once.
+#: The input is read in pieces of so many bytes, or so many lines.
 APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
-#: What an append takes, without the brackets around it.
+#: An append takes so many bytes, beside the brackets around them.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
 _TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _FROM: Final = click.option(

@@ -28,9 +28,9 @@ from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
 Faults = Iterator[str]
-#: So many of SQLite's own findings are enough.
+#: SQLite stops after so many findings.
 _MOST_FINDINGS: Final = 100
-#: The files beside the table that a copy of a store needs.
+#: A copy of a store needs these files beside the table.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
 
@@ -184,7 +184,7 @@ def _check_snapshot(stores: Stores, record: StreamRecord) -> Faults:
 
 
 def _is_as_published(stores: Stores, blob: str, known: Stored) -> bool:
-    """As far as is known; a size of 0 is not."""
+    """Whether the blob has the known size, ETag and checksum. A size of 0 is unknown."""
     found = stores.blobs.stored(blob)
     return (
         found is not None

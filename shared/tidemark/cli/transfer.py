@@ -132,7 +132,7 @@ def parted(data: bytes, *, of_json: bool) -> list[bytes]:
 
 @dataclass
 class Copied:
-    """How many of the unit were written, and how many the target had."""
+    """Counts the units that were written, and those that the target had."""
 
     unit: str
     count: int = 0
@@ -160,7 +160,7 @@ class Pending:
         self._parts, self._held = parts, deque[bytes]()
 
     def next(self) -> list[bytes]:
-        """As much as one request takes; nothing at the end of the source."""
+        """Returns what one request takes; nothing at the end of the source."""
         self._fill()
         taken, room = list[bytes](), _REQUEST_BYTES
         for each in self._held:

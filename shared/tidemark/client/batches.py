@@ -28,16 +28,16 @@ from tidemark.client.errors import (
 )
 from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing, warn_of_retry
 
-#: JavaScript's servers count no further (section 5.2.1).
+#: Servers in JavaScript count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
-#: Where requests overtake each other, one more is in flight after so many that did not.
+#: After requests have overtaken each other: so many in order allow one more in flight.
 _IN_ORDER: Final = 100
-#: What a message that waits takes beside its bytes: an object, and its place in the queue (CPython).
+#: A waiting message takes so much memory beside its bytes: an object, and its place in the queue (CPython).
 _MESSAGE_BYTES: Final = 64
 
 
 class ProducerOptions(TypedDict, total=False):
-    """As in `ProducerLimits`."""
+    """The fields of `ProducerLimits`."""
 
     linger_seconds: float
     max_batch_bytes: int
@@ -135,12 +135,12 @@ class Batches:
 
     @property
     def acknowledged(self) -> int:
-        """So many messages, the first ones, have been acknowledged by the server."""
+        """How many messages the server has acknowledged: always the first ones."""
         return self._unanswered[0].since if self._unanswered else self.added - len(self._waiting)
 
     @property
     def unwritten(self) -> int:
-        """So many messages have not been acknowledged."""
+        """How many messages the server has not acknowledged."""
         return self.added - self.acknowledged
 
     @property
@@ -169,7 +169,7 @@ class Batches:
             raise self.failure
 
     def hurry(self) -> None:
-        """What waits is sent without lingering."""
+        """Send the waiting messages without lingering."""
         self._urgent = bool(self._waiting)
 
     def close(self) -> None:

@@ -51,10 +51,10 @@ def _shared_client() -> httpx.Client:
     return client
 
 
-#: How long a thread without work waits for more.
+#: A thread without work waits for more for so long.
 _IDLE_SECONDS: Final = 2.0
 _producers: Final[WeakSet[Producer]] = WeakSet()
-#: How long a process that ends waits for its producers.
+#: A process that ends waits for its producers for so long.
 _EXIT_SECONDS: Final = 5.0
 
 
@@ -242,7 +242,7 @@ class Stream(StreamAddress[httpx.Client, Value]):
         self._stop_signal().close()
 
     def stop_requests(self) -> StopRequests:
-        """What readers ask with `request_stop`, for a `with` block around a writer."""
+        """Watch for readers' `request_stop`, in a `with` block around a writer."""
         return StopRequests(self._stop_signal())
 
     def _driver(self) -> BlockingDriver:
@@ -250,8 +250,7 @@ class Stream(StreamAddress[httpx.Client, Value]):
 
 
 class StopRequests:
-    """What readers ask with `Stream.request_stop`, for a `with` block around a writer. A thread waits for
-    it."""
+    """Watches for readers' `Stream.request_stop`, in a `with` block around a writer, from a thread."""
 
     def __init__(self, signal: Stream) -> None:
         self._signal, self._process = signal, os.getpid()
@@ -263,7 +262,7 @@ class StopRequests:
         return self._requested.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until it is requested; whether it is."""
+        """Wait until a stop is requested. Returns whether it is."""
         return self._requested.wait(seconds)
 
     def __enter__(self) -> Self:

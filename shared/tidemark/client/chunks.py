@@ -1,4 +1,4 @@
-"""What is read: chunks of data, whole characters, and the events that carry them."""
+"""Chunks of data as readers get them: whole characters, and the events that carry them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidemark.client.exchange import Effect, Request
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow. A
-    stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
+    """A piece of a stream. `offset` is where to read on; `closed`: this is the end, nothing will ever follow.
+    A stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
 
     data: bytes
     offset: str

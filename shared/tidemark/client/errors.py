@@ -1,4 +1,4 @@
-"""What a call of the client can raise beside ValueError and TypeError, which mean that an argument is wrong.
+"""The errors of the client. A ValueError or TypeError means that an argument is wrong.
 
 StreamError
 ├── StatusError          the server's answer is 3xx, 4xx or 5xx
@@ -153,7 +153,7 @@ def is_true(headers: Mapping[str, str], name: str) -> bool:
 
 
 def _reason(body: bytes) -> str:
-    """What the server said: the `error` or `message` of a JSON object, else the beginning of the body."""
+    """The server's reason: the `error` or `message` of a JSON object, else the beginning of the body."""
     try:
         said = json.loads(body)
         error = said.get("error") or said["message"]

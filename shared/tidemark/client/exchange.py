@@ -19,9 +19,9 @@ from tidemark.client.errors import MalformedReply, StreamError, UnconfirmedWrite
 T = TypeVar("T")
 
 SECONDS: Final = 30.0
-#: A page of Tidemark's has up to 8 MiB. Other servers answer with all that a stream has.
+#: A page of Tidemark has up to 8 MiB. Other servers answer with all that a stream has.
 LARGEST_REPLY_BYTES: Final = 256 * 1024 * 1024
-#: No pause is longer, whatever a server asks for: a clock of the system's takes no number of any size.
+#: No pause is longer, whatever a server asks for: the system's clock does not take every number.
 _LONGEST_SECONDS: Final = 24 * 3600.0
 _log: Final = logging.getLogger("tidemark.client")
 
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def what(self) -> str:
-        """For errors. Without the query, which may have a token in it."""
+        """The request's name in errors. It lacks the query, which may have a token in it."""
         return f"{self.method} {self.url.partition('?')[0]}"
 
     def check_size(self, size: int) -> None:
@@ -178,7 +178,7 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
 
 
 def warn_of_retry(request: Request, reply: Reply | Lost) -> None:
-    """Whoever waits should know why: with the server away, all retries take half a minute."""
+    """Log why the caller waits: with the server away, all retries take half a minute."""
     _log.warning("%s; trying again", failure(request, reply))
 
 

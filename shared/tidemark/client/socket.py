@@ -22,26 +22,26 @@ from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-#: GETs a URL.
+#: Sends a GET to a URL.
 Ask: TypeAlias = Callable[[str], Awaitable[httpx.Response]]
 
 ASK_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
-#: A timer stands still while the machine sleeps. One that is so late says that the machine has slept.
+#: Timers stop while the machine sleeps. A timer that is so late shows that the machine has slept.
 _LOOK_SECONDS: Final = 5.0
 _LATE_SECONDS: Final = 3.0
-#: Of a server that answers no ping, a silent connection that is cut on the way is noticed by TCP.
+#: If the server answers no pings, TCP notices a connection that was cut on the way.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
-#: What the origins said: the URLs of their sockets; None where there is none.
+#: The URL of each origin's socket; None if the origin has none.
 _urls: Final[dict[str, str | None]] = {}
-#: Each is removed when nobody follows by it: it holds its event loop.
+#: A socket is removed when nobody follows by it, because it holds its event loop.
 _sockets: Final[dict[tuple[asyncio.AbstractEventLoop, str], ClientSocket]] = {}
 
 
 class SocketFollower:
-    """One who follows a stream, by the socket of its server. Everything happens in one event loop."""
+    """Follows a stream by the socket of its server. Everything happens in one event loop."""
 
     def __init__(self, url: str, ask: Ask, *, insists: bool) -> None:
         self._is_possible = find_spec("websockets") is not None
@@ -187,8 +187,8 @@ class ClientSocket:
 
 
 def socket_url(answer: httpx.Response) -> str | None:
-    """What `GET /v1/socket` says. None: there is no socket, or none that a token may be sent to. Raises
-    HTTPStatusError where a later answer may be another one."""
+    """The URL that `GET /v1/socket` answers. None: there is no socket, or none that a token may be sent to.
+    Raises HTTPStatusError if a later answer may differ."""
     if answer.status_code == 429 or answer.status_code >= 500:
         answer.raise_for_status()
     try:
@@ -209,7 +209,7 @@ def bearer_token(client: httpx.Client | httpx.AsyncClient, headers: Mapping[str,
 
 
 def _keep_alive(connection: ClientConnection) -> None:
-    """As far as the system has it."""
+    """Turns TCP keep-alive on, as far as the system has it."""
     opened = connection.transport.get_extra_info("socket")
     with contextlib.suppress(OSError):
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

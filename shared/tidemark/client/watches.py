@@ -18,23 +18,23 @@ from typing import Any, Final
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, render_unwatches, render_watches
 
-#: An answer to a watch that takes longer will not come: the connection is given up.
+#: If the answer to a watch takes longer, the connection is given up.
 ANSWER_SECONDS: Final = 30.0
 #: API Gateway ends a connection that is silent for 10 minutes.
 SILENT_SECONDS: Final = 480.0
-#: A client that hears nothing for so long asks whether the connection is alive, if its server answers pings.
+#: After so long without a message the client sends a ping, if its server answers pings.
 QUIET_SECONDS: Final = 60.0
 #: The connection is dead if nothing comes so long after a ping.
 PONG_SECONDS: Final = 10.0
 #: A watch is repeated when so much of its lease is over.
 _RENEWED_AFTER: Final = 0.8
-#: A connection that lasted so long was none that failed.
+#: A connection that lasted so long does not count as failed.
 _STEADY_SECONDS: Final = 60.0
-#: Readers of a socket that worked wait while it is opened anew, so many times; then they wait otherwise.
+#: After a working socket is lost, its readers wait for so many tries to reopen it; then they wait otherwise.
 _TRIES: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-#: What a frame holds beside a name and the token.
+#: A frame holds so much beside a name and the token.
 _AROUND_BYTES: Final = 100
 
 
@@ -49,7 +49,7 @@ class Woken(Enum):
 
 @dataclass(eq=False, slots=True)
 class SocketReader:
-    """One who follows a stream. It has read to `offset`; `tail` is the latest offset that it was told."""
+    """A reader of a stream. It has read to `offset`; `tail` is the latest offset that it was told."""
 
     name: str
     offset: str = ""
@@ -198,7 +198,7 @@ class Watches:
         self._end_all(Woken.AGAIN if self._has_worked else Woken.ELSEWHERE)
 
     def closed(self) -> None:
-        """By the driver, because nobody follows any more."""
+        """The driver has closed the connection, because nobody follows any more."""
         self._end_all(Woken.AGAIN)
 
     def absent(self) -> None:
@@ -216,7 +216,7 @@ class Watches:
                 reader.end_wait(why)
 
     def frames(self, now: float) -> list[str]:
-        """What is to be sent."""
+        """Returns the frames to send now."""
         by_token: dict[str | None, list[str]] = defaultdict(list)
         for name, token in self._asks.items():
             by_token[token].append(name)
@@ -341,6 +341,6 @@ class Watches:
 
 
 def _pause_seconds(failures: int) -> float:
-    """It grows. Clients that were cut off together do not come back together."""
+    """The pause grows with each failure. It is random, so that clients do not all reconnect at once."""
     pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(failures, 16))
     return pause * random.uniform(0.5, 1.5)

@@ -1,4 +1,4 @@
-"""What both drivers need to know of httpx, which is known nowhere else."""
+"""The only place, beside the two drivers, that knows httpx."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ ValueT = TypeVar("ValueT")
 T = TypeVar("T", bound=Callable[..., Any])
 
 _CONNECT_SECONDS: Final = 10.0
-#: How long a producer whose block was interrupted (Ctrl-C, a task that was cancelled) sends what it has.
+#: A producer whose block was interrupted (Ctrl-C, a cancelled task) sends what it has for so long.
 INTERRUPTED_SECONDS: Final = 2.0
 #: Each follower holds a connection for as long as it follows.
 CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
-#: The client gives up a body that comes more slowly. A poor mobile connection is faster.
+#: The client gives up a body that comes more slowly than this; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
-#: These failed before the request was sent.
+#: With these errors the request was not sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
-#: A writer that ended without removing its stop signal leaves it for so long.
+#: The stop signal of a writer that did not remove it expires after so long.
 SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
 
 
 class StreamAddress(Generic[ClientT, ValueT]):
-    """What requests to one stream are made with."""
+    """The URL, headers, parameters and client of requests to one stream."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it was made with beside its URL, for another stream on the same server."""
+        """The arguments that make another stream on the same server."""
         kept = {"headers": self._headers, "params": self._params, "client": self._client}
         learned = {"content_type": self.content_type, "default": self._protocol.default}
         return kept | learned | {"retry": self._protocol.retry}
@@ -86,7 +86,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
 
     @property
     def content_type(self) -> str | None:
-        """As far as it is known yet; `head` asks for it."""
+        """The content type, if it is known yet; `head` asks for it."""
         return self._protocol.content_type
 
 

@@ -33,7 +33,7 @@ from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
-from tidemark.server.serve import ASGI, LocalConfiguration
+from tidemark.server.serve import ASGI, ServerConfiguration
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.subscriptions.pending import recover
@@ -46,7 +46,7 @@ def main(root: Path = ROOT) -> int:
     if (os.environ.get("VIA") or ASGI) == ASGI:
         return serve.main()
 
-    def run(configuration: LocalConfiguration, settings: Settings, listener: socket.socket) -> int:
+    def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         data_dir = configuration.data_dir / "lambda"
         settings = replace(settings, webhook_keys=settings.webhook_keys or str(data_dir / "webhook-keys"))
         prepare_environment(settings, configuration)
@@ -65,7 +65,7 @@ def main(root: Path = ROOT) -> int:
     return serve.run_configured(run, os.environ, REFUSALS)
 
 
-def prepare_environment(settings: Settings, configuration: LocalConfiguration) -> None:
+def prepare_environment(settings: Settings, configuration: ServerConfiguration) -> None:
     """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
     os.environ |= {"PUBLIC_URL": settings.public_url, "WEBHOOK_KEYS": settings.webhook_keys}
     if not settings.authorization.is_on:
@@ -84,7 +84,7 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
 class System:
     """The running whole: what is started after the engines, and stopped before them."""
 
-    def __init__(self, configuration: LocalConfiguration, settings: Settings, root: Path) -> None:
+    def __init__(self, configuration: ServerConfiguration, settings: Settings, root: Path) -> None:
         self.configuration = configuration
         self.settings = settings
         self.root = root

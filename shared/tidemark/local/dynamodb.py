@@ -40,7 +40,7 @@ TOKEN_MS: Final = 10 * 60 * 1000
 MAX_ITEM_BYTES: Final = 400 * 1024
 _FAILED: Final = "The conditional request failed"
 
-#: The parameters that every operation may have.
+#: Every operation may have these parameters.
 _ANYWHERE: Final = {
     "TableName",
     "ConsistentRead",
@@ -51,7 +51,7 @@ _ANYWHERE: Final = {
 
 
 class Refused(Exception):
-    """An error as DynamoDB says it."""
+    """DynamoDB would answer with this error."""
 
     def __init__(self, code: str, message: str, **more: Any) -> None:
         super().__init__(f"{code}: {message}")
@@ -64,13 +64,14 @@ def _invalid(message: str) -> Refused:
 
 
 class DynamoDBProtocol:
-    """On one table, whatever it is called. `now_ms` is what the tokens of transactions age by."""
+    """Serves one table, and ignores its name in requests. `now_ms` is the clock by which the tokens of
+    transactions age."""
 
     def __init__(self, table: EmbeddedTable, now_ms: Callable[[], int]) -> None:
         self.table = table
         self._now_ms = now_ms
         self._tokens: dict[str, tuple[int, bytes]] = {}
-        #: Of transactions whose commit is not over: where it fails, they were not carried out.
+        #: The tokens of transactions that are being committed. They were not carried out if the commit fails.
         self._uncommitted: set[str] = set()
         table.database.taken_back.append(self._forget_uncommitted)
         #: Each operation, and the parameters of it that are understood, beside `_ANYWHERE`.
@@ -291,7 +292,7 @@ def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refus
 
 _WORD: Final = re.compile(r"<>|<=|[=<>]|[:#]?\w+")
 _IN_PYTHON: Final = {"=": "==", "<>": "!=", "AND": "and", "OR": "or"}
-#: Before the name of a value and of an attribute, in place of a colon and a number sign.
+#: These replace the colon before the name of a value, and the number sign before that of an attribute.
 _VALUE: Final = "value__"
 _NAME: Final = "name__"
 _COMPARATORS: Final[dict[type[ast.cmpop], Any]] = {
@@ -317,7 +318,7 @@ def _unknown_expression(text: str) -> Refused:
 
 @cache
 def _parsed(condition: str) -> ast.expr:
-    """By Python's own parser, whose grammar of comparisons, ANDs, ORs and calls is the same."""
+    """Uses Python's own parser: its grammar of comparisons, ANDs, ORs and calls is the same."""
 
     def in_python(found: re.Match[str]) -> str:
         word = found[0]
@@ -330,7 +331,7 @@ def _parsed(condition: str) -> ast.expr:
 
 
 def _condition_of(arguments: Arguments) -> Condition | None:
-    """ANDs and ORs of comparisons and of two functions."""
+    """Understands ANDs and ORs of comparisons and of two functions."""
     text = arguments.get("ConditionExpression")
     if text is None:
         return None
@@ -380,7 +381,7 @@ def parse_update(arguments: Arguments) -> Update:
 
 
 def parse_key_condition(arguments: Arguments) -> tuple[str, str, str]:
-    """The partition, and the least and the greatest sort key."""
+    """Returns the partition, the least and the greatest sort key."""
     text = arguments["KeyConditionExpression"]
     found = _KEYS.fullmatch(text)
     if found is None:

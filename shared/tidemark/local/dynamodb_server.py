@@ -43,8 +43,8 @@ Changed = Callable[[str, dict[str, Any]], None]
 
 
 class DynamoDBServer:
-    """Tables as files of `directory`, or in memory, served from a thread of its own. `changed` is what the
-    tables' streams are on AWS."""
+    """Serves tables from a thread of its own; each is a file in `directory`, or in memory without one.
+    `changed` replaces the tables' streams of AWS."""
 
     def __init__(self, directory: Path | None, changed: Changed) -> None:
         self._directory = directory
@@ -113,7 +113,7 @@ class DynamoDBServer:
         return DynamoDBProtocol(EmbeddedTable(database, written), CLOCK.now_ms)
 
     def _record(self, event: str, key: Key) -> dict[str, Any]:
-        """As a trigger has it from DynamoDB, of a stream with KEYS_ONLY."""
+        """The record of a change that DynamoDB gives a trigger, if the table's stream is KEYS_ONLY."""
         self._records += 1
         change = {
             "ApproximateCreationDateTime": time.time(),

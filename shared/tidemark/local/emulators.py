@@ -18,13 +18,13 @@ from typing import Final, NoReturn
 
 from tidemark.server.ports import LOOPBACK, health, listening_socket, port_of
 
-#: Service name here → the variable boto3 reads.
+#: boto3 reads these variables; the keys are our names of the services.
 VARIABLES: Final = {
     "dynamodb": "AWS_ENDPOINT_URL_DYNAMODB",
     "s3": "AWS_ENDPOINT_URL_S3",
     "sqs": "AWS_ENDPOINT_URL_SQS",
 }
-#: Any of these says that there are credentials, whatever kind.
+#: If one of these variables is set, there are credentials of some kind.
 CREDENTIALS: Final = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -65,8 +65,8 @@ def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 MINISTACK_SERVER = "tidemark.local.ministack_server"
-#: Not AWS_*: those of the user must neither reach the emulator nor be needed by it. The credentials alone
-#: do: presigned URLs are signed with them, and it verifies those.
+#: The emulator gets these variables. It gets none of the user's AWS_* but the credentials: it verifies the
+#: presigned URLs that are signed with them.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
 
 
@@ -209,7 +209,7 @@ class Child:
 
 
 def end_with_parent() -> NoReturn:
-    """For a thread of an engine that runs in Python: ends the process when its parent ends.
+    """Ends the process when its parent ends. A thread of an engine that runs in Python calls it.
 
     Standard input is the pipe of `Child.start`. It carries nothing, and ends when the parent does.
     """

@@ -33,7 +33,7 @@ from tidemark.server.lock import locked
 ROOT: Final = Path(__file__).resolve().parents[3]
 ALL: Final = ("dynamodb", "s3", "sqs")
 TTL_ATTRIBUTE: Final = "ttl"
-#: The engine has just said that it is ready, so a failure is one: no long row of retries.
+#: The engine has just said that it is ready: a failure is not retried for long.
 _CONFIG: Final = Config(
     retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30
 )
@@ -50,11 +50,11 @@ class LocalServices:
     data_dir: Path | str | None = None
     only: Collection[str] = ALL
     on_failure: Callable[[str], None] = lambda _: None
-    #: Of DynamoDB.
+    #: The engine of DynamoDB.
     engine: Literal["embedded", "ministack"] = "embedded"
     #: The variables to add to the process's environment; empty until started.
     environment: dict[str, str] = field(default_factory=dict, init=False)
-    #: Hear of each change in the embedded engine: the table's name, and the record that a trigger gets.
+    #: Called with each change in the embedded engine: the table's name, and the record that a trigger gets.
     followers: list[Callable[[str, dict[str, Any]], None]] = field(default_factory=list, init=False)
     _tables: DynamoDBServer | None = field(default=None, init=False)
     _running: ExitStack = field(default_factory=ExitStack, init=False)

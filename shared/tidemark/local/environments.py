@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidemark.local.events import ACCOUNT_ID
+from tidemark.local.events import ACCOUNT_ID, Event
 from tidemark.local.template import Function
 from tidemark.server.request_log import report_failure
 
@@ -33,7 +33,7 @@ MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 Handler = Callable[[Any, Any], Any]
 _Job = tuple[bytes, "LambdaContext", Future[bytes]]
 _serial = itertools.count()
-#: The environment variables are the process's own while a module is loaded.
+#: Held while a module is loaded, because loading changes the process's environment variables.
 _loading = threading.Lock()
 
 
@@ -47,7 +47,7 @@ class FunctionNotLoaded(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LambdaContext:
-    """The second argument of a handler: what ours and Powertools ask of it, under Lambda's own names."""
+    """The second argument of a handler, with the fields that our handlers and Powertools read."""
 
     function_name: str
     memory_limit_in_mb: str
@@ -108,11 +108,15 @@ def _environment_of(function: Function) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
+def payload_of(event: Event) -> bytes:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def call_handler(function: Function, handler: Handler, payload: bytes, context: LambdaContext) -> bytes:
     """Parse, call, serialise, as Lambda's runtime does. Raises InvocationFailed."""
     try:
         response = handler(json.loads(payload), context)
-        serialised = json.dumps(response, ensure_ascii=False, separators=(",", ":")).encode()
+        serialised = payload_of(response)
     except BaseException as error:  # a handler that exits is one more that failed
         raise InvocationFailed(f"{function.name} failed: {error!r}") from error
     if len(serialised) > MAX_RESPONSE_BYTES:
@@ -124,7 +128,7 @@ def call_handler(function: Function, handler: Handler, payload: bytes, context: 
 
 @contextmanager
 def _event_loop() -> Iterator[None]:
-    """An event loop that is the thread's own, but does not run."""
+    """Gives the thread an event loop, which does not run."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -145,7 +149,7 @@ class Environments:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        # In a thread of its own, beside an event loop: so it will run as well.
+        # It is loaded as it will run: in a thread of its own, beside an event loop.
         with ThreadPoolExecutor(1) as executor:
             self._handler = executor.submit(_load_beside_event_loop, function).result()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -164,6 +168,22 @@ class Environments:
         result.set_running_or_notify_cancel()
         self._jobs.put((payload, make_context(self.function), result))
         return result
+
+    def call(self, event: Event) -> Any:
+        """What the function returns for an event. Raises InvocationFailed."""
+        return json.loads(self.invoke(payload_of(event)).result())
+
+    async def returned(self, payload: bytes, integration_seconds: float) -> Any:
+        """The same, behind an API. Raises InvocationFailed, and TimeoutError if the API gives up before the
+        function's own timeout."""
+        function_seconds = self.function.timeout_seconds
+        try:
+            result = asyncio.wrap_future(self.invoke(payload))
+            return json.loads(await asyncio.wait_for(result, min(function_seconds, integration_seconds)))
+        except TimeoutError:
+            if function_seconds < integration_seconds:
+                raise InvocationFailed(f"{self.function.name} took more than {function_seconds} s") from None
+            raise
 
     def close(self) -> None:
         """Environments that are idle end now, the others after what they are doing."""

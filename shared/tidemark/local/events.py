@@ -21,9 +21,9 @@ from tidemark.local.template import Match, SocketRoute
 ACCOUNT_ID: Final = "123456789012"
 API_ID: Final = "local"
 STAGE: Final = "$default"
-#: Every other content type, and none at all, makes a body binary; form data too.
+#: A body of these content types is text. Every other type, form data too, or no type makes it binary.
 TEXT_TYPES: Final = frozenset({"application/json", "application/xml", "application/javascript"})
-#: A connection's own headers end at the gateway.
+#: The gateway does not pass on these headers: they belong to one connection.
 HOP_BY_HOP: Final = frozenset(
     {
         "connection",
@@ -37,7 +37,7 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 
-#: The cookies have a place of their own in an event.
+#: An event has a field of its own for cookies.
 LEFT_OUT: Final = HOP_BY_HOP | {"cookie"}
 
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -101,7 +101,7 @@ def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class SocketClient:
-    """Who has opened a connection of a WebSocket API. `connected_at` is aware."""
+    """The client of a WebSocket connection. `connected_at` is aware."""
 
     connection_id: str
     connected_at: datetime
@@ -135,7 +135,7 @@ def message_event(client: SocketClient, route: SocketRoute, body: str, now: date
 
 
 def make_id() -> str:
-    """Of a connection, a message, a request: as API Gateway makes them, `L0SM9cOFvHcCIhw=`."""
+    """An id of a connection, message or request, in API Gateway's form: `L0SM9cOFvHcCIhw=`."""
     return base64.urlsafe_b64encode(secrets.token_bytes(11)).decode()
 
 

@@ -7,7 +7,6 @@ JSON; the function's response comes back as JSON. The platform's limits hold her
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
@@ -22,6 +21,7 @@ from tidemark.local.environments import (
     Environments,
     InvocationFailed,
     load_handler,
+    payload_of,
 )
 from tidemark.local.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.template import Function, Template, match_route
@@ -46,7 +46,7 @@ class HttpResponse:
 
 
 def gateway_response(status: int, message: str) -> HttpResponse:
-    """A response of the gateway itself."""
+    """A response that the gateway makes itself."""
     body = json.dumps({"message": message}, separators=(",", ":")).encode()
     return HttpResponse(
         status, (("content-type", "application/json"), ("content-length", str(len(body)))), body
@@ -95,7 +95,7 @@ def _content_length(
 
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
-#: Of an HTTP API: the request line and the headers together.
+#: An HTTP API limits the request line and the headers together.
 MAX_HEAD_BYTES: Final = 10_240
 INTEGRATION_SECONDS: Final = 30.0
 
@@ -172,20 +172,15 @@ class Gateway:
     async def respond(self, request: HttpRequest) -> HttpResponse:
         match = match_route(self._routes, request.method, request.path)
         event = http_event(request, match, datetime.now(UTC))
-        payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+        payload = payload_of(event)
         if len(payload) > MAX_REQUEST_BYTES:
             return TOO_LARGE
-        return await self._invoke(self._environments[match.route.function], payload, request.method)
-
-    async def _invoke(self, environments: Environments, payload: bytes, method: str) -> HttpResponse:
-        function_seconds = environments.function.timeout_seconds
-        patience = min(function_seconds, self._integration_seconds)
+        environments = self._environments[match.route.function]
         try:
-            result = asyncio.wrap_future(environments.invoke(payload))
-            return read_response(json.loads(await asyncio.wait_for(result, patience)), method)
+            returned = await environments.returned(payload, self._integration_seconds)
+            return read_response(returned, request.method)
         except TimeoutError:
-            # A function that Lambda ended is a failure; one that is only late is the gateway's own timeout.
-            return FAILED if function_seconds < self._integration_seconds else UNAVAILABLE
+            return UNAVAILABLE
         except InvocationFailed:
             return FAILED
         except MalformedResponse as error:
@@ -239,7 +234,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-#: The file and the name of the application that `run.sh` serves.
+#: `run.sh` serves the application of this file and name.
 _FILE: Final = "app.py"
 _ATTRIBUTE: Final = "app"
 _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
@@ -247,9 +242,9 @@ _PATH_HEADER: Final = origin_secret.PATH_HEADER.lower().encode()
 _TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
 _HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
 _VERSION_HEADER: Final = EDGE_VERSION_HEADER.lower().encode()
-#: A percent sign that encodes nothing, and what is no letter, digit, "/", "_", "." or "-".
+#: Matches a percent sign that encodes nothing, and all characters but letters, digits, "/", "_", ".", "-".
 _REWRITTEN: Final = re.compile(r"%(?![0-9a-f]{2})|[^%\w/.-]", re.IGNORECASE | re.ASCII)
-#: JavaScript's `encodeURI` leaves these as they are, beside letters and digits; and the percent sign.
+#: JavaScript's `encodeURI` keeps these characters, letters and digits. The percent sign is kept too.
 _NOT_ENCODED: Final = "%;/?:@&=+$,#-_.!~*'()"
 
 
@@ -261,12 +256,12 @@ def load_application(function: Function) -> Application:
 
 
 def is_live(method: str, query: str) -> bool:
-    """Whether it is a read that waits, as `edge/route.js` decides it."""
+    """Whether a request is a read that waits, by the rule of `edge/route.js`."""
     return method == "GET" and "live" in parse_qs(query, keep_blank_values=True)
 
 
 def header_path(raw_path: bytes) -> str:
-    """The path as the edge tells it to the live function."""
+    """The path in the header that the edge adds for the live function."""
     return quote(raw_path, safe=_NOT_ENCODED)
 
 
@@ -294,7 +289,8 @@ def for_api(scope: Scope) -> Scope:
 
 
 class Edge:
-    """In front of both. The live function's application has a hub of its own: the trigger wakes its readers.
+    """The edge in front of the HTTP API and the live function, whose application has a hub of its own: the
+    trigger wakes its readers.
 
     `secret` is the origin secret, which goes with every request; empty if it is not known here.
     """

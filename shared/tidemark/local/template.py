@@ -23,11 +23,11 @@ SOCKET_ROUTE: Final = "AWS::ApiGatewayV2::Route"
 SOCKET_INTEGRATION: Final = "AWS::ApiGatewayV2::Integration"
 SOCKET_RESPONSE: Final = "AWS::ApiGatewayV2::RouteResponse"
 SOCKET_MOCK_RESPONSE: Final = "AWS::ApiGatewayV2::IntegrationResponse"
-#: API Gateway's extensions of OpenAPI.
+#: API Gateway extends OpenAPI with these names.
 ANY_METHOD: Final = "x-amazon-apigateway-any-method"
 INTEGRATION: Final = "x-amazon-apigateway-integration"
 INTEGRATIONS: Final = "x-amazon-apigateway-integrations"
-#: Lambda's own defaults, where the template says nothing.
+#: Lambda uses these if the template says nothing.
 TIMEOUT_SECONDS: Final = 3
 MEMORY_MB: Final = 128
 BATCH_SIZE: Final = 100
@@ -43,7 +43,7 @@ class Function:
     attribute: str
     timeout_seconds: float
     memory_mb: int
-    #: Those whose value is known here; a reference to a resource is not.
+    #: The environment variables whose value is known here; that of a reference to a resource is not.
     variables: Mapping[str, str]
 
 
@@ -55,7 +55,7 @@ class Trigger:
     batch_size: int
     #: How often records that failed are delivered again.
     retries: int
-    #: A record that matches none of them is left out; without any, none is.
+    #: The function gets the records that match one of these, or all records if there are none.
     patterns: tuple[Declared, ...]
 
 
@@ -72,17 +72,17 @@ class SocketRoute:
     """A route of a WebSocket API, as `$default`."""
 
     key: str
-    #: None: it starts none (the integration is a mock).
+    #: None if the integration is a mock.
     function: str | None
-    #: Without a route response, what the function or the mock returns reaches nobody.
+    #: Whether the route has a response. Without one the client does not get what the function returns.
     responds: bool
-    #: What the mock returns.
+    #: The text that the mock returns.
     mocked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketRoutes:
-    """All of a WebSocket API."""
+    """The routes of a WebSocket API."""
 
     #: The name of the member of a message that says which route it takes.
     selector: str
@@ -198,7 +198,7 @@ def _value(document: Declared, declared: Any) -> str | None:
 
 
 def _routes(api: Declared, functions: Declared) -> Iterator[Route]:
-    """Those of an HTTP API's OpenAPI document, whose operations refer to its shared integrations."""
+    """The routes of an HTTP API's OpenAPI document, whose operations refer to its shared integrations."""
     integrations = api["DefinitionBody"]["components"][INTEGRATIONS]
     for path, operations in api["DefinitionBody"]["paths"].items():
         for method, operation in operations.items():

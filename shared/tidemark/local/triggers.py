@@ -1,8 +1,8 @@
-"""What calls the functions beside HTTP, as on AWS: the table's changes, the queue, the schedule."""
+"""Calls the functions that HTTP does not reach, as AWS does: for changes of the table, messages of the queue,
+and on schedule."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class _Caller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        """Does not wait for running calls: they may be cut off anywhere, as in Lambda."""
         self._stopped.set()
         self._environments.close()
 
@@ -103,7 +103,7 @@ class Pump(_Caller):
                 report(f"{len(batch)} records of the table's stream are lost: {error!r}")
 
     def _batch(self) -> Iterator[Record]:
-        """The records that wait, one at least."""
+        """The records that wait. Blocks until there is one."""
         record = self._records.get()
         for number in range(self._trigger.batch_size):
             try:
@@ -115,7 +115,7 @@ class Pump(_Caller):
             yield record
 
     def _deliver(self, records: list[Record]) -> None:
-        """From the first that failed on, records are delivered again, as often as the template allows."""
+        """Delivers the first failed record and those after it again, as often as the template allows."""
         for _ in range(self._trigger.retries + 1):
             if records:
                 records = self._invoke(records)
@@ -124,13 +124,11 @@ class Pump(_Caller):
         report(f"{len(records)} stream records were given up")
 
     def _invoke(self, records: list[Record]) -> list[Record]:
-        """Returns the records to deliver again: Lambda goes on from the first that is reported as failed."""
-        event = json.dumps({"Records": records}, separators=(",", ":")).encode()
+        """Returns the records to deliver again: Lambda resumes at the first that is reported as failed."""
         try:
-            report = json.loads(self._environments.invoke(event).result())
+            return from_first_failure(records, self._environments.call({"Records": records}))
         except InvocationFailed:
             return records
-        return from_first_failure(records, report)
 
 
 def from_first_failure(records: list[Record], report: Any) -> list[Record]:
@@ -146,7 +144,7 @@ def from_first_failure(records: list[Record], report: Any) -> list[Record]:
 
 
 TROUBLE_SECONDS: Final = 1.0
-#: Batches under way at once, as in the template (MaximumConcurrency): a slow webhook holds up one of them.
+#: So many batches run at once, as in the template (MaximumConcurrency): a slow webhook delays one of them.
 BATCHES: Final = 100
 
 
@@ -202,13 +200,13 @@ class QueuePump(_Caller):
             self._free.release()
 
     def _invoke(self, messages: list[dict[str, Any]]) -> set[str]:
-        """The ids of the messages that come again."""
+        """Returns the ids of the messages to deliver again."""
         records = [
             {"messageId": message["MessageId"], "body": message["Body"], "eventSource": "aws:sqs"}
             for message in messages
         ]
         try:
-            answer = json.loads(self._environments.invoke(json.dumps({"Records": records}).encode()).result())
+            answer = self._environments.call({"Records": records})
         except InvocationFailed as failure:
             report(f"the function of subscriptions failed: {failure}")
             return {message["MessageId"] for message in messages}
@@ -229,4 +227,4 @@ class ScheduledFunction(_Caller):
         while not self._stopped.wait(self._interval_seconds):
             event = schedule_event(self._rule, region, datetime.now(UTC))
             with suppress(InvocationFailed):
-                self._environments.invoke(json.dumps(event).encode()).result()
+                self._environments.call(event)

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import unquote
 
-from tidemark.local.environments import Environments, InvocationFailed
+from tidemark.local.environments import Environments, InvocationFailed, payload_of
 from tidemark.local.events import Event, SocketClient, domain_of, make_id, message_event
 from tidemark.local.template import Function, SocketRoute, SocketRoutes
 from tidemark.protocol.socket import PATH
@@ -34,26 +34,26 @@ from tidemark.server.request_log import report
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """API Gateway's own: none of them can be raised."""
+    """The quotas of API Gateway. AWS raises none of them."""
 
     frame_bytes: int = 32 * 1024
     payload_bytes: int = 128 * 1024
     idle_seconds: float = 600.0
     connection_seconds: float = 7200.0
     integration_seconds: float = 29.0
-    #: For how long a client may leave unread what is sent to it. AWS names no number; functions wait for 3 s.
+    #: A client may leave a message unread for so long. AWS names no number; functions wait for 3 s.
     unread_seconds: float = 2.0
 
 
 QUOTAS: Final = Quotas()
-#: Codes to close a connection with: it was idle or is too old, sent a binary frame, or sent too much.
+#: These codes close a connection that was idle or is too old, sent a binary frame, or sent too much.
 GOING_AWAY, UNSUPPORTED, TOO_LARGE = 1001, 1003, 1009
 FAILED: Final = "Internal server error"
 TIMED_OUT: Final = "Endpoint request timed out"
 
 
 class PostRefused(Exception):
-    """What was posted to a connection is not delivered."""
+    """A message that was posted to a connection is not delivered."""
 
     def __init__(self, status: int, kind: str) -> None:
         super().__init__(kind)
@@ -62,7 +62,7 @@ class PostRefused(Exception):
 
 
 class Connections:
-    """Those that are open, by their ids."""
+    """The open connections, by their ids."""
 
     def __init__(self, quotas: Quotas = QUOTAS) -> None:
         self.quotas = quotas
@@ -70,7 +70,7 @@ class Connections:
 
     @contextmanager
     def opened(self, send: Send) -> Iterator[str]:
-        """The id of a new one."""
+        """Yields the id of a new connection."""
         connection_id, loop = make_id(), asyncio.get_running_loop()
 
         async def deliver(message: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Connections:
             self._senders.pop(connection_id, None)
 
     def post(self, connection_id: str, data: bytes) -> None:
-        """From any thread but the loop's; returns when it is on its way. Raises PostRefused."""
+        """Sends to a connection, from any thread but the loop's. Raises PostRefused."""
         if len(data) > self.quotas.payload_bytes:
             raise PostRefused(413, "PayloadTooLargeException")
         send = self._senders.get(connection_id)
@@ -148,7 +148,7 @@ class WebSocketApi:
             await send({"type": "websocket.close", "code": code})
 
     async def _receive_all(self, receive: Receive, take: Callable[[str], None]) -> int | None:
-        """The code to close the connection with; None where it is closed."""
+        """Returns the code to close the connection with, or None if the client has closed it."""
         try:
             async with asyncio.timeout(self._quotas.connection_seconds):
                 while True:
@@ -184,19 +184,15 @@ class WebSocketApi:
         if route.function is None:
             return route.mocked
         environments = self._environments[route.function]
-        payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
-        function = environments.function
-        patience = min(function.timeout_seconds, self._quotas.integration_seconds)
         try:
-            result = asyncio.wrap_future(environments.invoke(payload))
-            response: Any = json.loads(await asyncio.wait_for(result, patience))
+            response = await environments.returned(payload_of(event), self._quotas.integration_seconds)
         except TimeoutError:
-            is_late = function.timeout_seconds >= self._quotas.integration_seconds
-            raise InvocationFailed(TIMED_OUT if is_late else FAILED) from None
+            raise InvocationFailed(TIMED_OUT) from None
         except InvocationFailed:
             raise InvocationFailed(FAILED) from None
         if not isinstance(response, dict) or "statusCode" not in response:
-            report(f"{function.name} returned a response that no WebSocket API accepts: {response!r}")
+            name = environments.function.name
+            report(f"{name} returned a response that no WebSocket API accepts: {response!r}")
             raise InvocationFailed(FAILED)
         # The status changes nothing for the client: a connection knows none.
         return response.get("body")
@@ -226,7 +222,7 @@ class ConnectionsServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the functions read."""
+        """The environment variables that tell the functions of it."""
         return {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": f"http://{LOOPBACK}:{self._server.server_port}"}
 
     def __enter__(self) -> Self:
@@ -278,4 +274,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing: http.server would write a line for each request."""
+        """Logs nothing: http.server would write a line for each request."""

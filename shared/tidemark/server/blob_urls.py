@@ -41,7 +41,7 @@ _HEADERS: Final = [
 
 
 class BlobUrls:
-    """ASGI middleware in front of everything else: the signature is the right."""
+    """ASGI middleware in front of everything else. The signature of a URL is the permission."""
 
     def __init__(self, application: Application, blobs: BlobFiles) -> None:
         self._application = application
@@ -103,7 +103,7 @@ class BlobUrls:
 
 @asynccontextmanager
 async def _on_threads(writing: AbstractContextManager[IO[bytes]]) -> AsyncIterator[IO[bytes]]:
-    """Its beginning and its end wait for the disk."""
+    """Enters and leaves the block on threads, because both wait for the disk."""
     file = await asyncio.to_thread(writing.__enter__)
     try:
         yield file

@@ -25,13 +25,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tidemark.protocol.caching import NO_STORE
 from tidemark.settings import parse_number
 
-#: How much of a response a transport buffers before the writer has to wait.
+#: A transport buffers so much of a response before the writer has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
-#: How much the kernel buffers beyond that. Its default is up to 4 MB for a client that does not read.
+#: The kernel buffers so much beyond that. Its default is up to 4 MB for a client that does not read.
 SEND_BUFFER_BYTES: Final = 256 * 1024
-#: Descriptors that are not a client's: the engines, the listener, log files, the loop itself.
+#: So many descriptors are not a client's: the engines, the listener, log files, the loop itself.
 OWN_DESCRIPTORS: Final = 64
-#: More than so many are not asked for, whatever the system would allow.
+#: The limit is not raised further, whatever the system allows.
 MOST_DESCRIPTORS: Final = 65_536
 RETRY_SECONDS: Final = 5
 #: After this many connections have ended, and none for a moment, freed memory is returned to the system;
@@ -46,16 +46,16 @@ MOST_LINGERING: Final = 64
 #: The most bytes of a request's target and headers, and of what stands around the pieces of a body. The
 #: parser holds them, copies them with each read, and has no limit of its own.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: What a header has beside its name and value.
+#: A header has so many bytes beside its name and value.
 _FIELD_BYTES: Final = len(": \r\n")
-#: A target that is a URL: its host, and its path and query (RFC 9112 §3.2.2).
+#: Matches a target that is a URL: its host, and its path and query (RFC 9112 §3.2.2).
 ABSOLUTE_FORM: Final = re.compile(rb"https?://(?:[^/?#@]*@)?([^/?#@]+)/?(.*)", re.IGNORECASE)
 #: The first byte of a TLS handshake. No HTTP request begins with it.
 TLS_HANDSHAKE: Final = b"\x16"
 
 
 _LEAST: Final = sys.float_info.min
-#: The limits that a variable sets. One patience with a client that stalls is enough.
+#: Each variable sets these limits. One variable covers all waits for a client that stalls.
 VARIABLES: Final = {
     "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
     "KEEP_ALIVE_SECONDS": ("keep_alive_seconds",),
@@ -67,13 +67,13 @@ VARIABLES: Final = {
 class Limits:
     #: The time from connecting, or the first byte of a later request, to the end of the headers.
     header_seconds: float = 20.0
-    #: Between two pieces of a request's body.
+    #: The longest wait between two pieces of a request's body.
     body_seconds: float = 30.0
-    #: How long a client may leave its response unread.
+    #: A client may leave its response unread for so long.
     send_seconds: float = 30.0
-    #: For which a connection is kept between two requests.
+    #: A connection is kept for so long between two requests.
     keep_alive_seconds: float = 75.0
-    #: Connections at once. No more are let in than there are descriptors for.
+    #: So many connections at once, but no more than there are descriptors for.
     max_connections: float = 10_000
 
     @classmethod
@@ -99,7 +99,7 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_within(limits: Limits, descriptors: int) -> int:
-    """How many are let in: a request may need a connection to storage beside its own."""
+    """How many connections to accept: a request may need one to storage beside its own."""
     return max(1, min(int(limits.max_connections), (descriptors - OWN_DESCRIPTORS) // 2))
 
 

@@ -29,15 +29,15 @@ from tidemark.server.socket_connection import sockets_of
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
-#: uvicorn's own limit is a backstop, so much later: it would report what it cuts off as errors.
+#: uvicorn cuts requests off so much later, as a backstop: it reports them as errors.
 BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = Limits()
-#: A client of a socket that does not answer for so long is gone.
+#: A socket's client that does not answer a ping for so long is gone.
 PING_SECONDS: Final = 60.0
-#: No response has so high a status.
+#: A status that no response has.
 NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
@@ -170,7 +170,7 @@ def _end(server: Server, requests: Requests) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """The event loop of uvloop, if that is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop

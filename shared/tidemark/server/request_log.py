@@ -18,12 +18,12 @@ from typing import Final, TextIO
 from tidemark.observability.metrics import overtook
 from tidemark.server import Message, Scope
 
-#: How much of an error's body is kept: the reason is at its beginning.
+#: So much of an error's body is kept: the reason is at its beginning.
 ERROR_BYTES: Final = 4096
 #: The client left before it had sent its request: nobody got this status, and the application has logged it.
 CLIENT_LEFT: Final = 499
 RED, GREEN, YELLOW, CYAN = 31, 32, 33, 36
-#: By the first digit of a status; red for all others.
+#: The colour for the first digit of a status; others are red.
 _COLOURS: Final = {2: GREEN, 3: CYAN, 4: YELLOW}
 
 

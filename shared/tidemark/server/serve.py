@@ -36,9 +36,9 @@ from tidemark.server.request_log import RequestLog, report, wants_colour, write_
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import InvalidSetting, Settings, parse_boolean, parse_choice, parse_seconds
 
-#: Python's own 5 ms are a long time for a commit that is done and waits to say so.
+#: Python's default of 5 ms delays the answers of commits that are done.
 _SWITCH_SECONDS: Final = 0.0005
-#: The ways in: the server itself, and the deployed handlers. The first is that of a server without VIA.
+#: The values of VIA: the server itself (the default), and the deployed handlers.
 ASGI: Final = "asgi"
 WAYS: Final = (ASGI, "lambda")
 #: The errors that can keep a server from starting.
@@ -46,7 +46,7 @@ REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, Unusa
 
 
 @dataclass(frozen=True)
-class LocalConfiguration:
+class ServerConfiguration:
     """How the server is to run, from the environment."""
 
     host: str = "127.0.0.1"
@@ -62,7 +62,7 @@ class LocalConfiguration:
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
+    def from_environment(cls, environment: Mapping[str, str]) -> ServerConfiguration:
         """Raises InvalidSetting."""
         # Batches that are packed at once are looked for every second.
         interval = 1.0 if environment.get("PACK_AFTER_SECONDS") == "0" else cls.janitor_seconds
@@ -87,7 +87,7 @@ def parse_port(environment: Mapping[str, str], default: int) -> int:
 def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
     """The process's exit code."""
 
-    def run(configuration: LocalConfiguration, settings: Settings, listener: socket.socket) -> int:
+    def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if in_memory:
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
@@ -100,7 +100,7 @@ def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ
 
 
 def run_configured(
-    run: Callable[[LocalConfiguration, Settings, socket.socket], int],
+    run: Callable[[ServerConfiguration, Settings, socket.socket], int],
     environment: Mapping[str, str],
     refusals: tuple[type[Exception], ...] = REFUSALS,
 ) -> int:
@@ -109,7 +109,7 @@ def run_configured(
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.default_int_handler)  # Raises KeyboardInterrupt.
     try:
-        configuration = LocalConfiguration.from_environment(environment)
+        configuration = ServerConfiguration.from_environment(environment)
         settings = Settings.from_environment(environment)
         settings.authorization.check_not_open(configuration.host)
         with listening_socket(configuration.host, configuration.port) as listener:
@@ -129,7 +129,7 @@ def run_configured(
 
 
 def _run(
-    configuration: LocalConfiguration,
+    configuration: ServerConfiguration,
     settings: Settings,
     data_dir: Path | None,
     folder: Path,
@@ -147,7 +147,7 @@ def _run(
     return 0
 
 
-async def _serve(configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
+async def _serve(configuration: ServerConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
     served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
     application = BlobUrls(Sockets(served, system.backend), system.blobs)
     is_kept = system.database.path != MEMORY
@@ -164,13 +164,13 @@ async def _serve(configuration: LocalConfiguration, system: EmbeddedSystem, list
 async def serve_logged(
     application: Application,
     listener: socket.socket,
-    configuration: LocalConfiguration,
+    configuration: ServerConfiguration,
     settings: Settings,
     *,
     place: str,
     stopping: asyncio.Event,
 ) -> None:
-    """Says when it is ready, and logs requests to standard error. `place` says where the data is."""
+    """Prints a line when it is ready, and logs requests to standard error. `place` says where the data is."""
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
     write_audit_lines(sys.stderr)

@@ -14,9 +14,9 @@ from websockets.server import ServerProtocol
 
 from tidemark.server.connections import Connection, CutsOffUnread, Limits
 
-#: A read takes twice that at most, and all of its frames are parsed before another connection has its turn.
+#: A read takes at most twice that, and all of its frames are parsed before another connection has its turn.
 RECEIVE_BUFFER_BYTES: Final = 32 * 1024
-#: Of a message. An empty one costs its sender six bytes, and there is no end to them.
+#: A message has no more fragments. An empty one costs its sender only six bytes.
 MAX_FRAGMENTS: Final = 100
 
 

@@ -58,22 +58,22 @@ _B = TypeVar("_B")
 #: Messages in memory at once: those under way, and those that wait for their turn. Each can have a thread,
 #: so that no turn waits for one. They are made as they are needed: while webhooks are called.
 _DELIVERIES: Final = 4000
-#: Of these, as many as are taken from the queue by one write.
+#: One write takes so many messages from the queue.
 _TOGETHER: Final = 256
-#: Deliveries that compute or ask the engine at once: more only wait for each other.
+#: So many deliveries compute or ask the engine at once; more would only wait for each other.
 _TURNS: Final = 32
-#: Changes that are handed on together.
+#: So many changes are passed on together.
 _CHANGES: Final = 256
 #: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
 #: delivery.
 _HIDDEN_SECONDS: Final = 60.0
-#: Between two looks for messages that nobody has announced: those that were delayed.
+#: The interval between looks for delayed messages, which nobody announces.
 _LOOK_SECONDS: Final = 0.5
 _TROUBLE_SECONDS: Final = 1.0
 
 _REMEDY: Final = "`tidemark verify` names all that is damaged; a server starts on a backup"
 
-#: Calls that are made together while the event loop waits: a millisecond.
+#: So many calls are made while the event loop waits: a millisecond.
 _QUICK_CALLS: Final = 32
 
 _log: Final = logging.getLogger("tidemark")
