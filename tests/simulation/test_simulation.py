@@ -13,18 +13,13 @@ from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import replace as janitor_replace
-from tidemark.janitor import sweep as janitor
 from tidemark.janitor.pack import take_in
-from tidemark.log import append as log_append
-from tidemark.log import lifecycle, tails
-from tidemark.log import read as log_read
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import add_reference
 from tidemark.log.packs import commit_pack
 from tidemark.log.records import Batch, Fork, StreamRecord
 from tidemark.log.schema import decode_entry, encode_batch, log_pk
 from tidemark.log.table import Table, Write
-from tidemark.protocol import append as protocol_append
 
 FIRST_SEED = 1000
 SEEDS = 80
@@ -125,28 +120,33 @@ def nothing_is_reclaimed(*_: Any) -> bool:
     return True
 
 
-RULES: dict[str, tuple[str, Any, str, Any]] = {
-    "an append takes a free place": ("plain", "tidemark.service.append", "put_batch", without_a_condition),
-    "a write recognises itself": ("plain", log_append, "check_landed", always_somebody_else),
-    "a deletion leaves a tombstone": ("plain", lifecycle, "_end", no_tombstone),
-    "tails are forgotten": ("plain", tails, "MAX_AGE_MS", 10**12),
-    "a fork leaves its source where it was asked to": ("forks", log_read, "cut_batch", uncut),
-    "a repeated append is recognised": ("plain", protocol_append, "is_duplicate", nothing_is_a_duplicate),
-    "a fork finds its source as it is": (RETENTION, lifecycle, "add_reference", whatever_the_source_keeps),
-    "what is deleted is reclaimed": ("plain", janitor, "remove_log", nothing_is_reclaimed),
+#: The kind of history, the seed to begin with, and what is broken. A seed above 0 found the broken rule when
+#: this was written: those before it take up to 90 seconds.
+RULES: dict[str, tuple[str, int, str, Any]] = {
+    "an append takes a free place": ("plain", 0, "service.append.put_batch", without_a_condition),
+    "a write recognises itself": ("plain", 16, "log.append.check_landed", always_somebody_else),
+    "a deletion leaves a tombstone": ("plain", 0, "log.lifecycle._end", no_tombstone),
+    "tails are forgotten": ("plain", 53, "log.tails.MAX_AGE_MS", 10**12),
+    "a fork leaves its source where it was asked to": ("forks", 88, "log.read.cut_batch", uncut),
+    "a repeated append is recognised": ("plain", 10, "protocol.append.is_duplicate", nothing_is_a_duplicate),
+    "a fork finds its source as it is": (
+        RETENTION,
+        105,
+        "log.lifecycle.add_reference",
+        whatever_the_source_keeps,
+    ),
+    "what is deleted is reclaimed": ("plain", 0, "janitor.sweep.remove_log", nothing_is_reclaimed),
 }
 
 
-@pytest.mark.parametrize(("kind", "module", "name", "broken"), RULES.values(), ids=RULES)
+@pytest.mark.parametrize(("kind", "first", "rule", "broken"), RULES.values(), ids=RULES)
 def test_without_a_rule_some_seed_goes_wrong(
-    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, name: str, broken: Any
+    monkeypatch: pytest.MonkeyPatch, kind: str, first: int, rule: str, broken: Any
 ) -> None:
     """A seed counts only if it is right with the rule."""
-    for seed in range(PATIENCE):
+    for seed in range(first, first + PATIENCE):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                f"{module}.{name}" if isinstance(module, str) else module.__name__ + "." + name, broken
-            )
+            patch.setattr(f"tidemark.{rule}", broken)
             is_missed = goes_wrong(seed, kind)
         if is_missed and not run_seed(seed, kind).problems:
             return
