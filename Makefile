@@ -178,9 +178,6 @@ diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
 	@.venv-policy/bin/checkov --config-file .checkov.yaml | awk '{ print } /Parsing errors/ { bad = 1 } END { exit bad }'
 
-# The runtime of the template: its own Python alone makes bytecode that Lambda accepts.
-RUNTIME = $(shell sed -n "s/^ *Runtime: python//p" template.yaml | sort -u)
-
 # No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
 .PHONY: build
 build: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
@@ -192,25 +189,22 @@ build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer.txt --pyproject pyproject.toml \
 		--output-reproducible --of JSON -o .aws-sam/sbom.cdx.json
 	@$(VENV) requirements/sbom.py .aws-sam/sbom.cdx.json .aws-sam/build/SharedLayer/python
-	@find .aws-sam/build/SharedLayer -name '*.pyc' | grep -q . || printf '%s\n' "" \
-		"WARNING: the layer has no bytecode, because python$(RUNTIME) is not on the path. It works, but every cold" \
-		"start compiles every module: 2.5 times the CPU. Install it (https://www.python.org/downloads, or:" \
-		"uv python install $(RUNTIME)) and build again before you deploy to AWS." "" >&2
 
 .PHONY: deploylocal
-deploylocal: build $(DEV) ## the stack in an emulated AWS on this machine, until Ctrl-C (ARGS="LongPollSeconds=5 …": parameters)
+deploylocal: build $(DEV) ## sam build and sam deploy into an emulated AWS on this machine, until Ctrl-C (ARGS: options of sam deploy)
 	@exec $(VENV) -m tests.emulated $(ARGS)
 
 .PHONY: deploy
-deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
+deploy: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 deploy: export SAM_CLI_TELEMETRY := 0
-deploy: build $(LOCAL) ## check, and deploy to AWS what samconfig.toml says (ARGS=--no-execute-changeset shows the change set alone)
-	@$(VENV) -m tidemark.ops.deploy $(ARGS)
+deploy: build $(LOCAL) ## sam build and sam deploy: what samconfig.toml says, to AWS (ARGS=--confirm-changeset shows the changes and asks)
+	@sam deploy $(ARGS)
+	@$(VENV) -m tidemark.ops.deploy
 
 .PHONY: undeploy
-undeploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
+undeploy: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 undeploy: export SAM_CLI_TELEMETRY := 0
-undeploy: $(SAM) $(LOCAL) ## delete the stacks that make deploy made; table and bucket stay (ARGS=--no-prompts does not ask)
+undeploy: $(SAM) $(LOCAL) ## sam delete: the stacks of samconfig.toml; table and bucket stay (ARGS=--no-prompts does not ask)
 	@$(VENV) -m tidemark.ops.deploy --remove $(ARGS)
 
 .PHONY: release

@@ -1,7 +1,7 @@
-"""`make deploylocal`: the built template, deployed by the SAM CLI into an emulated AWS on this machine.
+"""`make deploylocal`: `sam deploy` of the built template into an emulated AWS on this machine.
 
-It prints the URLs and serves until Ctrl-C; nothing is kept. Arguments are the template's parameters,
-`Name=value`.
+It prints the URLs and serves until Ctrl-C; nothing is kept. samconfig.toml says what is deployed, in its
+environment `local`. Arguments are options of `sam deploy`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,13 @@ import threading
 import time
 
 from tests.conformance.servers import running, temporary_directory
-from tests.emulated.deployment import BUILT, DeploymentFailed, deploy
+from tests.emulated.deployment import DeploymentFailed, deploy_as_configured
 from tests.emulated.emulator import Emulator
 
 STACK = "tidemark-local"
-DEFAULTS = {"AllowAnonymous": "true", "Edge": "false"}
 
 
 def main(arguments: list[str]) -> int:
-    if not BUILT.is_file():
-        print("nothing is built: run `make build` first", file=sys.stderr)
-        return 2
-    if wrong := [each for each in arguments if "=" not in each]:
-        print(
-            f"{wrong[0]!r} is no parameter; write Name=value, for example LongPollSeconds=5", file=sys.stderr
-        )
-        return 2
-    given = dict(each.split("=", 1) for each in arguments)
-    parameters = {**DEFAULTS, **given}
-    if {"AuthSecretName", "AuthJwksUrl"} & given.keys() and "AllowAnonymous" not in given:
-        parameters["AllowAnonymous"] = "false"
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -43,7 +30,7 @@ def main(arguments: list[str]) -> int:
                 "Deploying the built template into an emulated AWS; this takes a minute or two.", flush=True
             )
             try:
-                stack = deploy(emulator, STACK, parameters)
+                stack = deploy_as_configured(emulator, STACK, "--config-env", "local", *arguments)
             except DeploymentFailed as failure:
                 print(failure, file=sys.stderr)
                 return 1

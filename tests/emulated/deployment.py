@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,21 +54,30 @@ def outputs_of(emulator: Emulator, stack: str) -> dict[str, str]:
     return {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
 
 
-def run_sam(emulator: Emulator, *arguments: str | Sequence[str]) -> str:
-    """With no configuration file: everything that decides is in the arguments. Returns the output."""
+def deploy_as_configured(emulator: Emulator, stack: str, *arguments: str, folder: Path = ROOT) -> Stack:
+    """`sam deploy` as its samconfig.toml says, with nobody to answer a question. Raises DeploymentFailed."""
+    run_sam(emulator, "deploy", *arguments, folder=folder)
+    return Stack(stack, emulator.url_of(stack), outputs_of(emulator, stack))
+
+
+def run_sam(
+    emulator: Emulator,
+    *arguments: str,
+    folder: Path = BUILT.parent,
+    answers: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """In a folder without samconfig.toml everything that decides is in the arguments. Returns the output."""
     run = subprocess.run(
-        [str(SAM / "sam"), *map(str, arguments)],
-        # Not in the project's directory: its samconfig.toml would be read.
-        cwd=BUILT.parent,
-        env={**own_environment(), **emulator.environment, "SAM_CLI_TELEMETRY": "0"},
-        stdin=subprocess.DEVNULL,
+        [str(SAM / "sam"), *arguments],
+        cwd=folder,
+        env={**own_environment(), **emulator.environment, "SAM_CLI_TELEMETRY": "0", **(environment or {})},
+        input=answers,
         capture_output=True,
         text=True,
         timeout=DEPLOY_SECONDS,
         check=False,
     )
     if run.returncode != 0:
-        raise DeploymentFailed(
-            f"{' '.join(map(str, arguments[:3]))}: {run.returncode}\n{run.stdout}\n{run.stderr}"
-        )
-    return run.stdout
+        raise DeploymentFailed(f"{' '.join(arguments[:3])}: {run.returncode}\n{run.stdout}\n{run.stderr}")
+    return run.stdout + run.stderr

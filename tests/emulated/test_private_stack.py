@@ -15,10 +15,10 @@ import jwt
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.conformance.servers import ROOT, running, temporary_directory
-from tests.emulated.deployment import Stack, outputs_of
-from tests.emulated.emulator import REGION, SAM, Emulator
-from tidemark.ops import deploy, smoke
+from tests.conformance.servers import running, temporary_directory
+from tests.emulated.deployment import Stack, deploy
+from tests.emulated.emulator import Emulator
+from tidemark.ops import smoke
 from tidemark.service.stream_registry import REMEMBER_MS
 
 pytestmark = pytest.mark.emulated
@@ -39,27 +39,8 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
-    """As `make deploy` makes it. A parameter that is named no more is its default again."""
-    config = emulator.server.data_dir / "samconfig.toml"
-    shipped = (ROOT / "samconfig.toml").read_text().replace("tidemark", "private")
-    config.write_text(shipped.replace("Protected=true", "Protected=true Edge=false"))
-    secret = {"Name": "/private/auth-secret", "Type": "SecureString", "Value": secrets.token_hex(32)}
-    emulator.client("ssm").put_parameter(**secret)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        for name, value in emulator.environment.items():
-            patch.setenv(name, value)
-        patch.setenv("SAM", str(SAM / "sam"))
-        patch.setenv("SAM_CLI_TELEMETRY", "0")
-        # The emulator makes its own bytecode of the layer.
-        arguments = ["--no-confirm-changeset", "--without-bytecode"]
-        assert deploy.main([*arguments, "SseSeconds=7"], config) == 0
-        assert deploy.described("private", REGION)["SseSeconds"] == "7"
-        assert deploy.main(arguments, config) == 0
-        deployed = deploy.described("private", REGION)
-        assert deployed.items() >= {"SseSeconds": "55", "AuthIssuer": "", "Protected": "true"}.items()
-        assert deploy.main([*arguments, "--no-execute-changeset"], config) == 0
-    return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
+    """The stack draws the secret for tokens itself."""
+    return deploy(emulator, "private", {"AuthSecretName": "/private/auth-secret", "Edge": "false"})
 
 
 @pytest.fixture(scope="module")

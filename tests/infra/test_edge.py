@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from tests.http.published import openapi_document
-from tests.infra.custom_resources import answers_of
 from tests.infra.test_template import (
     DISTRIBUTION,
     FUNCTION_GLOBALS,
@@ -323,36 +322,6 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
 
 
 MADE_WORD = {"GetAtt": "OriginSecret.Value"}
-REQUEST = {
-    "RequestType": "Create",
-    "StackId": "arn:aws:cloudformation:us-east-1:123456789012:stack/tidemark/0b1c2d3e",
-    "RequestId": "request-1",
-    "LogicalResourceId": "OriginSecret",
-    "ResourceType": "Custom::OriginSecret",
-    "ResourceProperties": {"ServiceToken": "arn"},
-}
-
-
-def test_the_origin_secret_is_drawn_when_the_stack_is_created() -> None:
-    """256 random bits that CloudFormation shows to nobody, different in each stack."""
-    first, second = answers_of("OriginSecretFunction", REQUEST, REQUEST)
-    assert re.fullmatch("[0-9a-f]{64}", first["Data"]["Value"])
-    assert first["Data"]["Value"] != second["Data"]["Value"]
-    assert first["PhysicalResourceId"] != second["PhysicalResourceId"]
-    for answer in (first, second):
-        assert (answer["Status"], answer["NoEcho"]) == ("SUCCESS", True)
-        assert answer["Data"]["Value"] not in answer["PhysicalResourceId"]
-        for name in ("StackId", "RequestId", "LogicalResourceId"):
-            assert answer[name] == REQUEST[name]
-
-
-@pytest.mark.parametrize("kind", ["Update", "Delete"])
-def test_the_resource_keeps_its_name_until_it_is_deleted(kind: str) -> None:
-    """Another name would make CloudFormation delete the one before, another property draw another secret."""
-    assert RESOURCES["OriginSecret"]["Properties"].keys() == {"ServiceToken", "ServiceTimeout"}
-    request = REQUEST | {"RequestType": kind, "PhysicalResourceId": "origin-secret-1"}
-    [answer] = answers_of("OriginSecretFunction", request)
-    assert (answer["Status"], answer["PhysicalResourceId"]) == ("SUCCESS", "origin-secret-1")
 
 
 def resolve(part: Any, references: dict[str, str]) -> Any:
@@ -413,8 +382,7 @@ def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, required: 
 def test_the_edge_says_its_word_before_anybody_asks_for_it() -> None:
     """CloudFront takes minutes to hear of a change, and functions seconds: so Edge=optional changes what
     the functions ask for and nothing else, and a word can be changed behind it without a gap."""
-    for name in ("OriginSecret", "OriginSecretFunction", "OriginSecretRole"):
-        assert RESOURCES[name]["Condition"] == "MakesEdgeWord"
+    assert RESOURCES["OriginSecret"]["Condition"] == "MakesEdgeWord"
     for given in (
         {},
         {"EdgeSecretName": "/w"},

@@ -416,7 +416,7 @@ a process that has asked for the format before does not raise it
     service.stores:Stores.check_format caught by lambdas/test_format.py
     self.format_epoch < needed or self.format_epoch < 0 => self.format_epoch < 0
 a release that cannot read the stored format is deployed
-    ops.deploy:check_format caught by ops/test_deploy.py
+    functions.setup.app:check_format caught by lambdas/test_setup.py
     least > FORMAT_EPOCH => False
 a Spark query forgets streams whose names it was given
     spark.progress:everything_until

@@ -1,0 +1,130 @@
+"""The `setup` function: what CloudFormation calls while it creates, changes or deletes a stack.
+
+`Custom::OriginSecret` draws a random number. `Custom::Setup` checks what a template cannot see: it draws the
+secret for tokens if there is none, and refuses a release that cannot read the table, a secret that is gone,
+and a reservation that the account has no room for. The deployment then ends with a sentence, before another
+function has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import boto3
+from botocore.exceptions import ClientError
+
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
+
+#: Lambda keeps these for functions without a reservation, and refuses a reservation that takes them.
+_UNRESERVABLE: Final = 100
+#: With fewer, plain reads would suffer more than the other functions gain.
+_WORTH_RESERVING: Final = 25
+
+
+class Refused(Exception):
+    """The message says why, and what to do. CloudFormation shows it as the reason of the failure."""
+
+
+def handler(event: Mapping[str, Any], _context: Any) -> None:
+    """Answer at the address that the request names, as a custom resource must."""
+    answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
+    # The name stays: with another one CloudFormation would delete the resource before.
+    answer["PhysicalResourceId"] = event.get("PhysicalResourceId") or f"setup-{secrets.token_hex(8)}"
+    try:
+        answer |= {"Status": "SUCCESS"} | answer_to(event)
+    except Exception as failure:  # noqa: BLE001 - without an answer CloudFormation waits until its timeout
+        answer |= {"Status": "FAILED", "Reason": str(failure)}
+    # Without a content type: the address is signed without one.
+    body, headers = json.dumps(answer).encode(), {"Content-Type": ""}
+    request = urllib.request.Request(event["ResponseURL"], body, headers, method="PUT")  # noqa: S310
+    with urllib.request.urlopen(request, timeout=20):  # noqa: S310 - CloudFormation's own address
+        pass
+
+
+def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
+    """What is answered beside the status. Raises Refused."""
+    if event["RequestType"] == "Delete":  # The secret stays: another stack may have it, or will.
+        return {}
+    if event["ResourceType"] == "Custom::OriginSecret":
+        return {"NoEcho": True, "Data": {"Value": secrets.token_hex(32)}}
+    return {"Data": set_up(event["ResourceProperties"], event.get("OldResourceProperties", {}), boto3.client)}
+
+
+def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[str], Any]) -> dict[str, str]:
+    """The attributes of `Custom::Setup`, whose properties are `now` and were `before`. Raises Refused."""
+    table = os.environ["TABLE_NAME"]
+    check_format(client("dynamodb"), table)
+    if name := now["AuthSecretName"]:
+        ensure_secret(client("ssm"), name, may_draw=before.get("AuthSecretName", "") == "")
+    limits = client("lambda").get_account_settings()["AccountLimit"]
+    return {"TableName": table, "Readers": readers_of(limits, reserved_by(now), reserved_by(before))}
+
+
+def check_format(dynamodb: Any, table: str) -> None:
+    """Raises Refused for a release that would serve a later format as data."""
+    asked = {"TableName": table, "Key": FORMAT_KEY, "ConsistentRead": True}
+    least = decode_format(dynamodb.get_item(**asked).get("Item"))
+    if least > FORMAT_EPOCH:
+        raise Refused(
+            f"This release reads format {FORMAT_EPOCH}, and the table needs {least}: there is no way back to "
+            "this release (docs/internals/packs.md). No function was changed."
+        )
+
+
+def ensure_secret(ssm: Any, name: str, *, may_draw: bool) -> None:
+    """Draw a secret if there is none; one that is there is never written. Raises Refused if a stack with a
+    secret names another that is not there: a new one would end every token."""
+    try:
+        ssm.get_parameter(Name=name)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ParameterNotFound":
+            raise
+        if not may_draw:
+            raise Refused(
+                f"AuthSecretName must name an SSM parameter, and there is no {name}. Make it: aws ssm "
+                f"put-parameter --name {name} --type SecureString --value $(openssl rand -hex 32)"
+            ) from None
+        ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
+
+
+def reserved_by(properties: Mapping[str, str]) -> int:
+    """The concurrent executions that the read, the live and the socket function take from the account."""
+    functions = 3 if properties.get("Sockets") == "true" else 2
+    return functions * int(properties.get("ReaderConcurrency", "0"))
+
+
+def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
+    """Say what the account's limit means for readers. Raises Refused for more than can be reserved."""
+    limit = limits["ConcurrentExecutions"]
+    room = limits.get("UnreservedConcurrentExecutions", limit) + before - _UNRESERVABLE
+    if now > max(room, 0):
+        raise Refused(
+            f"ReaderConcurrency would reserve {now} concurrent executions, and this account can reserve "
+            f"{max(room, 0)} (100 stay for functions without a reservation). Lower it, or ask for more: "
+            f"{_ASK_FOR_MORE}"
+        )
+    if now:
+        return f"At most {now} of the account's {limit} concurrent executions are taken by readers."
+    # At most half of the account for the three functions that readers reach.
+    each = min(limit // 2, room) // 3
+    advice = f"Bound them: ReaderConcurrency={each}"
+    if each < _WORTH_RESERVING:
+        advice = (
+            "Too few are left to reserve some: let readers wait for seconds only (LongPollSeconds=5 "
+            f"SseSeconds=10), and ask for more, which is free: {_ASK_FOR_MORE}"
+        )
+    return (
+        f"This account runs {limit} functions at once. Each waiting reader takes one, so as many stop every "
+        f"writer. {advice}"
+    )
+
+
+_ASK_FOR_MORE: Final = (
+    "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 "
+    "--desired-value 1000"
+)

@@ -1,0 +1,203 @@
+"""The setup function, called as CloudFormation calls it: what it draws, what it refuses, and what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from functions.setup import app
+from tests.infra.test_template import TEMPLATE
+from tidemark.log.schema import FORMAT_EPOCH, encode_format
+
+RESOURCES = TEMPLATE["Resources"]
+SECRET = "/tidemark/auth-secret"
+REQUEST = {
+    "RequestType": "Create",
+    "StackId": "arn:aws:cloudformation:us-east-1:123456789012:stack/tidemark/0b1c2d3e",
+    "RequestId": "request-1",
+    "LogicalResourceId": "Setup",
+}
+SETUP = REQUEST | {"ResourceType": "Custom::Setup"}
+ORIGIN_SECRET = REQUEST | {"ResourceType": "Custom::OriginSecret", "ResourceProperties": {}}
+PROPERTIES = {"AuthSecretName": SECRET, "ReaderConcurrency": "0", "Sockets": "true"}
+
+
+class FakeAws:
+    """SSM, Lambda and DynamoDB, as far as they are asked."""
+
+    def __init__(self) -> None:
+        self.secrets: dict[str, str] = {}
+        self.limits = {"ConcurrentExecutions": 1000, "UnreservedConcurrentExecutions": 1000}
+        self.format_epoch = FORMAT_EPOCH
+
+    def get_parameter(self, **named: str) -> None:
+        if named["Name"] not in self.secrets:
+            raise ClientError({"Error": {"Code": "ParameterNotFound"}}, "GetParameter")
+
+    def put_parameter(self, **named: Any) -> None:
+        assert (named["Type"], named["Overwrite"]) == ("SecureString", False)
+        assert named["Name"] not in self.secrets
+        self.secrets[named["Name"]] = named["Value"]
+
+    def get_account_settings(self) -> dict[str, Any]:
+        return {"AccountLimit": self.limits}
+
+    def get_item(self, **named: Any) -> dict[str, Any]:
+        assert named["TableName"] == "tides"
+        return {"Item": encode_format(self.format_epoch)}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
+    aws = FakeAws()
+    monkeypatch.setenv("TABLE_NAME", "tides")
+    monkeypatch.setattr(boto3, "client", lambda _service: aws)
+    return aws
+
+
+class CloudFormation:
+    """A server in its place, which keeps what it is sent."""
+
+    def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
+        self.url, self.received = url, received
+
+    def answer_to(self, request: dict[str, Any], **properties: str) -> dict[str, Any]:
+        given = {"ResourceProperties": PROPERTIES | properties} | request | {"ResponseURL": self.url}
+        app.handler(given, None)
+        answer = self.received.pop()
+        assert [answer[name] for name in ("StackId", "RequestId")] == [REQUEST["StackId"], "request-1"]
+        return answer
+
+
+@pytest.fixture
+def cloudformation() -> Iterator[CloudFormation]:
+    received: list[dict[str, Any]] = []
+
+    class Address(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            assert not self.headers["Content-Type"], "the presigned address is signed without one"
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Address) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield CloudFormation(f"http://127.0.0.1:{server.server_port}/a?b=c", received)
+        server.shutdown()
+        thread.join()
+
+
+def test_the_origin_secret_is_drawn_when_the_stack_is_created(cloudformation: CloudFormation) -> None:
+    """256 random bits that CloudFormation shows to nobody, different in each stack."""
+    first, second = (cloudformation.answer_to(ORIGIN_SECRET) for _ in range(2))
+    assert re.fullmatch("[0-9a-f]{64}", first["Data"]["Value"])
+    assert first["Data"]["Value"] != second["Data"]["Value"]
+    assert first["PhysicalResourceId"] != second["PhysicalResourceId"]
+    for answer in (first, second):
+        assert (answer["Status"], answer["NoEcho"]) == ("SUCCESS", True)
+        assert answer["Data"]["Value"] not in answer["PhysicalResourceId"]
+
+
+@pytest.mark.parametrize("kind", ["Update", "Delete"])
+def test_a_resource_keeps_its_name_until_it_is_deleted(
+    aws: FakeAws, cloudformation: CloudFormation, kind: str
+) -> None:
+    """Another name would make CloudFormation delete the one before, another property draw another origin
+    secret. A function that has another name would leave the secret of a stack behind."""
+    assert RESOURCES["OriginSecret"]["Properties"].keys() == {"ServiceToken", "ServiceTimeout"}
+    for name in ("OriginSecret", "Setup"):
+        assert RESOURCES[name]["Properties"]["ServiceToken"] == {"GetAtt": "OriginSecretFunction.Arn"}
+        assert RESOURCES[name]["Properties"]["ServiceTimeout"] > 50
+    for request in (ORIGIN_SECRET, SETUP):
+        told = cloudformation.answer_to(request | {"RequestType": kind, "PhysicalResourceId": "made-1"})
+        assert (told["Status"], told["PhysicalResourceId"]) == ("SUCCESS", "made-1")
+
+
+def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
+    aws: FakeAws, cloudformation: CloudFormation
+) -> None:
+    """A later stack of the same name takes over the one that stayed."""
+    assert cloudformation.answer_to(SETUP)["Data"]["TableName"] == "tides"
+    [drawn] = aws.secrets.values()
+    assert re.fullmatch("[0-9a-f]{64}", drawn)
+    assert cloudformation.answer_to(SETUP | {"RequestType": "Delete"})["Status"] == "SUCCESS"
+    assert cloudformation.answer_to(SETUP)["Status"] == "SUCCESS"
+    assert aws.secrets == {SECRET: drawn}
+
+
+def test_no_secret_is_drawn_for_a_stack_that_needs_none(aws: FakeAws, cloudformation: CloudFormation) -> None:
+    assert cloudformation.answer_to(SETUP, AuthSecretName="")["Status"] == "SUCCESS"
+    assert aws.secrets == {}
+
+
+def test_a_stack_with_a_secret_is_given_no_other_one(aws: FakeAws, cloudformation: CloudFormation) -> None:
+    """A misspelt name would end every token."""
+    update = SETUP | {"RequestType": "Update", "PhysicalResourceId": "made-1"}
+    asked = update | {"OldResourceProperties": PROPERTIES}
+    refused = cloudformation.answer_to(asked, AuthSecretName="/auth-secert")
+    assert refused["Status"] == "FAILED"
+    assert "there is no /auth-secert. Make it: aws ssm put-parameter " in refused["Reason"]
+    was_open = update | {"OldResourceProperties": PROPERTIES | {"AuthSecretName": ""}}
+    assert cloudformation.answer_to(was_open)["Status"] == "SUCCESS"
+    assert [*aws.secrets] == [SECRET]
+
+
+def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_function_changes(
+    aws: FakeAws, cloudformation: CloudFormation
+) -> None:
+    """Each release is another layer, so it is checked; functions get the table's name from there."""
+    aws.format_epoch = FORMAT_EPOCH + 1
+    refused = cloudformation.answer_to(SETUP)
+    assert refused["Status"] == "FAILED"
+    assert f"the table needs {FORMAT_EPOCH + 1}" in refused["Reason"]
+    assert RESOURCES["Setup"]["Properties"]["Release"] == {"Ref": "SharedLayer"}
+    variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
+    assert variables["TABLE_NAME"] == {"GetAtt": "Setup.TableName"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "unreserved", "advice"),
+    [
+        pytest.param(1000, 1000, "ReaderConcurrency=166", id="half of the account, for three functions"),
+        pytest.param(175, 175, "ReaderConcurrency=25", id="the smallest account with room"),
+        pytest.param(1000, 300, "ReaderConcurrency=66", id="what others have left, but for 100"),
+        pytest.param(1000, 140, "LongPollSeconds=5", id="too little is left"),
+        pytest.param(10, 10, "LongPollSeconds=5", id="a new account"),
+    ],
+)
+def test_an_account_in_which_readers_stop_writers_is_named(
+    aws: FakeAws, cloudformation: CloudFormation, limit: int, unreserved: int, advice: str
+) -> None:
+    aws.limits = {"ConcurrentExecutions": limit, "UnreservedConcurrentExecutions": unreserved}
+    said = cloudformation.answer_to(SETUP)["Data"]["Readers"]
+    assert f"runs {limit} functions at once" in said
+    assert advice in said
+
+
+def test_a_reservation_that_the_account_has_no_room_for_is_refused(
+    aws: FakeAws, cloudformation: CloudFormation
+) -> None:
+    """What the stack has reserved before is its own."""
+    assert (
+        "At most 900 of the account's 1000"
+        in (cloudformation.answer_to(SETUP, ReaderConcurrency="300")["Data"]["Readers"])
+    )
+    assert cloudformation.answer_to(SETUP, ReaderConcurrency="301")["Status"] == "FAILED"
+    assert cloudformation.answer_to(SETUP, ReaderConcurrency="450", Sockets="false")["Status"] == "SUCCESS"
+    aws.limits["UnreservedConcurrentExecutions"] = 100
+    refused = cloudformation.answer_to(SETUP, ReaderConcurrency="300")
+    assert "would reserve 900 concurrent executions, and this account can reserve 0 " in refused["Reason"]
+    before = {"OldResourceProperties": PROPERTIES | {"ReaderConcurrency": "300"}}
+    assert cloudformation.answer_to(SETUP | before, ReaderConcurrency="300")["Status"] == "SUCCESS"
