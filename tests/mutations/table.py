@@ -91,9 +91,9 @@ the trigger and the readers may read what was there a while ago
 a reader registers after it has read
     wake.follow:register_and_read caught by wake/test_interleavings_of_the_code.py
     seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0 => pass
-    reading = read_on(stores, place, small=small)
-        => reading = read_on(stores, place, small=small); seconds =
-            wake.ensure_registered(place.record.incarnation) if wake else 0.0
+    return (read_on(stores, place, small=small), seconds)
+        => return (read_on(stores, place, small=small),
+            wake.ensure_registered(place.record.incarnation) if wake else 0.0)
 a socket's watch reads the tail before it registers
     service.watch:begin_watches caught by wake/test_interleavings_of_sockets.py
     register(living)

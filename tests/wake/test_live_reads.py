@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -90,16 +91,20 @@ async def test_a_reader_to_whom_no_message_comes_polls_the_log(
         (Expiry(None, "in eight seconds", 1_800_000_008_000), 8.0),
     ],
 )
-def test_a_reader_polls_when_it_must_renew_its_stream_or_notice_its_end(
-    world: World, make_scene: MakeScene, expiry: Expiry, seconds: float
+@on_a_loop
+async def test_a_reader_polls_when_it_must_renew_its_stream_or_notice_its_end(
+    world: World, make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, expiry: Expiry, seconds: float
 ) -> None:
     """Expiry wakes nobody, so no wait is longer. Nothing else bounds it here: the hub hears of every append.
     §5.1: "A stream with active live readers will not expire". A stream lives a twentieth of its window longer
     than that."""
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: 0.0))
     world.clock.now_ms = 1_800_000_000_000
     scene = make_scene(expiry=expiry)
     seen = read(scene.reader.stores, scene.key, 0)
-    assert follow.register_and_read(scene.reader.stores, WakeByHub(), seen)[1] == seconds
+    live_read = follow.LiveRead(replace(scene.backend, wake=WakeByHub()), seen)
+    assert await live_read.next(0.0) is None
+    assert live_read._read_at == seconds
 
 
 @BOTH_KINDS

@@ -242,18 +242,15 @@ class LiveRead(Follower):
     """
 
     def __init__(self, process: Process, reading: Reading, *, small: bool = False) -> None:
-        record = reading.record
-        super().__init__(process.wake.hub, record.key, record.incarnation, reading.page.end)
+        super().__init__(process.wake.hub, reading.record.key)
         self._process = process
         self._small = small
-        self._place = reading.without_bytes()
-        self._at_tail = reading.page.up_to_date
+        self._wakes = asyncio.Event()
         #: When it reads although nothing has woken it, by the monotonic clock.
         self._read_at = -math.inf
-        self._wakes = asyncio.Event()
-        self._woken = self._has_waited = False
-        #: When the wait for what comes after `_place` began.
-        self._since_ms = process.stores.clock_ms()
+        #: When the wait for what comes next began.
+        self._since_ms = math.inf
+        self._go_on(reading)
 
     def wake(self) -> None:
         self._wakes.set()
@@ -312,12 +309,10 @@ class LiveRead(Follower):
 
     async def _read(self) -> Reading:
         process, place = self._process, self._place
-        due_ms = renew_waiting_at_ms(place.record.expiry, place.record.used_ms)
-        if due_ms is not None and process.stores.clock_ms() >= due_ms:
+        if self._renew_at_ms is not None and process.stores.clock_ms() >= self._renew_at_ms:
             # One renewal for all readers, whatever they read next.
             renew = partial(renew_while_waiting, process.stores, place.record)
-            renewed = await process.share(("renew", place.record.incarnation), renew)
-            place = replace(place, record=renewed)
+            place = replace(place, record=await process.share(("renew", place.record.incarnation), renew))
         name = (place.record.incarnation, self.offset, self._at_tail, self._small)
         wake = process.wake if self._at_tail else None
         call = partial(register_and_read, process.stores, wake, place, small=self._small)
@@ -326,30 +321,29 @@ class LiveRead(Follower):
         return self._go_on(reading)
 
     def _go_on(self, reading: Reading) -> Reading:
+        """From now on it waits for what comes after `reading`."""
         batches, now_ms = reading.page.batches, self._process.stores.clock_ms()
         if batches and batches[0].time_ms >= self._since_ms:
             PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
         self._woken, self._has_waited, self._since_ms = False, False, now_ms
         self._place, self._at_tail = reading.without_bytes(), reading.page.up_to_date
-        self.incarnation, self.offset = reading.record.incarnation, reading.page.end
+        record, self.offset = self._place.record, self._place.page.start
+        self.incarnation = record.incarnation
+        self._renew_at_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
+        if self._renew_at_ms is not None:  # The end of a sliding window wakes nobody.
+            renew_seconds = max(0, self._renew_at_ms - now_ms) / 1000
+            self._read_at = min(self._read_at, time.monotonic() + renew_seconds)
         return reading
 
 
 def register_and_read(
     stores: Stores, wake: Wake | None, place: Reading, *, small: bool = False
 ) -> tuple[Reading, float]:
-    """Read the data after `place`. Also returns the most seconds until the next read.
-
-    First registers this process for later appends, unless the reader is still behind (`wake` is None).
-    The end of a sliding window wakes nobody, so the seconds returned do not pass it.
-    Raises StreamNotFound or SoftDeleted.
-    """
+    """Register this process for later appends, unless the reader is still behind (`wake` is None); then read
+    the data after `place`. Also returns the most seconds until the next read.
+    Raises StreamNotFound or SoftDeleted."""
     seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0
-    reading = read_on(stores, place, small=small)
-    due_ms = renew_waiting_at_ms(reading.record.expiry, reading.record.used_ms)
-    if due_ms is not None:
-        seconds = min(seconds, max(0, due_ms - stores.clock_ms()) / 1000)
-    return reading, seconds
+    return read_on(stores, place, small=small), seconds
 
 
 class Watch(Follower):
