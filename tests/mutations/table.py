@@ -122,7 +122,7 @@ an upload is removed that is published while the janitor looks at it
     janitor.sweep:remove_unused caught by faults/test_late_writes.py
     not is_used and claim(stores.table, due) => not is_used
 a stream is closed before the last part of its data
-    http.live:EventStream.pieces caught by http/test_sse.py
+    http.live:EventStream.events caught by http/test_sse.py
     closed and is_last => closed
 what a try may have written is forgotten with the next one, and written twice
     client.batches:Batches.answered caught by client/test_batches.py

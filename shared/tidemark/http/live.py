@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import closing, suppress
@@ -50,38 +49,12 @@ class EventStream:
     """
 
     client_cursor: int | None
-    limit_bytes: float = math.inf
     cursor: int = 0
     half: bytes = b""
-    is_cut: bool = False
 
-    def render(self, reading: Reading, now_ms: int) -> bytes:
-        """The events for one page: its data, if any, and a control event.
-
-        Of data beyond the limit a part is shown, up to an offset that can be read on from.
-        """
-        page, content_type = reading.page, reading.record.content_type
-        stored = self.half + reading.data
-        begins_at = page.end - len(stored)
-        whole = len(stored) if page.closed else _characters_end(content_type, stored)
-        own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
-        self.cursor = max(self.cursor, own)
-        data = self._data_event(content_type, stored[:whole], begins_at + whole)
-        self.is_cut = len(data) > self.limit_bytes and not content_type.is_json
-        while self.is_cut and len(data) > self.limit_bytes:
-            whole = _characters_end(content_type, stored[: whole // 2])
-            data = self._data_event(content_type, stored[:whole], begins_at + whole)
-        self.half = stored[whole:]
-        return data + render_control_event(
-            begins_at + whole,
-            self.cursor,
-            up_to_date=page.up_to_date and not self.half,
-            closed=page.closed and not self.is_cut,
-        )
-
-    def pieces(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
-        """The same for a client that may stop reading: event by event, each in pieces. An event is
-        made only when the one before it was taken. A client can resume after any event."""
+    def events(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
+        """The events of a page, each in pieces: its data, if any, and a control event. A client can resume
+        after any event. An event is made only when the one before it was taken: a client may stop reading."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
         whole = len(stored) if page.closed else _characters_end(content_type, stored)
@@ -151,11 +124,11 @@ def _characters_end(content_type: ContentType, stored: bytes) -> int:
 async def event_stream(backend: Backend, request: ReadRequest, reading: Reading) -> AsyncIterator[bytes]:
     """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
     last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
-    events = EventStream(request.cursor)
+    stream = EventStream(request.cursor)
     deadline = time.monotonic() + backend.settings.sse_seconds
     with closing(LiveRead(backend, reading, small=True)) as live:
         is_closed = reading.page.closed
-        pending = events.pieces(reading, backend.stores.clock_ms())
+        pending = stream.events(reading, backend.stores.clock_ms())
         del reading  # A client that does not read holds only unsent data in memory.
         while True:
             for event in pending:
@@ -177,26 +150,39 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
                 yield HEARTBEAT
                 continue
             is_closed = later.page.closed
-            pending = events.pieces(later, backend.stores.clock_ms())
+            pending = stream.events(later, backend.stores.clock_ms())
             del later
 
 
 async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest) -> tuple[Reading, bytes]:
     """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
-    that is there or comes within a moment, and the offset to ask from next. Raises as `read_or_wait` does."""
+    that is there or comes within a moment, as far as it fits. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
     reading = await read_or_wait(backend, key, request.read_from, request.cursor, patience_seconds)
-    events = EventStream(request.cursor, BUFFERED_BYTES)
-    rendered = events.render(reading, backend.stores.clock_ms())
-    if events.half and events.half == reading.data:
+    stream, rendered = EventStream(request.cursor), bytearray()
+
+    def render(page: Reading) -> bool:
+        """Whether all of its events fit."""
+        for event in map(b"".join, stream.events(page, backend.stores.clock_ms())):
+            if rendered and len(rendered) + len(event) > BUFFERED_BYTES:
+                return False
+            rendered.extend(event)
+        return page.page.up_to_date
+
+    may_go_on = render(reading)
+    if stream.half and stream.half == reading.data:
         rest = await _other_half(backend, reading, began + patience_seconds)
         if rest is not None:
-            reading, rendered = rest, rendered + events.render(rest, backend.stores.clock_ms())
+            reading, may_go_on = rest, render(rest)
     left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
     if left_seconds > 0 and not reading.page.closed:
         await asyncio.sleep(left_seconds)
-        rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
-    return reading, rendered
+        if may_go_on:
+            with suppress(ProtocolError):
+                later = await backend.call(read_on, reading)
+                if later.is_news:
+                    render(later)
+    return reading, bytes(rendered)
 
 
 async def _other_half(backend: Backend, reading: Reading, until: float) -> Reading | None:
@@ -205,15 +191,3 @@ async def _other_half(backend: Backend, reading: Reading, until: float) -> Readi
     with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
         return await live.next(until)
     return None
-
-
-async def _gathered_since(backend: Backend, events: EventStream, reading: Reading, room_bytes: int) -> bytes:
-    """The events for what has come since, where they fit; otherwise the next answer has them."""
-    if events.is_cut or not reading.page.up_to_date:
-        return b""
-    try:
-        later = await backend.call(read_on, reading)
-    except ProtocolError:
-        return b""
-    rendered = events.render(later, backend.stores.clock_ms()) if later.is_news else b""
-    return rendered if len(rendered) <= room_bytes else b""

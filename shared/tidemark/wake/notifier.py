@@ -10,11 +10,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.aws.sqs import QueueGone, Queues
@@ -26,10 +25,8 @@ from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remov
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.socket import Message, error_message, render_messages, tail_message
 from tidemark.protocol.tail import Tail
+from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 #: Many threads, because a stream may have a thousand queues, and a thread that sends mostly waits.
 _THREADS: Final = 32
@@ -90,13 +87,13 @@ class Notifier:
         self._queues = queues
         self._sockets = sockets
         self._clock_ms = clock_ms
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-notify")
+        self._threads = Threads(_THREADS)
 
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
         """Tell all who wait for these logs."""
         until_ms = self._clock_ms() + SOCKETS_MS
         failures: Failures = {}
-        found = self._each(lambda message: self._load(message, failures), newest_of(messages))
+        found = self._threads.each(lambda message: self._load(message, failures), newest_of(messages))
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
@@ -105,7 +102,7 @@ class Notifier:
         receivers = sorted(
             by_receiver.values(), key=lambda wakes: (wakes[0].waiter.is_socket, random.random())
         )
-        self._each(lambda wakes: self._tell(wakes, failures, until_ms), receivers)
+        self._threads.each(lambda wakes: self._tell(wakes, failures, until_ms), receivers)
         return failures
 
     def _load(self, message: WakeMessage, failures: Failures) -> list[_Wake]:
@@ -143,12 +140,6 @@ class Notifier:
         else:
             frames = render_messages(wake.for_socket() for wake in wakes)
             self._sockets.send(waiter.address, frames)
-
-    def _each(self, call: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
-        """The results of all calls, made on threads if there are several."""
-        if len(arguments) <= 1:
-            return [call(argument) for argument in arguments]
-        return list(self._pool.map(call, arguments))
 
 
 # --- the sweep ----------------------------------------------------------------------
