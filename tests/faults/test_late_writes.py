@@ -33,7 +33,7 @@ from tests.faults.lives import (
     upload,
 )
 from tests.support import MINUTE_MS, World
-from tidemark.janitor.sweep import remove_unused, sweep
+from tidemark.janitor.sweep import Sweep, Swept, remove_unused, sweep
 from tidemark.log.due import due_entries, schedule
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import stream_key
@@ -156,8 +156,10 @@ def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world:
     publish_the_upload(life)
     world.clock.advance(LAPSES_AFTER_MS + MINUTE_MS)
     blind(life)
-    assert not remove_unused(life.process.stores, due)
-    sweep(life.process.stores)
+    run = Sweep(life.process.stores, lambda: True, Swept())
+    remove_unused(run, due)
+    sweep(run.stores)
+    assert run.swept == Swept()
     snapshot = read_snapshot(world.process().stores, life.key, life.notes["upload"][0])
     assert snapshot.data == b"folded elsewhere"
 

@@ -18,7 +18,7 @@ from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
 from tidemark.log.pack_format import CorruptPack, PackIndex, PackWriter, decode_index
 from tidemark.log.packs import PackRefused
-from tidemark.log.read import Page, load_last, load_stream
+from tidemark.log.read import Page, load_incarnation, load_last
 from tidemark.log.records import Batch, Due, Entry, Pack, StreamRecord
 from tidemark.log.schema import decode_entry, log_pk
 from tidemark.observability.metrics import (
@@ -88,8 +88,8 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
 def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
     """Pack the batches of the entry's stream that are old enough, and compact its packs. Returns the number
     of packs made. If another janitor was first, or time ran out, the entry is still due."""
-    record = load_stream(stores.table, due.key)
-    if record is None or record.incarnation != due.incarnation or record.deleted:
+    record = load_incarnation(stores.table, due)
+    if record is None or record.deleted:
         settle(stores.table, due)
         return 0
     packer = _Packer(stores, record, has_time_left)

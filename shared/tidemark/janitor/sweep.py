@@ -18,7 +18,7 @@ from tidemark.janitor.replace import remove_object, remove_replaced
 from tidemark.log.append import TailMoved
 from tidemark.log.due import claim, due_entries, schedule, settle
 from tidemark.log.lifecycle import StreamChanged, next_look_ms
-from tidemark.log.read import load_last, load_stream
+from tidemark.log.read import load_incarnation, load_last
 from tidemark.log.records import Batch, Due, DueKind
 from tidemark.log.retention import batches_below
 from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
@@ -28,141 +28,11 @@ from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
 from tidemark.protocol.errors import BlobUnreadable, Conflict, Damaged, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end, release
-from tidemark.service.load import head_from
+from tidemark.service.load import load_due_head
 from tidemark.service.retention import retained_from, trim_below, written_ms_at
 from tidemark.service.stores import Stores
 
 _log = logging.getLogger("tidemark")
-
-
-def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove the batches below the entry's offset and the blob it names. Returns whether all is removed; if
-    not, the rest is still due.
-
-    The entry's own offset counts, not the stream's current one: data between the two has been below the
-    retained offset for less than an hour. While the stream has forks, which may need that data, the entry
-    waits. The log of a stream that has ended is reclaimed as a whole.
-    """
-    record = load_stream(stores.table, due.key)
-    if record is not None and record.incarnation == due.incarnation:
-        if record.references:
-            # An entry without a blob below the retained offset goes: the latest one waits for all.
-            if due.blob is not None or due.offset >= record.retained:
-                schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
-            settle(stores.table, due)
-            return False
-        if due.offset > record.retained:
-            # One transaction wrote the pointer and this entry. Retained data stays, whatever an entry says.
-            _log.error(
-                "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
-            )
-            return False
-        if due.offset and not trim_batches(stores, due, has_time_left):
-            return False
-        if due.blob is not None and not record.shows(due.blob):
-            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
-    settle(stores.table, due)
-    return True
-
-
-def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove the batches below the entry's offset. Returns whether there was time for all. A batch is removed
-    after its blob, so that a run that stops in between finds both again."""
-    for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
-        if not has_time_left():
-            return False
-        blobs = [item[BLOB]["S"] for item in items if BLOB in item]
-        if blobs:
-            stores.blobs.delete(*blobs)
-        stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in items])
-    return True
-
-
-def remove_unused(stores: Stores, due: Due) -> bool:
-    """Remove an upload that was not published, or the body of a stream that was not created. Returns whether
-    it was removed.
-
-    The entry is claimed first: from then on the publish or the creation that is still under way is
-    refused. The claim proves that the blob will not be used; the stream alone would only show that it is not
-    used now. A run that stops in between finds its claim again.
-    """
-    record = load_stream(stores.table, due.key)
-    is_used = record is not None and record.incarnation == due.incarnation
-    if is_used and due.blob is not None:
-        # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
-        assert record is not None
-        is_used = record.shows(due.blob) or record.references > 0
-    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
-    if is_claimed and not is_used:
-        if due.blob is None:
-            stores.blobs.delete_prefix(log_prefix(due.incarnation))
-        else:
-            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
-    settle(stores.table, due)
-    return is_claimed and not is_used
-
-
-def reclaim(stores: Stores, due: Due) -> bool:
-    """Remove the log, and then its objects in S3. Returns False for a log that has not ended: it must not be
-    removed, whatever its entry says."""
-    if not remove_log(stores.table, due):
-        _log.error("%s is not reclaimed: its log has no tombstone", due.key)
-        return False
-    stores.blobs.delete_prefix(log_prefix(due.incarnation))
-    stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
-    settle(stores.table, due)
-    return True
-
-
-def remove_log(table: Table, due: Due) -> bool:
-    """Remove every batch and producer of an incarnation, and its tombstone last: a tombstone, or an empty
-    log, proves that the stream has ended. If the log goes on, removes nothing and returns False. Safe to
-    repeat.
-    """
-    pk = log_pk(due.key, due.incarnation)
-    last = load_last(table, pk)
-    if isinstance(last, Batch):
-        return False
-    below = entry_sk(last) if last else "~"
-    for partition, stop in ((pk, below), (producer_pk(due.incarnation), "~")):
-        more = True
-        while more:
-            found, more = table.query(partition, at_least=" ", at_most=stop, attributes=(PK, SK), limit=1000)
-            keys = [key for key in found if key[SK]["S"] != stop]
-            for start in range(0, len(keys), MAX_DELETES):
-                table.delete_many(keys[start : start + MAX_DELETES])
-    if last is not None:
-        table.delete({PK: {"S": pk}, SK: {"S": below}})
-    return True
-
-
-def retain(stores: Stores, due: Due) -> bool:
-    """Trim the stream to its retention limits, and schedule the next look. Returns whether anything was
-    trimmed.
-
-    A stream that has ended, or has a snapshot, needs no look: publishing a snapshot trims the data below it.
-    """
-    record, now_ms = load_stream(stores.table, due.key), stores.clock_ms()
-    if (
-        record is None
-        or record.incarnation != due.incarnation
-        or record.deleted
-        or record.snapshot is not None
-        or not record.retention.is_limited
-    ):
-        settle(stores.table, due)
-        return False
-    head = head_from(record, load_last(stores.table, log_pk(record.key, record.incarnation)), now_ms)
-    begin, trimmed = retained_from(stores, head, now_ms), False
-    if begin > record.retained:
-        # The stream has ended meanwhile, or has a snapshot: the next look finds that.
-        with suppress(StreamNotFound, SoftDeleted, Conflict):
-            trimmed = trim_below(stores, due.key, begin, due.incarnation)
-    oldest_ms = written_ms_at(stores, head, begin)
-    look_ms = next_look_ms(record, now_ms, oldest_ms, head.written_ms)
-    schedule(stores.table, replace(due, due_ms=look_ms))
-    settle(stores.table, due)
-    return trimmed
 
 
 @dataclass(slots=True)
@@ -212,87 +82,190 @@ def sweep(
                 break
             with suppress(Damaged):
                 # The log says what is damaged. The entry stays due, and the others have their turn.
-                STEPS[due.kind](run, due)
+                if STEPS[due.kind](run, due):
+                    settle(stores.table, due)
     if not has_time_left():
         run.swept.cut_short = 1
         PROCESS.add(ROUNDS_CUT_SHORT)
     return run.swept
 
 
-def expire_stream(run: Sweep, due: Due) -> None:
+# The step of each kind returns whether the entry is done, and can be settled.
+
+
+def expire(run: Sweep, due: Due) -> bool:
     """End the stream; if its expiry was renewed meanwhile, look again when that is over."""
-    stores = run.stores
-    now_ms = stores.clock_ms()
-    record = load_stream(stores.table, due.key)
-    if record is not None and record.incarnation == due.incarnation and not record.deleted:
-        last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        head = head_from(record, last, now_ms)
-        if not head.is_expired(now_ms):
-            deadline = deadline_ms(record.expiry, head.touched_ms)
-            assert deadline is not None, "only a stream that can expire is due"
-            schedule(stores.table, replace(due, due_ms=deadline))
-            settle(stores.table, due)
-            run.swept.postponed += 1
-            return
-        try:
-            end(stores, head, stores.new_id())
-        except (TailMoved, StreamChanged):
-            return  # Another write came first; the entry is still due.
-        run.swept.expired += 1
-    settle(stores.table, due)
+    stores, head = run.stores, load_due_head(run.stores, due)
+    if head is None:
+        return True
+    if not head.is_expired(head.learned_ms):
+        deadline = deadline_ms(head.record.expiry, head.touched_ms)
+        assert deadline is not None, "only a stream that can expire is due"
+        schedule(stores.table, replace(due, due_ms=deadline))
+        run.swept.postponed += 1
+        return True
+    try:
+        end(stores, head, stores.new_id())
+    except (TailMoved, StreamChanged):
+        return False  # Another write came first.
+    run.swept.expired += 1
+    return True
 
 
-def reclaim_log(run: Sweep, due: Due) -> None:
-    run.swept.reclaimed += reclaim(run.stores, due)
+def trim(run: Sweep, due: Due) -> bool:
+    """Remove the batches below the entry's offset and the blob it names.
+
+    The entry's own offset counts, not the stream's current one: data between the two has been below the
+    retained offset for less than an hour. While the stream has forks, which may need that data, the entry
+    waits. The log of a stream that has ended is reclaimed as a whole.
+    """
+    stores, record = run.stores, load_incarnation(run.stores.table, due)
+    if record is not None:
+        if record.references:
+            # An entry without a blob below the retained offset goes: the latest one waits for all.
+            if due.blob is not None or due.offset >= record.retained:
+                schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
+            return True
+        if due.offset > record.retained:
+            # One transaction wrote the pointer and this entry. Retained data stays, whatever an entry says.
+            _log.error(
+                "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
+            )
+            return False
+        if due.offset and not trim_batches(stores, due, run.has_time_left):
+            return False
+        if due.blob is not None and not record.shows(due.blob):
+            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
+    run.swept.trimmed += 1
+    return True
 
 
-def let_go(run: Sweep, due: Due) -> None:
-    with suppress(BlobUnreadable):  # A pack's object is missing: the run goes on.
-        run.swept.let_go += retain(run.stores, due)
+def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Remove the batches below the entry's offset. Returns whether there was time for all. A batch is removed
+    after its blob, so that a run that stops in between finds both again."""
+    for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
+        if not has_time_left():
+            return False
+        blobs = [item[BLOB]["S"] for item in items if BLOB in item]
+        if blobs:
+            stores.blobs.delete(*blobs)
+        stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in items])
+    return True
 
 
-def trim_log(run: Sweep, due: Due) -> None:
-    run.swept.trimmed += trim(run.stores, due, run.has_time_left)
+def remove_unused(run: Sweep, due: Due) -> bool:
+    """Remove an upload that was not published, whose entry names its blob, or the body of a stream that was
+    not created.
+
+    The entry is claimed first: from then on the publish or the creation that is still under way is
+    refused. The claim proves that the blob will not be used; the stream alone would only show that it is not
+    used now. A run that stops in between finds its claim again.
+    """
+    stores, record = run.stores, load_incarnation(run.stores.table, due)
+    # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
+    is_used = record is not None and (due.blob is None or record.shows(due.blob) or record.references > 0)
+    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
+    if is_claimed and not is_used:
+        if due.blob is None:
+            stores.blobs.delete_prefix(log_prefix(due.incarnation))
+            run.swept.orphans += 1
+        else:
+            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
+            run.swept.lapsed += 1
+    return True
 
 
-def remove_unused_blob(run: Sweep, due: Due) -> None:
-    """The entry of an upload names a blob; that of a stream which was not created does not."""
-    removed = remove_unused(run.stores, due)
-    run.swept.orphans += removed and due.blob is None
-    run.swept.lapsed += removed and due.blob is not None
+def reclaim_log(run: Sweep, due: Due) -> bool:
+    """Remove the log, and then its objects in S3. A log that has not ended must not be removed, whatever its
+    entry says."""
+    if not remove_log(run.stores.table, due):
+        _log.error("%s is not reclaimed: its log has no tombstone", due.key)
+        return False
+    run.stores.blobs.delete_prefix(log_prefix(due.incarnation))
+    run.stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
+    run.swept.reclaimed += 1
+    return True
 
 
-def release_source(run: Sweep, due: Due) -> None:
+def remove_log(table: Table, due: Due) -> bool:
+    """Remove every batch and producer of an incarnation, and its tombstone last: a tombstone, or an empty
+    log, proves that the stream has ended. If the log goes on, removes nothing and returns False. Safe to
+    repeat.
+    """
+    pk = log_pk(due.key, due.incarnation)
+    last = load_last(table, pk)
+    if isinstance(last, Batch):
+        return False
+    below = entry_sk(last) if last else "~"
+    for partition, stop in ((pk, below), (producer_pk(due.incarnation), "~")):
+        more = True
+        while more:
+            found, more = table.query(partition, at_least=" ", at_most=stop, attributes=(PK, SK), limit=1000)
+            keys = [key for key in found if key[SK]["S"] != stop]
+            for start in range(0, len(keys), MAX_DELETES):
+                table.delete_many(keys[start : start + MAX_DELETES])
+    if last is not None:
+        table.delete({PK: {"S": pk}, SK: {"S": below}})
+    return True
+
+
+def retain(run: Sweep, due: Due) -> bool:
+    """Trim the stream to its retention limits, and schedule the next look.
+
+    A stream that has ended, or has a snapshot, needs no look: publishing a snapshot trims the data below it.
+    """
+    stores, head = run.stores, load_due_head(run.stores, due)
+    if head is None or head.record.snapshot is not None or not head.record.retention.is_limited:
+        return True
+    now_ms = head.learned_ms
+    try:
+        begin = retained_from(stores, head, now_ms)
+        if begin > head.record.retained:
+            # The stream has ended meanwhile, or has a snapshot: the next look finds that.
+            with suppress(StreamNotFound, SoftDeleted, Conflict):
+                run.swept.let_go += trim_below(stores, due.key, begin, due.incarnation)
+        oldest_ms = written_ms_at(stores, head, begin)
+    except BlobUnreadable:
+        return False  # A pack's object is missing: the run goes on.
+    look_ms = next_look_ms(head.record, now_ms, oldest_ms, head.written_ms)
+    schedule(stores.table, replace(due, due_ms=look_ms))
+    return True
+
+
+# These settle their entries themselves.
+
+
+def release_source(run: Sweep, due: Due) -> bool:
     run.swept.released += release(run.stores, due)
+    return False
 
 
-def pack_batches(run: Sweep, due: Due) -> None:
+def pack_batches(run: Sweep, due: Due) -> bool:
     run.swept.packed += pack(run.stores, due, run.has_time_left)
+    return False
 
 
-def remove_packed(run: Sweep, due: Due) -> None:
+def remove_packed(run: Sweep, due: Due) -> bool:
     remove_replaced(run.stores, due, run.has_time_left)
+    return False
 
 
-def remove_replaced_object(run: Sweep, due: Due) -> None:
+def remove_replaced_object(run: Sweep, due: Due) -> bool:
     run.swept.replaced += remove_object(run.stores, due)
+    return False
 
 
-def forget_settled(run: Sweep, due: Due) -> None:
-    settle(run.stores.table, due)
-
-
-STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
-    DueKind.EXPIRE: expire_stream,
+STEPS: Final[dict[DueKind, Callable[[Sweep, Due], bool]]] = {
+    DueKind.EXPIRE: expire,
     DueKind.RECLAIM: reclaim_log,
-    DueKind.TRIM: trim_log,
-    DueKind.RETAIN: let_go,
-    DueKind.UPLOAD: remove_unused_blob,
-    DueKind.ORPHAN: remove_unused_blob,
-    DueKind.REMOVE: remove_unused_blob,
+    DueKind.TRIM: trim,
+    DueKind.RETAIN: retain,
+    DueKind.UPLOAD: remove_unused,
+    DueKind.ORPHAN: remove_unused,
+    DueKind.REMOVE: remove_unused,
     DueKind.RELEASE: release_source,
     DueKind.PACK: pack_batches,
     DueKind.PACKED: remove_packed,
     DueKind.REPLACED: remove_replaced_object,
-    DueKind.SETTLED: forget_settled,
+    DueKind.SETTLED: lambda _run, _due: True,
 }

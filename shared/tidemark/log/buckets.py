@@ -38,12 +38,12 @@ _IF_THERE: Final = Present(schema.STREAM_COUNT)
 _NEXT: Final = "\x00"
 
 
-class BucketChangedLater(Exception):
-    """The bucket was created or deleted at `changed_ms`, and the refused change is not dated later: date a
-    new one later."""
+class DatedTooEarly(Exception):
+    """The bucket was created or deleted at `changed_ms`, or a stream of this name ended then, and the refused
+    change is not dated later: date a new one later."""
 
     def __init__(self, changed_ms: int) -> None:
-        super().__init__(f"the bucket has changed at {changed_ms}")
+        super().__init__(f"the last change was at {changed_ms}")
         self.changed_ms = changed_ms
 
 
@@ -56,7 +56,7 @@ class BucketHasDefaults(Exception):
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
-    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost finds
+    """Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose reply was lost finds
     its own item, and has landed."""
     bucket = Write(schema.encode_bucket(record), condition=if_never_or_ended_before(record.created_ms))
     try:
@@ -67,7 +67,7 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
         if schema.is_end_mark(existing):
             if refused.maybe_landed:
                 raise OutcomeUnknown from refused
-            raise BucketChangedLater(schema.decode_end_mark(existing).ended_ms) from refused
+            raise DatedTooEarly(schema.decode_end_mark(existing).ended_ms) from refused
         found = schema.decode_bucket(existing)
         if found.creation_id == record.creation_id:
             return
@@ -98,7 +98,7 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
 
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
-    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
+    BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     # The count must have been zero when the deletion was dated: one that was refused for its streams,
     # and whose copy arrives when they are gone, is refused again.
     empty_and_older = AllOf(
@@ -129,7 +129,7 @@ def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
         found = schema.decode_bucket(existing)
         since_ms = found.created_ms
         changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
-        answer = BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty()
+        answer = DatedTooEarly(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty()
     # Had the deletion landed, what came after it would be dated behind it.
     is_unknown = refused.maybe_landed and since_ms > mark.ended_ms
     raise (OutcomeUnknown() if is_unknown else answer) from refused

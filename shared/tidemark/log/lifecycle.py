@@ -14,7 +14,7 @@ from zlib import crc32
 
 from tidemark.log import schema
 from tidemark.log.append import TailMoved, check_landed
-from tidemark.log.buckets import check_counted, count_created, count_streams
+from tidemark.log.buckets import DatedTooEarly, check_counted, count_created, count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord, Tombstone
 from tidemark.log.table import (
@@ -136,14 +136,6 @@ class StreamChanged(Exception):
     """The stream was deleted or re-created in the meantime: look again."""
 
 
-class StreamEndedLater(Exception):
-    """A stream of this name ended at `ended_ms`, after the creation was dated: date a new one later."""
-
-    def __init__(self, ended_ms: int) -> None:
-        super().__init__(f"a stream of this name ended at {ended_ms}")
-        self.ended_ms = ended_ms
-
-
 @dataclass(frozen=True, slots=True)
 class Creation:
     """A stream to be created: its item, its first batch if it begins with content or closed, and the
@@ -156,7 +148,7 @@ class Creation:
 
 def create_stream(table: Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
-    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
+    StreamExists, DatedTooEarly, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
     settings where its bucket has some, and StreamChanged when a fork's source is not as it was, or the
     janitor has claimed the body in S3.
 
@@ -211,7 +203,7 @@ def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, writt
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
     """Check the item that a refused creation found. After a lost reply it may be the stream that the creation
-    made, or that stream's end mark. Raises StreamExists or StreamEndedLater for another stream;
+    made, or that stream's end mark. Raises StreamExists or DatedTooEarly for another stream;
     OutcomeUnknown if the creation may have landed before that other stream."""
     assert existing is not None, "a refused creation names what is there"
     if schema.is_end_mark(existing):
@@ -220,7 +212,7 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
             return
         if maybe_landed:
             raise OutcomeUnknown
-        raise StreamEndedLater(mark.ended_ms)
+        raise DatedTooEarly(mark.ended_ms)
     found = schema.decode_stream(existing)
     if found.incarnation == record.incarnation:
         return

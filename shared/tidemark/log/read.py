@@ -13,11 +13,12 @@ from zlib import crc32
 
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
-from tidemark.log.records import Batch, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
+from tidemark.log.records import Batch, Due, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
 from tidemark.log.schema import (
     BOUNDARY_ATTRIBUTES,
     PK,
     STATE_ATTRIBUTES,
+    Item,
     batch_key,
     decode_entry,
     decode_stream,
@@ -33,8 +34,18 @@ from tidemark.protocol.tail import Tail
 
 
 def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
-    item = table.get(stream_key(key))
+    return stream_in(table.get(stream_key(key)))
+
+
+def stream_in(item: Item | None) -> StreamRecord | None:
+    """The stream that a stream's item describes; None without an item, and for an end mark."""
     return None if item is None or is_end_mark(item) else decode_stream(item)
+
+
+def load_incarnation(table: Table, due: Due) -> StreamRecord | None:
+    """The stream that a queue entry is of; None if it has ended, also where another one has its name."""
+    record = load_stream(table, due.key)
+    return record if record is not None and record.incarnation == due.incarnation else None
 
 
 def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> dict[StreamKey, StreamRecord]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tidemark.log import schema
 from tidemark.log.due import settle_for_good
 from tidemark.log.lifecycle import is_live, retains_from, shows_snapshot
-from tidemark.log.read import load_last
+from tidemark.log.read import load_last, stream_in
 from tidemark.log.records import Due, Snapshot, StreamRecord
 from tidemark.log.table import (
     MAX_DELETES,
@@ -27,7 +27,8 @@ from tidemark.protocol.offset import render_offset
 
 
 class RetainedMoved(Exception):
-    """A snapshot was published, or the stream has ended; `latest` is the stream as it is now."""
+    """Another process trimmed the stream, published a snapshot or ended it; `latest` is the stream as it is
+    now."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("what is retained has moved")
@@ -48,19 +49,10 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     try:
         table.transact([Write(update=update, condition=condition), Write(schema.encode_due(trim))])
     except TransactionRefused as refused:
-        found = refused.existing[0]
-        latest = None if found is None or schema.is_end_mark(found) else schema.decode_stream(found)
+        latest = stream_in(refused.existing[0])
         # The reply to this very write may have been lost, or another process went at least as far.
         if latest is None or latest.incarnation != record.incarnation or latest.retained < trim.offset:
             raise RetainedMoved(latest) from refused
-
-
-class SnapshotMoved(Exception):
-    """Another process published a snapshot or ended the stream; `latest` is the stream as it is now."""
-
-    def __init__(self, latest: StreamRecord | None) -> None:
-        super().__init__("the snapshot has moved")
-        self.latest = latest
 
 
 def commit_snapshot(
@@ -68,7 +60,7 @@ def commit_snapshot(
 ) -> None:
     """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
     earliest retained; superseded data is due for removal from then on, and the upload is no longer. All in
-    one transaction. Raises SnapshotMoved, UploadNotFound.
+    one transaction. Raises RetainedMoved, UploadNotFound.
     """
     writes = [_move_pointer(record, snapshot), Write(schema.encode_due(trim))]
     if upload is not None:
@@ -78,11 +70,10 @@ def commit_snapshot(
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise UploadNotFound from refused
-        found = refused.existing[0]
-        latest = None if found is None or schema.is_end_mark(found) else schema.decode_stream(found)
+        latest = stream_in(refused.existing[0])
         # The reply to this very publish may have been lost: then its own snapshot is there.
         if latest is None or not latest.shows(snapshot.blob):
-            raise SnapshotMoved(latest) from refused
+            raise RetainedMoved(latest) from refused
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:

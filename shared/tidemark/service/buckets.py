@@ -9,39 +9,29 @@ from typing import Final
 
 from tidemark.log import buckets
 from tidemark.log.append import TailMoved
-from tidemark.log.buckets import BucketChangedLater
+from tidemark.log.buckets import DatedTooEarly
 from tidemark.log.due import overdue
 from tidemark.log.lifecycle import StreamChanged
-from tidemark.log.read import load_last, load_stream
-from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
-from tidemark.log.schema import COMPACTED_EPOCH, DUE_SHARDS, log_pk
+from tidemark.log.records import BucketRecord, DueKind, EndMark
+from tidemark.log.schema import COMPACTED_EPOCH, DUE_SHARDS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import ListingRequest
 from tidemark.service.delete import end
-from tidemark.service.load import head_from
+from tidemark.service.load import load_due_head
 from tidemark.service.stores import Stores
 
 
 def overdue_streams(stores: Stores, bucket: str) -> list[StreamHead]:
     now_ms = stores.clock_ms()
-
-    def load_expired(due: Due) -> StreamHead | None:
-        record = load_stream(stores.table, due.key)
-        if record is None or record.incarnation != due.incarnation or record.deleted:
-            return None
-        last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        head = head_from(record, last, now_ms)
-        return head if head.is_expired(now_ms) else None
-
     shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
     entries = [
         due for shard in shards for due in shard if due.kind is DueKind.EXPIRE and due.key.bucket == bucket
     ]
-    found = stores.concurrency.each(load_expired, entries)
-    return [head for head in found if head is not None]
+    found = stores.concurrency.each(partial(load_due_head, stores), entries)
+    return [head for head in found if head is not None and head.is_expired(now_ms)]
 
 
 _MAX_TRIES: Final = 5
@@ -60,7 +50,7 @@ def create_bucket(
         record = BucketRecord(bucket, created_ms, mark, retention=retention, compaction=compaction)
         try:
             buckets.create_bucket(stores.table, record)
-        except BucketChangedLater as changed:
+        except DatedTooEarly as changed:
             created_ms = changed.changed_ms + 1
         else:
             return record
@@ -133,6 +123,6 @@ def _delete(stores: Stores, bucket: str) -> None:
     for _ in range(_MAX_TRIES):
         try:
             return buckets.delete_bucket(stores.table, bucket, EndMark(ended_ms, deletion_id))
-        except BucketChangedLater as changed:
+        except DatedTooEarly as changed:
             ended_ms = changed.changed_ms + 1
     raise Busy

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 
 from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved
-from tidemark.log.buckets import BucketHasDefaults, load_bucket
+from tidemark.log.buckets import BucketHasDefaults, DatedTooEarly, load_bucket
 from tidemark.log.due import schedule_once
 from tidemark.log.lifecycle import (
     Creation,
     StreamChanged,
-    StreamEndedLater,
     StreamExists,
     bury,
     create_stream,
@@ -191,8 +190,8 @@ class _Creation:
                 return self.make() if existing is None else self.meet(existing)
             except StreamExists as met:
                 existing = met.existing
-            except StreamEndedLater as ended:
-                existing, self._free_ms = None, ended.ended_ms + 1
+            except DatedTooEarly as refused:
+                existing, self._free_ms = None, refused.changed_ms + 1
             except BucketHasDefaults as told:
                 existing = None
                 self.adopt(told.bucket)

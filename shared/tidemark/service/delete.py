@@ -15,7 +15,7 @@ from tidemark.log.lifecycle import (
     remove_released,
     tombstone,
 )
-from tidemark.log.read import load_stream
+from tidemark.log.read import load_incarnation, load_stream
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.table import TransactionRefused, Write
 from tidemark.log.tails import StreamHead
@@ -56,9 +56,8 @@ def release(stores: Stores, due: Due | None) -> int:
     """
     removed = 0
     while due is not None:
-        next_due, record = None, load_stream(stores.table, due.key)
-        is_deleted = record is not None and record.incarnation == due.incarnation and record.deleted
-        if record is not None and is_deleted and not record.references:
+        next_due, record = None, load_incarnation(stores.table, due)
+        if record is not None and record.deleted and not record.references:
             try:
                 next_due = remove_unreferenced(stores, record)
             except StreamChanged:

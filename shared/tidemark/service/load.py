@@ -7,8 +7,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidemark.log.read import load_last, load_stream
-from tidemark.log.records import Batch, StreamRecord, Tombstone
+from tidemark.log.read import load_incarnation, load_last, load_stream
+from tidemark.log.records import Batch, Due, StreamRecord, Tombstone
 from tidemark.log.schema import decode_producer, log_pk, producer_key
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, plan_appends, unknown_producers
@@ -83,6 +83,14 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
         raise absence_error(record)
     stores.tails.learn(head)
     return head
+
+
+def load_due_head(stores: Stores, due: Due) -> StreamHead | None:
+    """The stream that a queue entry is of, and its tail; None if it has ended."""
+    record = load_incarnation(stores.table, due)
+    if record is None or record.deleted:
+        return None
+    return head_from(record, load_last(stores.table, log_pk(due.key, due.incarnation)), stores.clock_ms())
 
 
 def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> StreamHead:

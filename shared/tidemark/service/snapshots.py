@@ -20,7 +20,7 @@ from tidemark.blobs import Composition, Stored, bootstrap_blob_key, snapshot_blo
 from tidemark.log.due import schedule, schedule_once
 from tidemark.log.read import load_batch_at, load_stream
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord, Tombstone
-from tidemark.log.retention import SnapshotMoved, commit_snapshot
+from tidemark.log.retention import RetainedMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.errors import (
     Busy,
@@ -191,7 +191,7 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
         trim = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)
         try:
             return commit_snapshot(stores.table, record, snapshot, trim, upload)
-        except SnapshotMoved as moved:
+        except RetainedMoved as moved:
             if moved.latest is not None and moved.latest.incarnation != record.incarnation:
                 raise StreamNotFound from moved
             record = require_live(moved.latest)
