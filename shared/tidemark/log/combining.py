@@ -174,8 +174,8 @@ def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What a writer that waits knows of the others: how many `writers` it expects, how many bytes (`size`)
-    wait in the box, and how often it has looked since the last batch."""
+    """A waiting writer's view of the others: how many `writers` it expects, how many bytes (`size`) wait in
+    the box, and how often it has looked since the last batch."""
 
     writers: int
     size: int

@@ -90,8 +90,8 @@ class Packing:
 
     @classmethod
     def after_seconds(cls, seconds: float) -> Packing:
-        """With 0, every append schedules the janitor, and any two batches are packed: for tests and
-        demonstrations."""
+        """The limits for a minimum age. With 0, for tests and demonstrations, every append schedules the
+        janitor, and any two batches are packed."""
         if seconds == 0:
             return cls(0, every_bytes=1, min_batches=2, keep_replaced_ms=_HOUR_MS)
         return cls(round(seconds * 1000))

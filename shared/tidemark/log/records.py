@@ -80,7 +80,8 @@ def _mapped(columns: tuple[int, ...], value: int) -> int:
 
 @cache
 def _zeros(bit: int) -> tuple[int, ...]:
-    """What 2 ** `bit` zero bytes make of each bit of a CRC-32, which is complemented before and after."""
+    """Maps each bit of a CRC-32 to its value after 2 ** `bit` more zero bytes; it is complemented before and
+    after."""
     if not bit:
         return tuple(crc32(b"\0", 1 << index) ^ crc32(b"\0", 0) for index in range(32))
     half = _zeros(bit - 1)

@@ -1,4 +1,4 @@
-"""What a use case knows first: the stream and its tail, and how appends are decided on them."""
+"""Loads a stream and its tail, and decides appends on them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tidemark.service.stores import Stores
 
 
 class Known(NamedTuple):
-    """What an append is decided on: the stream's head, and whether it was read just now. A refusal or a
-    duplicate writes nothing, so it counts only on what is fresh."""
+    """The stream's head, on which an append is decided, and whether it was read just now. A refusal or a
+    duplicate writes nothing, so it counts only on a fresh head."""
 
     head: StreamHead
     is_fresh: bool

@@ -58,7 +58,7 @@ MANY_MESSAGES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """With `upload`, the blob is in S3 already, and the body is empty."""
+    """The body is the blob; it is empty if `upload` names a blob that is in S3 already."""
 
     offset: int
     content_type: ContentType

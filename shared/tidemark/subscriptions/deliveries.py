@@ -1,4 +1,4 @@
-"""What a notice about a subscription leads to: see what its state and the clock ask for, and do that.
+"""Handles a notice about a subscription: takes the step that the subscription's state and the clock ask for.
 
 Every notice of the queue leads here, whatever it says, so none of them matters by itself: an append, the
 record of a transition, a timer. The item alone decides the next step. If two workers handle the same

@@ -1,4 +1,4 @@
-"""What is stored of a subscription, and how each record is written as an item: the subscription, its roster
+"""The stored records of subscriptions, and how each is written as an item: the subscription, its roster
 entry, its followers, links and pending marks; and the keys that sign webhooks."""
 
 from __future__ import annotations

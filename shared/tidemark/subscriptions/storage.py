@@ -91,8 +91,8 @@ def load_ended(table: Table, subscription_id: str) -> EndMark | None:
 
 
 def create_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
-    """What is there now: the record; else one of its id, or the end mark of one that ended after the creation
-    was dated. A retried creation finds its own record."""
+    """Returns the record that is stored now: the new one; else one of the same id, or the end mark of one
+    that ended after the creation was dated. A retried creation finds its own record."""
     try:
         table.put(records.encode_subscription(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:

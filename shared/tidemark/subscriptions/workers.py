@@ -1,5 +1,5 @@
-"""What workers do with a delivery (§7): claim it, ack, call back, release. Each step is committed by one
-conditional write to the subscription's item.
+"""The steps that workers take in a delivery (§7): claim, ack, call back, release. One conditional write to
+the subscription's item commits each step.
 
 `state.py` says what the steps are. A step that loses a race is decided again on what is there.
 
@@ -77,7 +77,7 @@ def commit(
 
 
 def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
-    """Of a new generation."""
+    """A delivery of a new generation."""
     asked, now_ms = seen.configuration, stores.clock_ms()
     return state.begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
 
