@@ -13,9 +13,9 @@ import pytest
 import schemathesis
 
 from tests.authorization.ways import WAYS, Way
-from tests.http.published import application, openapi_document
+from tests.http.published import openapi_document, operations
 from tidemark.http.openapi import PARAMETERS
-from tidemark.http.paths import Operation
+from tidemark.http.paths import Operations
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import Settings
@@ -111,13 +111,12 @@ def test_every_part_is_there_and_used() -> None:
 def test_every_route_finds_itself() -> None:
     """Whatever comes before it among the routes."""
     names = {"path": "chat/42", "bucket": "agents", "stream": "run", "at": "0" * 16, "id": "mailer"}
-    operations = application().operations
-    for route in application().routes:
-        assert isinstance(route, Operation)
-        path = route.path_format.format(**names, file="a.js")
-        for method in route.methods or ():
-            scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode()}
-            assert operations.find(scope).by_method[method] is route, (method, path)
+    every = operations()
+    application = Operations(every)
+    for operation in every:
+        path = operation.path.format(**names, file="a.js")
+        scope = {"type": "http", "method": operation.method, "path": path, "raw_path": path.encode()}
+        assert application.find(scope) is operation, path
 
 
 def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:

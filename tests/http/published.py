@@ -1,20 +1,25 @@
-"""The OpenAPI document, without a server."""
+"""The operations and the OpenAPI document, without a server."""
 
 from __future__ import annotations
 
 import copy
 from functools import cache
 from typing import Any
-from unittest.mock import Mock
 
-from tidemark.http.api import Api
+from tidemark.http.api import control_operations, document
+from tidemark.http.paths import Operation, Operations
+from tidemark.http.streams import stream_operations
+
+
+def operations() -> list[Operation]:
+    return [*stream_operations(), *control_operations()]
 
 
 @cache
-def application() -> Api:
-    """Serves nothing, so it needs no backend."""
-    return Api(Mock())
+def application() -> Operations:
+    """It serves nothing, so it needs no backend."""
+    return Operations(operations())
 
 
 def openapi_document() -> dict[str, Any]:
-    return copy.deepcopy(application().openapi())
+    return copy.deepcopy(document())

@@ -1,6 +1,7 @@
 """The protocol over HTTP: the only place that knows the web framework.
 
-`app` makes the applications. `streams`, `buckets`, `catalog`, `subscriptions` and `pages` have the routes and
-their handlers, `socket` answers messages of sockets, `scopes` says what a token must grant for a route, and
-`security` checks that it does. The server, the functions and the local stack import it.
+`app` makes the applications, and `paths` finds the operation of a request. `streams`, `buckets`, `catalog`,
+`subscriptions` and `pages` have the handlers, and `socket` answers messages of sockets. `dependencies` says
+what a token must grant, and `security` checks that it does. The server, the functions and the local stack
+import it.
 """

@@ -1,106 +1,151 @@
-"""The FastAPI application: the routes of every area, and what they share."""
+"""FastAPI's routes, of all areas but the operations of a stream; and the OpenAPI document of both."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Security
+import orjson
+from fastapi import APIRouter, Security, params
 from fastapi.exceptions import RequestValidationError
-from starlette.applications import Starlette
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark import __version__
-from tidemark.http import buckets, catalog, error_handlers, openapi, pages, streams, subscriptions
-from tidemark.http.backend import Backend
-from tidemark.http.metrics import CountedTraffic, Rates, Traffic
-from tidemark.http.paths import Operation
-from tidemark.http.routing import DirectRoute, Dispatch, camel
-from tidemark.http.scopes import STREAM
-from tidemark.protocol.errors import InvalidSubscription
+from tidemark.http import buckets, catalog, openapi, pages, streams, subscriptions
+from tidemark.http.dependencies import STREAM_IN_BUCKET, Requires
+from tidemark.http.paths import STREAM_PATHS, Operation
+from tidemark.http.requests import check_each_given_once, read_body
+from tidemark.protocol.authorization import Right
+from tidemark.protocol.caching import DOCUMENT, NO_STORE
+from tidemark.protocol.errors import InvalidSubscription, Malformed, ProtocolError
+
+router: Final = APIRouter(tags=["server"])
 
 
-def stream_router() -> APIRouter:
-    """The operations of a stream, at each of its paths."""
-    router = APIRouter(route_class=DirectRoute, default_response_class=Response)
-    for suffix, path in streams.PATHS.items():
-        for each in streams.OPERATIONS:
-            router.add_api_route(
-                path,
-                each.handler,
-                methods=[each.method],
-                tags=["buckets" if suffix == "InBucket" else "streams"],
-                operation_id=camel(each.handler.__name__) + suffix,
-                dependencies=[Security(STREAM, scopes=each.rights.split())],
-                responses=openapi.answers(each.answers, openapi.AS_STORED if each.data else None),
-                openapi_extra=openapi.takes(*each.takes, body=each.body),
-            )
-    return router
+def routes() -> list[APIRoute]:
+    """In the order in which their paths are compared."""
+    areas = (subscriptions.router, catalog.router, pages.console_router, pages.router, router, buckets.router)
+    found = [each for area in areas for each in area.routes if isinstance(each, APIRoute)]
+    for each in found:
+        each.operation_id = openapi.camel(each.name)
+    return found
 
 
-#: In the order in which their paths are compared.
-_ROUTERS: Final = (
-    stream_router(),
-    subscriptions.router,
-    catalog.router,
-    pages.console_router,
-    pages.router,
-    buckets.router,
-)
+def control_operations() -> list[Operation]:
+    found = []
+    for route in routes():
+        [method], app = route.methods or {"GET"}, controlled(route)
+        operation = Operation(method, route.path, app)
+        for each in route.dependencies:
+            if isinstance(each, params.Security) and isinstance(each.dependency, Requires):
+                rights = frozenset(map(Right, each.scopes or ()))
+                operation = Operation(method, route.path, app, rights, each.dependency.demand)
+        found.append(operation)
+    return found
 
 
-class Api(FastAPI):
-    """`around` is what each request passes before it comes here: headers, limits, authorization."""
+def controlled(route: APIRoute) -> ASGIApp:
+    """The route behind the rules that hold for each of them: a parameter is given once, and a body is JSON
+    within the limit of an append's. The answer describes this moment, so no cache keeps it unless the handler
+    says so."""
+    app, takes_body = AsyncExitStackMiddleware(route.app), route.body_field is not None
 
-    def __init__(self, backend: Backend, traffic: Traffic | None = None) -> None:
-        super().__init__(
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        check_each_given_once(request)
+        body = await read_json(request) if takes_body else b""
+
+        async def receive_again() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send_uncached(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Cache-Control", NO_STORE)
+            await send(message)
+
+        try:
+            await app(scope, receive_again if takes_body else receive, send_uncached)
+        except RequestValidationError as error:
+            raise refused_input(error) from None
+
+    return handle
+
+
+async def read_json(request: Request) -> bytes:
+    """The body. FastAPI parses it with Python's own parser, which takes more than JSON: other encodings, and
+    NaN. Raises InvalidSubscription, PayloadTooLarge, UnsupportedEncoding."""
+    body = await read_body(request)
+    sent = request.headers.get("Content-Type", "")
+    essence = sent.partition(";")[0].strip().lower()
+    if essence != "application/json" and not essence.endswith("+json"):
+        raise InvalidSubscription(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidSubscription(f"The body: Invalid JSON: {error}") from None
+    return body
+
+
+def refused_input(error: RequestValidationError) -> ProtocolError:
+    """Says which parameter, or which member of the body, is wrong. Only subscriptions take such a body."""
+    first = error.errors()[0]
+    place, *names = first["loc"]
+    name = ".".join(map(str, names))
+    if place == "body":
+        return InvalidSubscription(f"{name or 'The body'}: {first['msg']}")
+    if first["type"] == "missing":
+        return Malformed(f"{name} is missing")
+    return Malformed(f"{name}: {first['msg']}, got {first['input']!r:.80}")
+
+
+def _documented() -> None:
+    """In place of a stream's handler: its parameters are not FastAPI's."""
+
+
+def _stream_routes() -> list[APIRoute]:
+    """The operations of a stream, for the document alone: `streams.py` serves them."""
+    return [
+        APIRoute(
+            path,
+            _documented,
+            methods=[each.method],
+            description=each.handler.__doc__,
+            tags=["buckets" if suffix == "InBucket" else "streams"],
+            operation_id=openapi.camel(each.handler.__name__) + suffix,
+            dependencies=[Security(STREAM_IN_BUCKET, scopes=each.rights.split())],
+            status_code=min(status for status in each.answers if status < 400),
+            response_class=Response,
+            responses=openapi.answers(each.answers, openapi.AS_STORED if each.data else None),
+            openapi_extra=openapi.takes(*each.takes, body=each.body),
+        )
+        for suffix, path in STREAM_PATHS.items()
+        for each in streams.OPERATIONS
+    ]
+
+
+@cache
+def document() -> dict[str, Any]:
+    return openapi.complete(
+        get_openapi(
             title="Tidemark",
             version=__version__,
             description="Durable Streams. § names sections of the protocol's specification.",
             servers=[{"url": "/", "description": "The server that this document comes from."}],
-            openapi_tags=[{"name": name, "description": text} for name, text in openapi.TAGS.items()],
-            openapi_url=None,  # `pages.py` serves it, and `console` shows it.
+            tags=[{"name": name, "description": text} for name, text in openapi.TAGS.items()],
+            routes=[*_stream_routes(), *routes()],
         )
-        routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, Operation)]
-        self.router = Dispatch(routes, lifespan=self._lifespan)
-        self.operations = self.router.operations
-        self.around: Callable[[ASGIApp], ASGIApp] = lambda app: app
-        self.state.backend = backend
-        self.state.traffic = traffic
-        self.state.rates = None if traffic is None else Rates(traffic)
-        if traffic is not None:
-            self.add_middleware(CountedTraffic, traffic=traffic)
-        error_handlers.install(self)
-        self.add_exception_handler(RequestValidationError, on_invalid_body)
-
-    @asynccontextmanager
-    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
-        rates: Rates | None = self.state.rates
-        async with self.state.backend.lifespan(self), rates.sampling() if rates else nullcontext():
-            yield
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As Starlette. FastAPI adds telemetry, body limits and an exit stack: a tenth of an append's CPU."""
-        await Starlette.__call__(self, scope, receive, send)
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return self.around(Starlette.build_middleware_stack(self))
-
-    def openapi(self) -> dict[str, Any]:
-        if not self.openapi_schema:
-            self.openapi_schema = openapi.complete(super().openapi())
-        return self.openapi_schema
+    )
 
 
-async def on_invalid_body(request: Request, error: Exception) -> Response:
-    """Queries are texts, so it is the body of a subscription's request. Says which member is wrong."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        message = f"The body: Invalid JSON: {first['ctx']['error']}"
-    else:
-        message = f"{'.'.join(map(str, first['loc'][1:])) or 'The body'}: {first['msg']}"
-    return error_handlers.error_response(request, InvalidSubscription(message))
+@router.get("/v1/openapi.json")
+async def openapi_document() -> Response:
+    """This document."""
+    return Response(
+        orjson.dumps(document()), media_type="application/json", headers={"Cache-Control": DOCUMENT}
+    )

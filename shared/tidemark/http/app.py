@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,14 +17,11 @@ from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import WRITING, ResponseHeaders
-from tidemark.http.metrics import Traffic
-from tidemark.http.paths import Find, Operations, is_open
+from tidemark.http.metrics import CountedTraffic, Rates, Traffic
+from tidemark.http.paths import Find, Operation, Operations, is_open
 from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES
-from tidemark.http.streams import stream_routes
+from tidemark.http.streams import stream_operations
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
-
-if TYPE_CHECKING:
-    from tidemark.http.api import Api
 
 
 class TokenBucket:
@@ -121,26 +118,25 @@ _log = logging.getLogger("tidemark")
 _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
 
 
-def create_app(backend: Backend, *, with_metrics: bool = False) -> Api:
+def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
     """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
-    from tidemark.http.api import Api
+    from tidemark.http.api import control_operations
 
-    api = Api(backend, Traffic() if with_metrics else None)
-    api.around = lambda app: guarded(BodiesAtOnce(app), backend, api.operations.find)
-    return api
+    operations = Operations([*stream_operations(), *control_operations()])
+    app = _application(backend, operations, Traffic() if with_metrics else None)
+    return guarded(BodiesAtOnce(app), backend, operations.find)
 
 
 def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:
     """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`).
     `check_format` is called before the first request."""
 
-    @cache
-    def load_api() -> Api:
-        from tidemark.http.api import Api
+    def load_more() -> list[Operation]:
+        from tidemark.http.api import control_operations
 
-        return Api(backend)
+        return control_operations()
 
-    operations = Operations(stream_routes(), rest=load_api)
+    operations = Operations(stream_operations(), load_more)
 
     async def serve_first(scope: Scope, receive: Receive, send: Send) -> None:
         await _require_format(backend, check_format, scope["path"])
@@ -148,12 +144,26 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
             app.router.default = operations
         await operations(scope, receive, send)
 
-    app = Starlette(lifespan=backend.lifespan)
-    app.router.redirect_slashes = False
-    app.router.default = serve_first
-    app.state.backend = backend
-    error_handlers.install(app)
+    app = _application(backend, serve_first)
     return guarded(app, backend, operations.find)
+
+
+def _application(backend: Backend, serve: ASGIApp, traffic: Traffic | None = None) -> Starlette:
+    rates = None if traffic is None else Rates(traffic)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with backend.lifespan(app), rates.sampling() if rates else nullcontext():
+            yield
+
+    app = Starlette(lifespan=lifespan)
+    app.router.redirect_slashes = False
+    app.router.default = serve
+    app.state.backend, app.state.traffic, app.state.rates = backend, traffic, rates
+    if traffic is not None:
+        app.add_middleware(CountedTraffic, traffic=traffic)
+    error_handlers.install(app)
+    return app
 
 
 async def _require_format(backend: Backend, check: Callable[[], None], path: str) -> None:

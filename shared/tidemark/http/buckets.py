@@ -7,33 +7,35 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Security
+from fastapi import APIRouter, Depends, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
-from tidemark.http.backend import backend_of
+from tidemark.http.dependencies import (
+    BUCKET,
+    STREAM_IN_BUCKET,
+    STREAMS_OF_BUCKET,
+    AskedPage,
+    Served,
+    StreamInPath,
+)
 from tidemark.http.openapi import AS_BYTES, answers, takes
 from tidemark.http.requests import (
     MAX_BODY_BYTES,
     SETTING_HEADERS,
     STREAM_ROOT,
-    bucket_of,
     parse_body_type,
     parse_settings,
     read_body,
-    single,
     single_header,
-    stream_of,
 )
 from tidemark.http.responses import absolute_url, data_headers, listed_fields, setting_headers
-from tidemark.http.routing import DirectRoute
-from tidemark.http.scopes import BELOW_STREAM, BUCKET, STREAMS_OF_BUCKET
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
-from tidemark.protocol.caching import NO_STORE, render_tail_etag
+from tidemark.protocol.caching import render_tail_etag
 from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
@@ -63,24 +65,24 @@ from tidemark.service.snapshots import (
     read_snapshot,
 )
 
-router: Final = APIRouter(route_class=DirectRoute, tags=["buckets"])
-_STREAM: Final = "/{bucket:bucket}/{stream:stream}"
+router: Final = APIRouter(tags=["buckets"])
+_STREAM: Final = "/{bucket}/{stream}"
 _SNAPSHOT_HEADERS: Final = ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Up-To-Date")
 _BUCKET_READ: Final = [Security(BUCKET, scopes=["read"])]
 _BUCKET_MANAGE: Final = [Security(BUCKET, scopes=["manage"])]
-_READ: Final = [Security(BELOW_STREAM, scopes=["read"])]
+_READ: Final = [Security(STREAM_IN_BUCKET, scopes=["read"])]
 #: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
-_MANAGE: Final = [Security(BELOW_STREAM, scopes=["manage"])]
+_MANAGE: Final = [Security(STREAM_IN_BUCKET, scopes=["manage"])]
 
 _WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
 
 
-def parse_list(request: Request) -> ListingRequest:
-    return parse_listing(single(request, "prefix"), single(request, "after"), single(request, "limit"))
+async def offset_in_path(at: str) -> int:
+    """A snapshot's. Raises Malformed."""
+    return parse_snapshot_offset(at)
 
 
-def snapshot_offset(request: Request) -> int:
-    return parse_snapshot_offset(request.path_params["at"])
+OffsetInPath = Annotated[int, Depends(offset_in_path)]
 
 
 async def parse_publish(request: Request, offset: int) -> PublishRequest:
@@ -121,20 +123,19 @@ def check_bootstrap(request: Request) -> None:
         raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")
 
 
-_NOT_CACHED = {"Cache-Control": NO_STORE}
 #: Without a type, a 204 leaves an HTTP API as application/json anyhow.
-_EMPTY = _NOT_CACHED | {"Content-Type": "application/json"}
+_EMPTY = {"Content-Type": "application/json"}
 
 
 def render_bucket_made(request: Request, record: BucketRecord) -> Response:
-    headers = {"Location": absolute_url(request)} | _bucket_headers(record)
+    headers = {"Location": absolute_url(request)} | setting_headers(record.retention, record.compaction)
     bucket = record.bucket
     note = f"A bucket was made; to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
     return JSONResponse(_bucket(record) | {"note": note}, 201, headers)
 
 
 def render_bucket(record: BucketRecord) -> Response:
-    return JSONResponse(_bucket(record), headers=_bucket_headers(record))
+    return JSONResponse(_bucket(record), headers=setting_headers(record.retention, record.compaction))
 
 
 def _bucket(record: BucketRecord) -> dict[str, Any]:
@@ -146,10 +147,6 @@ def _bucket(record: BucketRecord) -> dict[str, Any]:
         **record.retention.named("retain_seconds", "retain_bytes"),
         **(record.compaction.named(*names) if record.compaction else {}),
     }
-
-
-def _bucket_headers(record: BucketRecord) -> dict[str, str]:
-    return _NOT_CACHED | setting_headers(record.retention, record.compaction)
 
 
 def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
@@ -170,11 +167,7 @@ def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> R
         "next_cursor": found.next_cursor,
         "has_more": found.has_more,
     }
-    return JSONResponse(body, headers=_NOT_CACHED)
-
-
-def render_nothing() -> Response:
-    return Response(status_code=204, headers=_EMPTY)
+    return JSONResponse(body)
 
 
 def render_published(snapshot: Snapshot) -> Response:
@@ -191,7 +184,7 @@ def render_upload_begun(upload: Upload) -> Response:
         "publish_before_ms": upload.id.lapses_ms,
         "max_bytes": MAX_UPLOAD_BYTES,
     }
-    return JSONResponse(body, 201, _NOT_CACHED)
+    return JSONResponse(body, 201)
 
 
 def render_latest_snapshot(snapshot: Snapshot) -> Response:
@@ -201,7 +194,7 @@ def render_latest_snapshot(snapshot: Snapshot) -> Response:
 def render_snapshot(reading: SnapshotReading) -> Response:
     """A redirect carries the same headers, because S3, where it leads, knows nothing of streams."""
     found, tail = reading.snapshot, reading.head.tail
-    headers = _NOT_CACHED | _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
+    headers = _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
     if tail.offset == found.offset:
         headers["Stream-Up-To-Date"] = "true"
     if reading.url is not None:
@@ -213,7 +206,7 @@ def render_snapshot(reading: SnapshotReading) -> Response:
 
 
 def render_bootstrap(made: Bootstrap) -> Response:
-    headers = _NOT_CACHED | {"Stream-Next-Offset": render_offset(made.next_offset)}
+    headers = {"Stream-Next-Offset": render_offset(made.next_offset)}
     headers |= _snapshot_offset(made.snapshot) if made.snapshot else {"Stream-Snapshot-Offset": "-1"}
     if made.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
@@ -235,50 +228,47 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
 
 
 @router.put(
-    "/{bucket:bucket}",
+    "/{bucket}",
     dependencies=_BUCKET_MANAGE,
+    status_code=201,
     responses=answers({201: ("It was made.", "Location", *SETTING_HEADERS), 409: ("It is there.",)}),
     openapi_extra=takes(*SETTING_HEADERS),
 )
-async def create_bucket(request: Request) -> Response:
+async def create_bucket(request: Request, backend: Served, bucket: str) -> Response:
     """Create a bucket (extensions §1.2)."""
-    backend, bucket = backend_of(request), bucket_of(request)
     retention, compaction = await parse_bucket_creation(request, bucket)
     made = await backend.call(buckets.create_bucket, bucket, retention, compaction)
     return render_bucket_made(request, made)
 
 
 @router.get(
-    "/{bucket:bucket}",
+    "/{bucket}",
     dependencies=_BUCKET_READ,
     responses=answers({200: ("It is there.", *SETTING_HEADERS)}),
 )
-async def describe_bucket(request: Request) -> Response:
+async def describe_bucket(backend: Served, bucket: str) -> Response:
     """A bucket (extensions §1.3)."""
-    backend, bucket = backend_of(request), bucket_of(request)
     return render_bucket(await backend.call(buckets.describe_bucket, bucket))
 
 
 @router.delete(
-    "/{bucket:bucket}",
+    "/{bucket}",
     dependencies=_BUCKET_MANAGE,
+    status_code=204,
     responses=answers({204: ("It is gone.",), 409: ("It is not empty.",)}),
 )
-async def remove_bucket(request: Request) -> Response:
+async def remove_bucket(backend: Served, bucket: str) -> None:
     """Delete an empty bucket (extensions §1.5)."""
-    backend, bucket = backend_of(request), bucket_of(request)
     await backend.call(buckets.delete_bucket, bucket)
-    return render_nothing()
 
 
 @router.get(
-    "/{bucket:bucket}/streams",
+    "/{bucket}/streams",
     dependencies=[Security(STREAMS_OF_BUCKET, scopes=["read"])],
-    openapi_extra=takes("prefix", "after", "limit"),
 )
-async def list_bucket(request: Request) -> Response:
+async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> Response:
     """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
-    backend, bucket, asked = backend_of(request), bucket_of(request), parse_list(request)
+    asked = parse_listing(page.prefix, page.after, page.limit)
     found = await backend.call(list_streams, bucket, asked)
     return render_listing(bucket, asked, found)
 
@@ -286,18 +276,19 @@ async def list_bucket(request: Request) -> Response:
 @router.get(
     f"{_STREAM}/snapshot",
     dependencies=_READ,
+    status_code=307,
     responses=answers({307: ("There.", "Location", "Stream-Snapshot-Offset")}),
     response_class=Response,
 )
-async def redirect_to_latest(request: Request) -> Response:
+async def redirect_to_latest(backend: Served, key: StreamInPath) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
-    backend, key = backend_of(request), stream_of(request)
     return render_latest_snapshot(await backend.call(latest_snapshot, key))
 
 
 @router.put(
-    f"{_STREAM}/snapshot/{{at:segment}}",
+    f"{_STREAM}/snapshot/{{at}}",
     dependencies=_MANAGE,
+    status_code=204,
     responses=answers(
         {
             204: ("It is the latest.", "Stream-Snapshot-Offset"),
@@ -307,15 +298,16 @@ async def redirect_to_latest(request: Request) -> Response:
     ),
     openapi_extra=takes("Snapshot-Upload", body=True),
 )
-async def put_snapshot(request: Request) -> Response:
+async def put_snapshot(
+    request: Request, backend: Served, key: StreamInPath, offset: OffsetInPath
+) -> Response:
     """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
-    backend, key = backend_of(request), stream_of(request)
-    publish_request = await parse_publish(request, snapshot_offset(request))
+    publish_request = await parse_publish(request, offset)
     return render_published(await backend.call(publish_snapshot, key, publish_request))
 
 
 @router.get(
-    f"{_STREAM}/snapshot/{{at:segment}}",
+    f"{_STREAM}/snapshot/{{at}}",
     dependencies=_READ,
     responses=answers(
         {
@@ -326,32 +318,30 @@ async def put_snapshot(request: Request) -> Response:
     ),
     response_class=Response,
 )
-async def get_snapshot(request: Request) -> Response:
+async def get_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> Response:
     """A snapshot (extensions §2.3)."""
-    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
     return render_snapshot(await backend.call(read_snapshot, key, offset))
 
 
 @router.delete(
-    f"{_STREAM}/snapshot/{{at:segment}}",
+    f"{_STREAM}/snapshot/{{at}}",
     dependencies=_MANAGE,
+    status_code=204,
     responses=answers({204: ("It is gone.",), 409: ("It is the latest.",)}),
 )
-async def remove_snapshot(request: Request) -> Response:
+async def remove_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> None:
     """Delete a superseded snapshot (extensions §2.4)."""
-    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
     await backend.call(delete_snapshot, key, offset)
-    return render_nothing()
 
 
 @router.post(
-    f"{_STREAM}/snapshot/{{at:segment}}/upload",
+    f"{_STREAM}/snapshot/{{at}}/upload",
     dependencies=_MANAGE,
+    status_code=201,
     responses=answers({201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")}),
 )
-async def prepare_upload(request: Request) -> Response:
+async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPath) -> Response:
     """Where to put a snapshot that is too large for a request."""
-    backend, key, offset = backend_of(request), stream_of(request), snapshot_offset(request)
     return render_upload_begun(await backend.call(begin_upload, key, offset))
 
 
@@ -367,9 +357,8 @@ async def prepare_upload(request: Request) -> Response:
     ),
     response_class=Response,
 )
-async def get_bootstrap(request: Request) -> Response:
+async def get_bootstrap(request: Request, backend: Served, key: StreamInPath) -> Response:
     """The latest snapshot and the messages since, in one answer (extensions §3)."""
-    backend, key = backend_of(request), stream_of(request)
     check_bootstrap(request)
     made = await backend.call(bootstrap, key)
     render = partial(render_bootstrap, made)

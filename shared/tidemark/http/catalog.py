@@ -14,19 +14,26 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http.backend import backend_of
+from tidemark.http.dependencies import (
+    ALL_BUCKETS,
+    ANY_TOKEN,
+    NAMED_STREAM,
+    PLAIN_STREAMS,
+    AskedPage,
+    Granted,
+    NamedStream,
+    Served,
+)
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
-from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter
+from tidemark.http.requests import STREAM_ROOT, header
 from tidemark.http.responses import listed_fields
-from tidemark.http.routing import ControlRoute
-from tidemark.http.scopes import ALL_BUCKETS, NAMED_STREAM, NOTHING, PLAIN_STREAMS
-from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
+from tidemark.protocol.authorization import Access, render_scopes
 from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
-from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_listing
 from tidemark.service.buckets import list_buckets
 from tidemark.service.catalog import (
     AppendTimes,
@@ -35,46 +42,15 @@ from tidemark.service.catalog import (
     load_stats,
     load_times,
 )
-from tidemark.service.start_point import find_start, parse_start_point
+from tidemark.service.start_point import MAX_LAST, find_start, parse_start_point
 
-router: Final = APIRouter(route_class=ControlRoute, tags=["catalog"])
+router: Final = APIRouter(tags=["catalog"])
 _READ: Final = ["read"]
 _READ_STREAM: Final = [Security(NAMED_STREAM, scopes=_READ)]
 
 Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
 Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
-
-
-class PageQuery(BaseModel):
-    """What page of a listing."""
-
-    prefix: Annotated[
-        str | None,
-        WithJsonSchema({"type": "string"}),
-        Field(description="Only names that begin like this.", examples=["run-"]),
-    ] = None
-    after: Annotated[
-        str | None,
-        WithJsonSchema({"type": "string"}),
-        Field(description="The `next_cursor` of the page before.", examples=["run-7"]),
-    ] = None
-    limit: Annotated[
-        str | None,
-        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 1000}),
-        Field(description="So many at most.", examples=[50]),
-    ] = None
-
-    def listing(self) -> ListingRequest:
-        """Raises Malformed."""
-        return parse_plain_listing(self.prefix, self.after, self.limit)
-
-
-Named = Annotated[
-    str | None,
-    WithJsonSchema({"type": "string"}),
-    Query(alias="stream", description="The stream's path, as in its URL.", examples=["/v1/stream/chat/42"]),
-]
 
 
 class CompactionModel(BaseModel):
@@ -291,9 +267,9 @@ def render_times_headers(found: AppendTimes) -> dict[str, str]:
 
 
 @router.get("/v1/streams", dependencies=[Security(PLAIN_STREAMS, scopes=_READ)])
-async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -> StreamListingModel:
+async def plain_streams(backend: Served, page: AskedPage) -> StreamListingModel:
     """List the streams of the plain surface."""
-    backend, asked = backend_of(request), page.listing()
+    asked = parse_plain_listing(page.prefix, page.after, page.limit)
     found = await backend.call(list_streams, PLAIN_BUCKET, asked)
     listed = [
         ListedStream(
@@ -313,9 +289,9 @@ async def plain_streams(request: Request, page: Annotated[PageQuery, Query()]) -
 
 
 @router.get("/v1/buckets", dependencies=[Security(ALL_BUCKETS, scopes=_READ)])
-async def all_buckets(request: Request, page: Annotated[PageQuery, Query()]) -> BucketListingModel:
+async def all_buckets(backend: Served, page: AskedPage) -> BucketListingModel:
     """List the buckets."""
-    backend, asked = backend_of(request), page.listing()
+    asked = parse_plain_listing(page.prefix, page.after, page.limit)
     found = await backend.call(list_buckets, asked)
     listed = [
         ListedBucket(bucket_id=record.bucket, streams=record.streams, created_at_ms=record.created_ms)
@@ -331,20 +307,18 @@ async def all_buckets(request: Request, page: Annotated[PageQuery, Query()]) -> 
 
 
 @router.get("/v1/stats", dependencies=_READ_STREAM)
-async def stream_stats(request: Request, stream: Named = None) -> Stats:
+async def stream_stats(backend: Served, key: NamedStream, access: Granted) -> Stats:
     """What is known of a stream: sizes, times, producers, forks, snapshot."""
-    backend, key = backend_of(request), parse_stream_parameter(stream)
-    found = await backend.call(load_stats, key)
-    return render_stats(found, request.scope.get(ACCESS, EVERYTHING))
+    return render_stats(await backend.call(load_stats, key), access)
 
 
 @router.get("/v1/start", dependencies=_READ_STREAM)
 async def start_point(
-    request: Request,
-    stream: Named = None,
+    backend: Served,
+    key: NamedStream,
     last: Annotated[
-        str | None,
-        WithJsonSchema({"type": "integer", "minimum": 1}),
+        int | None,
+        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_LAST}),
         Query(description="A number of messages.", examples=[100]),
     ] = None,
     since: Annotated[
@@ -356,7 +330,6 @@ async def start_point(
     ] = None,
 ) -> StartPointModel:
     """The offset of the last messages, or of what was written from a time on."""
-    backend, key = backend_of(request), parse_stream_parameter(stream)
     found = await backend.call(find_start, key, parse_start_point(last, since))
     return StartPointModel(
         offset=render_offset(found.offset), messages=found.messages, complete=found.complete
@@ -373,15 +346,18 @@ async def start_point(
 )
 async def append_times(
     request: Request,
-    stream: Named = None,
+    backend: Served,
+    key: NamedStream,
     offset: Annotated[
-        str | None,
-        WithJsonSchema({"type": "string", "pattern": "^(-1|[0-9]{16})$"}),
-        Query(description="Of the page, as in its read.", examples=["0000000000000042"]),
-    ] = None,
+        str,
+        Query(
+            description="Of the page, as in its read.",
+            examples=["0000000000000042"],
+            json_schema_extra={"pattern": "^(-1|[0-9]{16})$"},
+        ),
+    ] = "-1",
 ) -> Response:
     """When the messages of a page were appended."""
-    backend, key = backend_of(request), parse_stream_parameter(stream)
     start = parse_read_from(offset)
     if start is None or start == NOW:
         raise Malformed(
@@ -394,10 +370,8 @@ async def append_times(
     return Response(render_times(found), headers=headers, media_type="application/json")
 
 
-@router.get("/v1/me", dependencies=[Security(NOTHING, scopes=_READ)])
-async def me(request: Request) -> Me:
+@router.get("/v1/me", dependencies=[Security(ANY_TOKEN, scopes=_READ)])
+async def me(request: Request, backend: Served, access: Granted) -> Me:
     """What this request's token may do."""
-    is_on = backend_of(request).settings.authorization.is_on
-    # On an open server, every client may do everything.
-    access: Access = request.scope.get(ACCESS, EVERYTHING)
+    is_on = backend.settings.authorization.is_on
     return Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

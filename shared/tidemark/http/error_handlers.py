@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from http import HTTPStatus
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import SUBSCRIPTION_ROOTS
@@ -40,7 +39,6 @@ _WITH_TOKEN: Final = {
 
 def install(app: Starlette) -> None:
     app.add_exception_handler(ProtocolError, on_protocol_error)
-    app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(Exception, on_unexpected)
 
@@ -84,19 +82,11 @@ def error_response(request: Request, error: ProtocolError) -> Response:
     return response(error.status, message, headers, error.beside)
 
 
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """No such path, no such method, or a browser's preflight request."""
-    assert isinstance(error, HTTPException)
-    if request.method == "OPTIONS":
-        return preflight()
-    if error.status_code != 405:
-        return response(error.status_code, str(error.detail))
-    # The 405 names the methods that the endpoint has.
-    there = {"OPTIONS", *(error.headers or {})["Allow"].split(", ")}
-    allow = ", ".join(method for method in METHODS if method in there)
-    hint = "" if error.detail == HTTPStatus(405).phrase else f"; {error.detail}"
-    message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
-    if request.scope["path"].startswith(SUBSCRIPTION_ROOTS):
+def not_allowed(scope: Scope, allowed: Collection[str], hint: str) -> Response:
+    """405, with the methods that the path has."""
+    allow = ", ".join(method for method in METHODS if method in {"OPTIONS", *allowed})
+    message = f"{scope['method']} is not allowed here; allowed: {allow}{hint}"
+    if scope["path"].startswith(SUBSCRIPTION_ROOTS):
         return response(405, {"code": "METHOD_NOT_ALLOWED", "message": message}, {"Allow": allow})
     return response(405, message, {"Allow": allow})
 

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.requests import STREAM
@@ -35,7 +35,6 @@ from tidemark.observability.metrics import (
     MetricsSnapshot,
     overtook,
 )
-from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
 
@@ -275,21 +274,20 @@ def traffic_of(request: Request) -> Traffic:
     return traffic
 
 
-async def traffic(request: Request) -> Response:
+async def traffic(request: Request) -> dict[str, Any]:
     """The busiest streams of this process."""
     found = traffic_of(request).snapshot(_SHOWN)
     streams = [
         {"bucket_id": key.bucket, "stream_id": key.stream_id, **asdict(each)} for key, each in found.streams
     ]
-    body = {"seconds": round(found.seconds, 3), "streams": streams, "left_out": found.left_out}
-    return JSONResponse(body, headers={"Cache-Control": NO_STORE})
+    return {"seconds": round(found.seconds, 3), "streams": streams, "left_out": found.left_out}
 
 
-async def rates(request: Request) -> Response:
+async def rates(request: Request) -> dict[str, list[int]]:
     """The last hour of this process."""
     traffic_of(request)
     found: Rates = request.app.state.rates
-    return JSONResponse(found.lists(), headers={"Cache-Control": NO_STORE})
+    return found.lists()
 
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -298,7 +296,7 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 async def metrics(request: Request) -> Response:
     """The numbers of this process, in Prometheus's text format."""
     traffic_of(request)  # Without traffic counting there are no numbers.
-    return Response(render(PROCESS.snapshot()), media_type=_TYPE, headers={"Cache-Control": NO_STORE})
+    return Response(render(PROCESS.snapshot()), media_type=_TYPE)
 
 
 def render(snapshot: MetricsSnapshot) -> str:

@@ -38,9 +38,6 @@ PARAMETERS: Final[dict[str, Part]] = {
         ("path", "at", "The snapshot's offset.", like("^[0-9]{16}$", minLength=1), "0" * 16),
         ("path", "id", "The subscription's id.", like(_NAME, minLength=1), "mailer"),
         ("path", "file", "A file of the console.", like("^[a-z.-]+$", minLength=1), "console.css"),
-        ("query", "prefix", "Only names that begin like this.", TEXT, "run-"),
-        ("query", "after", "The `next_cursor` of the page before.", TEXT, "run-7"),
-        ("query", "limit", "So many at most.", COUNT | {"minimum": 1, "maximum": 1000}, 50),
         ("query", "offset", _FROM, like(_FROM_PATTERN, default="-1"), TOKEN["example"]),
         ("query", "live", _LIVE, one_of("long-poll", "sse"), "sse"),
         ("query", "cursor", _CURSOR, COUNT, 1234567),
@@ -98,6 +95,10 @@ def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) ->
     }
 
 
+def camel(name: str) -> str:
+    return re.sub("_(.)", lambda found: found[1].upper(), name)
+
+
 def takes(*names: str, body: bool = False) -> Part:
     """The `openapi_extra` of a route: its parameters, and whether it takes a body of any kind."""
     extra: Part = {"parameters": [{"$ref": f"#/components/parameters/{name}"} for name in names]}
@@ -140,6 +141,8 @@ def complete(document: Part) -> Part:
 
 
 def _complete_operation(operation: Part) -> None:
+    operation["parameters"] = [each for each in operation.get("parameters", ()) if each.get("in") != "path"]
+    operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
     refusal = "SubscriptionRefusal" if "subscriptions" in operation["tags"] else "Error"
     schema = {"$ref": f"#/components/schemas/{refusal}"}
     responses = operation["responses"]

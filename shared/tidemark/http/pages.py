@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import orjson
 from fastapi import APIRouter, Security
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -26,16 +25,15 @@ from tidemark import __version__
 from tidemark.aws.clock import CLOCK
 from tidemark.http import metrics
 from tidemark.http.backend import Backend, backend_of
+from tidemark.http.dependencies import SERVER, Served
 from tidemark.http.openapi import AS_BYTES, answers
 from tidemark.http.requests import header
-from tidemark.http.routing import DirectRoute
-from tidemark.http.scopes import SERVER
 from tidemark.protocol import socket
 from tidemark.protocol.caching import DOCUMENT, NO_STORE, REVALIDATED
 from tidemark.protocol.errors import ProtocolError, RouteNotFound, StorageSilent
 
-router: Final = APIRouter(route_class=DirectRoute, tags=["server"])
-console_router: Final = APIRouter(route_class=DirectRoute, tags=["console"])
+router: Final = APIRouter(tags=["server"])
+console_router: Final = APIRouter(tags=["console"])
 
 FACTS: Final = {
     "service": "Tidemark",
@@ -96,22 +94,21 @@ async def front_page(request: Request) -> Response:
 
 
 @router.get("/favicon.ico", status_code=204)
-async def favicon(_: Request) -> Response:
+async def favicon() -> Response:
     """There is no icon. Browsers ask for it by themselves."""
     return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
 
 
 @router.get("/v1/health")
-async def health(request: Request) -> Response:
+async def health(backend: Served) -> dict[str, str | float | None]:
     """Whether the server is up, and its own storage answers."""
-    await _check_storage(backend_of(request))
-    body = {
+    await _check_storage(backend)
+    return {
         "status": "ok",
         "version": __version__,
         "commit": built_from(),
         "clock_ahead_seconds": round(CLOCK.ahead_seconds, 1),
     }
-    return JSONResponse(body, headers={"Cache-Control": NO_STORE})
 
 
 async def _check_storage(backend: Backend) -> None:
@@ -125,25 +122,20 @@ async def _check_storage(backend: Backend) -> None:
 
 
 @router.get(socket.PATH)
-async def socket_address(request: Request) -> Response:
+async def socket_address(backend: Served) -> Response:
     """Where clients open a socket, as a WebSocket URL or a path of this server."""
-    url = backend_of(request).settings.socket_url
+    url = backend.settings.socket_url
     if not url:
         raise RouteNotFound("This server has no socket: follow streams with live=long-poll or live=sse")
     return JSONResponse({"url": url}, headers={"Cache-Control": DOCUMENT})
 
 
-@router.get(f"{socket.PATH}.js", response_class=Response, responses=answers(_A_FILE, AS_BYTES))
+@router.get(
+    f"{socket.PATH}.js", response_class=Response, status_code=200, responses=answers(_A_FILE, AS_BYTES)
+)
 async def socket_module(request: Request) -> Response:
     """An ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
     return _file_response(request, "socket.js")
-
-
-@router.get("/v1/openapi.json")
-async def openapi_document(request: Request) -> Response:
-    """This document."""
-    headers = {"Cache-Control": DOCUMENT}
-    return Response(orjson.dumps(request.app.openapi()), media_type="application/json", headers=headers)
 
 
 for _path, _handler in {
@@ -156,24 +148,27 @@ for _path, _handler in {
     )
 
 
-@console_router.get("/v1/console", response_class=HTMLResponse, responses=answers(_A_FILE))
+@console_router.get("/v1/console", response_class=HTMLResponse, status_code=200, responses=answers(_A_FILE))
 async def console(request: Request) -> Response:
     """The console: a page for people."""
     return _file_response(request, "console.html")
 
 
-@console_router.get("/v1/docs", response_class=HTMLResponse, responses=answers(_A_FILE))
+@console_router.get("/v1/docs", response_class=HTMLResponse, status_code=200, responses=answers(_A_FILE))
 async def docs(request: Request) -> Response:
     """The OpenAPI document as a page."""
     return _file_response(request, "docs.html")
 
 
 @console_router.get(
-    "/v1/console/{file:segment}", response_class=Response, responses=answers(_A_FILE, AS_BYTES)
+    "/v1/console/{file}",
+    response_class=Response,
+    status_code=200,
+    responses=answers(_A_FILE, AS_BYTES),
 )
-async def console_file(request: Request) -> Response:
+async def console_file(request: Request, file: str) -> Response:
     """A part of the console."""
-    return _file_response(request, request.path_params["file"])
+    return _file_response(request, file)
 
 
 @cache

@@ -26,10 +26,8 @@ from tidemark.protocol.sse import EVENT_ID
 from tidemark.protocol.stream_key import (
     RESERVED_SEGMENT,
     StreamKey,
-    parse_bucket_id,
     parse_bucket_stream,
     parse_plain_path,
-    stream_of_bucket,
 )
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
@@ -94,36 +92,15 @@ def single_header(request: Request, name: str) -> str | None:
     return values[0].strip(" \t") if values else None
 
 
-def parse_stream(request: Request) -> StreamKey:
-    """On either surface. The key is left in the scope, for what counts requests by stream."""
-    if "bucket" in request.scope["path_params"]:
-        key = stream_of(request)
-    else:
-        _, encoded = request_path(request.scope)
-        key = parse_plain_path(request.scope["path_params"]["path"], encoded=encoded)
-    request.scope[STREAM] = key
-    return key
-
-
-def stream_of(request: Request) -> StreamKey:
-    """The stream that a path below a bucket names. Raises Malformed, StreamNotFound."""
-    names = request.scope["path_params"]
-    return stream_of_bucket(names["bucket"], names["stream"])
-
-
-def bucket_of(request: Request) -> str:
-    """Raises Malformed."""
-    return parse_bucket_id(request.scope["path_params"]["bucket"])
-
-
 def plain_name(path: str) -> str | None:
     """The path below the root of the plain surface; None for a path elsewhere."""
     return next((path.removeprefix(root) for root in STREAM_ROOTS if path.startswith(root)), None)
 
 
-def singles(request: Request) -> dict[str, str]:
-    """The query's parameters. Raises Malformed if one is given twice, which means nothing."""
-    return {name: single(request, name) or "" for name in request.query_params}
+def check_each_given_once(request: Request) -> None:
+    """Raises Malformed if a parameter of the query is given twice, which means nothing."""
+    for name in request.query_params:
+        single(request, name)
 
 
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Security
+from fastapi import APIRouter, Depends, Path, Query, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.http import subscription_bodies as bodies
-from tidemark.http.backend import Backend, backend_of
-from tidemark.http.catalog import PageQuery
-from tidemark.http.requests import ACCESS
+from tidemark.http.backend import Backend
+from tidemark.http.dependencies import ALL_SUBSCRIPTIONS, SUBSCRIPTION, AskedPage, Granted, Served
 from tidemark.http.responses import root_url
-from tidemark.http.routing import ControlRoute
-from tidemark.http.scopes import ALL_SUBSCRIPTIONS, SUBSCRIPTION
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
-from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.service.stores import Stores
+from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_plain_listing
 from tidemark.subscriptions import lifecycle
 from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
@@ -36,46 +31,41 @@ from tidemark.subscriptions.workers import Answer, answer, claim, deliver_now
 PAGE: Final = 1_000
 router: Final = APIRouter(
     prefix="/v1/stream/__ds",
-    route_class=ControlRoute,
     tags=["subscriptions"],
     responses={
         400: {"description": "The request breaks a rule of form.", "model": bodies.SubscriptionRefusal}
     },
 )
-_ONE: Final = "/subscriptions/{id:id}"
+_ONE: Final = "/subscriptions/{id}"
 _SEE: Final = [Security(SUBSCRIPTION, scopes=["write", "manage"])]
 _MANAGE: Final = [Security(SUBSCRIPTION, scopes=["manage"])]
 #: Callbacks, acks and releases carry the token of their delivery, which `answer` checks.
 _OWN_TOKEN: Final = [Security(SUBSCRIPTION)]
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+Id = Annotated[str, Path(alias="id")]
 
 
-async def _ask(
-    request: Request, call: Callable[Concatenate[Stores, str, _P], _T], *args: _P.args, **kwargs: _P.kwargs
-) -> _T:
-    """About the subscription in the path."""
-    return await backend_of(request).call(call, request.path_params["id"], *args, **kwargs)
+async def delivery_token(request: Request) -> str | None:
+    scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _signing_keys(request: Request) -> SigningKeys | None:
-    backend = backend_of(request)
+DeliveryToken = Annotated[str | None, Depends(delivery_token)]
+
+
+def _signing_keys(backend: Backend) -> SigningKeys | None:
     return connect_signing_keys(backend.settings, backend.stores)
 
 
-async def _active_kid(request: Request, keys: SigningKeys) -> str:
+async def _active_kid(backend: Backend, keys: SigningKeys) -> str:
     """The first one is made now: only this function may save a key."""
-    backend = backend_of(request)
     return (await backend.run(partial(keys.active, backend.stores.clock_ms()))).kid
 
 
 @router.get("/subscriptions", dependencies=[Security(ALL_SUBSCRIPTIONS, scopes=["write", "manage"])])
-async def list_subscriptions(
-    request: Request, page: Annotated[PageQuery, Query()]
-) -> bodies.SubscriptionPage:
+async def list_subscriptions(backend: Served, page: AskedPage) -> bodies.SubscriptionPage:
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
-    backend, asked = backend_of(request), page.listing()
+    asked = parse_plain_listing(page.prefix, page.after, page.limit)
     records, next_cursor = await backend.call(
         lifecycle.list_subscriptions, asked.prefix, asked.after, asked.limit
     )
@@ -94,97 +84,98 @@ async def list_subscriptions(
     status_code=201,
     responses={200: {"description": "There already, the same.", "model": bodies.SubscriptionDescription}},
 )
-async def create_subscription(request: Request, body: bodies.CreateSubscription) -> Response:
+async def create_subscription(
+    request: Request, backend: Served, name: Id, access: Granted, body: bodies.CreateSubscription
+) -> Response:
     """Create a subscription (§6.2)."""
-    asked = body.configuration(allow_local=backend_of(request).settings.allows_local_webhooks)
-    keys = _signing_keys(request)
+    asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
+    keys = _signing_keys(backend)
     if asked.kind is SubscriptionKind.WEBHOOK and keys is None:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
-    check_may_follow(request, asked)
+    check_may_follow(access, asked)
     if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
-        await _active_kid(request, keys)  # Before anything can be delivered.
-    is_new = await _ask(request, lifecycle.subscribe, asked)
-    return JSONResponse(await _describe(request), 201 if is_new else 200)
+        await _active_kid(backend, keys)  # Before anything can be delivered.
+    is_new = await backend.call(lifecycle.subscribe, name, asked)
+    return JSONResponse(await describe_subscription(request, backend, name), 201 if is_new else 200)
 
 
 @router.get(_ONE, dependencies=_SEE, response_model_exclude_unset=True)
 async def describe_subscription(
     request: Request,
+    backend: Served,
+    name: Id,
     after: Annotated[str, Query(description="The `streams_after` of the page before.")] = "",
 ) -> bodies.SubscriptionDescription:
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    return await _describe(request, stream_path(after) if after else "")
-
-
-async def _describe(request: Request, after: str = "") -> bodies.SubscriptionDescription:
-    backend, record = backend_of(request), await _ask(request, lifecycle.require_subscription)
+    after = stream_path(after) if after else ""
+    record = await backend.call(lifecycle.require_subscription, name)
     links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
     signing: bodies.SigningDescription | None = None
-    keys = _signing_keys(request)
+    keys = _signing_keys(backend)
     if record.configuration.webhook_url is not None and keys is not None:
-        kid = await _active_kid(request, keys)
+        kid = await _active_kid(backend, keys)
         signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend)}
     return bodies.render_subscription(record, links, next_after, signing)
 
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
-async def delete_subscription(request: Request) -> Response:
+async def delete_subscription(backend: Served, name: Id) -> None:
     """Delete a subscription (§6.3). Deleting what is not there succeeds."""
-    await _ask(request, lifecycle.unsubscribe)
-    return _nothing()
+    await backend.call(lifecycle.unsubscribe, name)
 
 
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
-async def name_streams(request: Request, body: bodies.NameStreams) -> Response:
+async def name_streams(backend: Served, name: Id, access: Granted, body: bodies.NameStreams) -> None:
     """Follow streams by name (§6.4)."""
     paths = [stream_path(path) for path in body.streams]
     for path in paths:
-        _check(request, Right.READ, path)
-    await _ask(request, lifecycle.add_streams, paths)
-    return _nothing()
+        _check(access, Right.READ, path)
+    await backend.call(lifecycle.add_streams, name, paths)
 
 
-@router.delete(f"{_ONE}/streams/{{path:segments}}", dependencies=_MANAGE, status_code=204)
-async def unname_stream(request: Request) -> Response:
+@router.delete(f"{_ONE}/streams/{{path}}", dependencies=_MANAGE, status_code=204)
+async def unname_stream(backend: Served, name: Id, path: str) -> None:
     """Follow a stream by its name no more (§6.4)."""
-    await _ask(request, lifecycle.remove_stream, stream_path(request.path_params["path"]))
-    return _nothing()
+    await backend.call(lifecycle.remove_stream, name, stream_path(path))
 
 
 @router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
-async def wake_subscription(request: Request) -> bodies.WakeDescription:
+async def wake_subscription(backend: Served, name: Id) -> bodies.WakeDescription:
     """Deliver now (an extension).
 
     The pending wake is delivered now, and not at the time of the next attempt."""
-    return bodies.render_delivery((await _ask(request, deliver_now)).delivery)
+    return bodies.render_delivery((await backend.call(deliver_now, name)).delivery)
 
 
 @router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN)
-async def callback(request: Request, body: bodies.AnswerWake) -> bodies.WakeAnswered:
+async def callback(
+    backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
+) -> bodies.WakeAnswered:
     """A webhook's later answer (§7.1)."""
-    return await _answer(request, SubscriptionKind.WEBHOOK, body)
+    return await _answer(backend, name, SubscriptionKind.WEBHOOK, token, body)
 
 
 @router.post(f"{_ONE}/claim", dependencies=_SEE)
-async def claim_wake(request: Request, body: bodies.ClaimWake) -> bodies.ClaimDescription:
+async def claim_wake(backend: Served, name: Id, body: bodies.ClaimWake) -> bodies.ClaimDescription:
     """A worker takes a wake (§7.2)."""
-    return bodies.render_claim(await _ask(request, claim, body.worker))
+    return bodies.render_claim(await backend.call(claim, name, body.worker))
 
 
 @router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN)
-async def ack_wake(request: Request, body: bodies.AnswerWake) -> bodies.WakeAnswered:
+async def ack_wake(
+    backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
+) -> bodies.WakeAnswered:
     """A worker acknowledges (§7.2)."""
-    return await _answer(request, SubscriptionKind.PULL_WAKE, body)
+    return await _answer(backend, name, SubscriptionKind.PULL_WAKE, token, body)
 
 
 @router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
-async def release_wake(request: Request, body: bodies.AnswerWake) -> Response:
+async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake) -> None:
     """A worker gives a wake back (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
-    await _answer(request, SubscriptionKind.PULL_WAKE, released)
-    return _nothing()
+    await _answer(backend, name, SubscriptionKind.PULL_WAKE, token, released)
 
 
 class KeySetResponse(JSONResponse):
@@ -192,44 +183,37 @@ class KeySetResponse(JSONResponse):
 
 
 @router.get("/jwks.json", dependencies=_OWN_TOKEN, response_model=KeySet, response_class=KeySetResponse)
-async def webhook_keys(request: Request) -> Response:
+async def webhook_keys(backend: Served) -> Response:
     """The keys that sign webhooks (§6.5)."""
-    keys = _signing_keys(request)
-    published = await backend_of(request).run(keys.published) if keys is not None else ()
+    keys = _signing_keys(backend)
+    published = await backend.run(keys.published) if keys is not None else ()
     # The first key signs at once: no cache may hold a set without it.
     headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return KeySetResponse(render_jwks(published), headers=headers)
 
 
-async def _answer(request: Request, kind: SubscriptionKind, body: bodies.AnswerWake) -> bodies.WakeAnswered:
-    scheme, _, token = (request.headers.get("Authorization") or "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" and token.strip() else None
-    answered = Answer(bearer, body.generation, body.wake_id, body.offsets(), body.done)
-    return {"ok": True, "next_wake": await _ask(request, answer, kind, answered)}
+async def _answer(
+    backend: Backend, name: str, kind: SubscriptionKind, token: str | None, body: bodies.AnswerWake
+) -> bodies.WakeAnswered:
+    answered = Answer(token, body.generation, body.wake_id, body.offsets(), body.done)
+    return {"ok": True, "next_wake": await backend.call(answer, name, kind, answered)}
 
 
-def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:
+def check_may_follow(access: Access, asked: SubscriptionConfiguration) -> None:
     """A subscription tells its creator about appends to its streams, and writes to its wake stream: the token
     must grant both. Raises Forbidden, StreamNotFound."""
     for path in asked.streams:
-        _check(request, Right.READ, path)
+        _check(access, Right.READ, path)
     if asked.pattern is not None:
-        _check(request, Right.READ, literal_prefix(asked.pattern), is_prefix=True)
+        _check(access, Right.READ, literal_prefix(asked.pattern), is_prefix=True)
     if asked.wake_stream is not None:
-        _check(request, Right.WRITE, asked.wake_stream)
+        _check(access, Right.WRITE, asked.wake_stream)
 
 
-def _check(request: Request, right: Right, path: str, *, is_prefix: bool = False) -> None:
-    access: Access | None = request.scope.get(ACCESS)
-    if access is not None:
-        access.check(RequiredScope(Target(PLAIN_BUCKET, path, is_prefix=is_prefix), frozenset({right})))
+def _check(access: Access, right: Right, path: str, *, is_prefix: bool = False) -> None:
+    access.check(RequiredScope(Target(PLAIN_BUCKET, path, is_prefix=is_prefix), frozenset({right})))
 
 
 def jwks_url(request: Request, backend: Backend) -> str:
     """On the configured public URL; without one, where the client itself has reached this server."""
     return f"{backend.settings.public_url or root_url(request)}/v1/stream/__ds/jwks.json"
-
-
-def _nothing() -> Response:
-    """A 204 without a type leaves an HTTP API as application/json."""
-    return Response(status_code=204, headers={"Content-Type": "application/json"})

@@ -147,8 +147,6 @@ def check_id_text(name: str, text: str) -> None:
 
 MAX_LIMIT: Final = 1000
 
-_LIMIT = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
-
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
@@ -159,18 +157,18 @@ class ListingRequest:
     limit: int = MAX_LIMIT
 
 
-def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+def parse_listing(prefix: str, after: str, limit: int) -> ListingRequest:
     """Parse the listing of a bucket. Raises Malformed."""
-    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    request = ListingRequest(prefix, after, _check_limit(limit))
     check_id_text("prefix", request.prefix)
     check_id_text("after", request.after)
     return request
 
 
-def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+def parse_plain_listing(prefix: str, after: str, limit: int) -> ListingRequest:
     """Parse the listing of the plain surface, whose names have slashes, or of all buckets. Raises
     Malformed."""
-    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    request = ListingRequest(prefix, after, _check_limit(limit))
     for name, text in (("prefix", request.prefix), ("after", request.after)):
         if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:
             raise Malformed(f"{name} must be at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
@@ -179,7 +177,7 @@ def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None
     return request
 
 
-def _parse_limit(limit: str | None) -> int:
-    if limit is not None and (not _LIMIT.fullmatch(limit) or int(limit) > MAX_LIMIT):
-        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {limit[:40]!r}")
-    return MAX_LIMIT if limit is None else int(limit)
+def _check_limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {limit}")
+    return limit

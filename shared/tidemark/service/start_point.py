@@ -25,7 +25,6 @@ from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 
 MAX_LAST: Final = 10_000
-_COUNT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _INSTANT: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
@@ -45,14 +44,14 @@ class WrittenFrom:
     at_ms: int
 
 
-def parse_start_point(last: str | None, written_from: str | None) -> LastMessages | WrittenFrom:
+def parse_start_point(last: int | None, written_from: str | None) -> LastMessages | WrittenFrom:
     """One of the two. Raises Malformed."""
     if (last is None) == (written_from is None):
         raise Malformed("Give last (a number of messages) or from (an RFC 3339 time), and not both")
     if last is not None:
-        if not _COUNT.fullmatch(last) or int(last) > MAX_LAST:
-            raise Malformed(f"last must be an integer between 1 and {MAX_LAST}, got {last[:40]!r}")
-        return LastMessages(int(last))
+        if not 1 <= last <= MAX_LAST:
+            raise Malformed(f"last must be an integer between 1 and {MAX_LAST}, got {last}")
+        return LastMessages(last)
     assert written_from is not None, "one of the two is given"
     return WrittenFrom(_parse_instant_ms(written_from))
 

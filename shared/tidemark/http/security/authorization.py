@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
-from tidemark.http.paths import Find
+from tidemark.http.paths import Find, Operation
 from tidemark.http.requests import ACCESS, header, url_path
 from tidemark.http.security.keys import Keys, keys_of
-from tidemark.protocol.authorization import Access, RequiredScope, Right, grants_of_public, parse_scopes
+from tidemark.protocol.authorization import Access, Right, grants_of_public, parse_scopes
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.settings import AuthorizationSettings
@@ -170,7 +170,7 @@ class Credential:
 
 class Authorization:
     """ASGI middleware. `find` says what a request means; `check` what a token grants, and raises
-    Unauthorized."""
+    Unauthorized. An unknown path, or method, is refused as a path that the token may not read."""
 
     def __init__(
         self, app: ASGIApp, find: Find, check: Check, public_buckets: frozenset[str] = frozenset()
@@ -182,7 +182,11 @@ class Authorization:
         self._public = Access(grants_of_public(public_buckets))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or self.is_for_everybody(scope):
+        if scope["type"] != "http" or scope["method"] == "OPTIONS":
+            await self._app(scope, receive, send)
+            return
+        operation = self._find(scope)
+        if not operation.rights:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
@@ -192,22 +196,23 @@ class Authorization:
             in_query = credential.in_query
             if credential.token is not None:
                 scope[HAS_TOKEN] = True
-            is_public = await self.admit(request, credential)
+            is_public = await self.admit(request, credential, operation)
         except ProtocolError as error:
             if isinstance(error, Forbidden | StreamNotFound) and ACCESS in scope:
                 audit(request, error.status)
             await error_response(request, error)(scope, receive, _private(send, in_query=False))
         else:
             send = send if is_public else _private(send, in_query=in_query)
-            await self._app(scope, receive, _audited(request, send) if self.is_audited(request) else send)
+            await self._app(
+                scope, receive, _audited(request, send) if is_audited(request, operation) else send
+            )
 
-    async def admit(self, request: Request, credential: Credential) -> bool:
+    async def admit(self, request: Request, credential: Credential, operation: Operation) -> bool:
         """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
-        demands = self.required_scopes(request)
         if credential.token is None:
             request.scope[ACCESS] = self._public
             try:
-                for demand in demands:
+                for demand in operation.demand(request, operation.rights):
                     self._public.check(demand)
             except ProtocolError:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
@@ -215,38 +220,18 @@ class Authorization:
         access = await access_of(credential.token, self._check, self._public)
         request.scope[ACCESS] = access
         buckets = set()
-        for demand in list(demands):
+        for demand in list(operation.demand(request, operation.rights)):
             access.check(demand)
             buckets.add(demand.target.bucket)
         return not credential.in_query and buckets <= self._public_buckets
 
-    def is_for_everybody(self, scope: Scope) -> bool:
-        """Whether a request needs no token, or has one that its handler checks."""
-        try:
-            operation = self._find(scope).by_method.get(scope["method"])
-        except ProtocolError:
-            return False
-        return operation is not None and not operation.rights
 
-    def required_scopes(self, request: Request) -> Iterator[RequiredScope]:
-        """The scopes that must all be granted, checked in this order. An unknown operation requires the right
-        to manage. Raises as `Operations.find`, and Malformed for an invalid name."""
-        by_method = self._find(request.scope).by_method
-        operation = by_method.get(request.method)
-        rights = operation.rights if operation else frozenset({Right.MANAGE})
-        demand = (operation or next(iter(by_method.values()))).demand
-        if demand is not None:
-            yield from demand(request, rights)
-
-    def is_audited(self, request: Request) -> bool:
-        """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends
-        alone are not told."""
-        if request.method != "POST":
-            return request.method in {"PUT", "DELETE"}
-        if (header(request, "Stream-Closed") or "").lower() == "true":
-            return True
-        operation = self._find(request.scope).by_method.get("POST")
-        return operation is not None and operation.rights == {Right.MANAGE}
+def is_audited(request: Request, operation: Operation) -> bool:
+    """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends alone
+    are not told."""
+    if request.method != "POST":
+        return request.method in {"PUT", "DELETE"}
+    return (header(request, "Stream-Closed") or "").lower() == "true" or operation.rights == {Right.MANAGE}
 
 
 def audit(request: Request, status: int) -> None:
