@@ -23,17 +23,20 @@ function handler(event) {
     delete headers['x-tidemark-content-type'];
     // Origins see their own name as Host, and have to write the one that the client knows.
     headers['x-tidemark-host'] = { value: headers.host.value };
-    // The path as it was sent, in characters that HTTP allows.
-    const path = encodeURI(request.uri).replace(/%25/g, '%');
-    // How the path and the body are told, by version (http/security/origin_secret.py): functions of an older release answer 503 to a later
-    // one and do not guess.
+    // Origins decode a path, refuse what they cannot decode, cut it at a "?", or sign another form of it than was sent (origin access control, with
+    // a space or "+"), and an HTTP API takes 10,240 bytes of request line and headers. So the path is written once, as it was sent, in letters, digits
+    // and "/_.-~" alone, which every form leaves alone: "~" is a percent sign, "~~2b" another character (observability/invocation.py).
+    request.uri = encodeURI(request.uri).replace(/%25/g, '%')
+        .replace(/%(?![0-9a-f]{2})|[^%\w\/.-]/gi, found => '~~' + found.charCodeAt(0).toString(16))
+        .replace(/%/g, '~').replace(/\/\./g, '/~~2e');
+    delete headers['x-tidemark-path'];
+    // How path and body are told, by version (http/security/origin_secret.py): functions of an older release answer 503 to a later one.
+    headers['x-tidemark-edge-version'] = { value: '2' };
     if (request.method === 'GET' && request.querystring.live) {
         // The request is signed for the function's address, and the signature takes the place of the token.
         if (headers.authorization) {
             headers['x-tidemark-authorization'] = { value: headers.authorization.value };
         }
-        headers['x-tidemark-edge-version'] = { value: '1' };
-        headers['x-tidemark-path'] = { value: path };
         cf.selectRequestOriginById('live');
     } else {
         // Bytes travel to the function as base64, 4 MiB in 5.6 MB. Text travels as JSON, where quotes and line ends count
@@ -43,12 +46,6 @@ function handler(event) {
             headers['x-tidemark-content-type'] = { value: (type.multiValue || [type]).map(each => each.value).join(',') };
             headers['content-type'] = { value: 'application/octet-stream' };
         }
-        headers['x-tidemark-edge-version'] = { value: '2' };
-        delete headers['x-tidemark-path'];
-        // The HTTP API decodes paths, refuses what it cannot decode and cuts them at a "?" that it finds, and it takes 10,240 bytes of request line
-        // and headers: so the path goes there once, in letters, digits and "/_.-~" alone. "~" is a percent sign, "~~2b" another character.
-        request.uri = path.replace(/%(?![0-9a-f]{2})|[^%\w\/.-]/gi, found => '~~' + found.charCodeAt(0).toString(16))
-            .replace(/%/g, '~').replace(/\/\./g, '/~~2e');
     }
     return request;
 }

@@ -13,7 +13,7 @@ import pytest
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
 from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, PATH_IN_HEADER, TYPE_HEADER
-from tidemark.local.gateway import api_path
+from tidemark.local.gateway import written_path
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.settings import InvalidSetting, Settings
 
@@ -143,7 +143,7 @@ def test_the_content_type_that_the_edge_sends_is_used(way: Way, name: str) -> No
 
 def written(path: str) -> str:
     """As this release's edge sends it to the HTTP API."""
-    return api_path(path.encode()).decode()
+    return written_path(path.encode()).decode()
 
 
 BYTES = {"Content-Type": "application/octet-stream", TYPE_HEADER: "application/json"}

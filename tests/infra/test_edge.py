@@ -15,6 +15,9 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import pytest
 import yaml
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from tests.http.published import openapi_document
 from tests.infra.test_template import (
@@ -27,7 +30,7 @@ from tests.infra.test_template import (
 )
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
-from tidemark.local.gateway import RefusedByGateway, api_path, check_head, header_path, is_live
+from tidemark.local.gateway import RefusedByGateway, check_head, is_live, written_path
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 
 ROOT = Path(__file__).parents[2]
@@ -153,17 +156,12 @@ def test_what_the_edge_says_nobody_else_can_say(route: Route) -> None:
         "x_tidemark_path": "/v1/stream/b",
         "x_tidemark_content_type": "text/plain",
     }
-    told = {
-        "api": (EDGE_VERSION, None),
-        "live": (origin_secret.PATH_IN_HEADER, {"value": "/v1/stream/a"}),
-    }
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
-        version, path = told[routed["origin"]]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
-        assert headers.get("x-tidemark-path") == path
-        assert headers[EDGE_VERSION_HEADER.lower()] == {"value": version}
+        assert "x-tidemark-path" not in headers
+        assert headers[EDGE_VERSION_HEADER.lower()] == {"value": EDGE_VERSION}
         assert "x-tidemark-content-type" not in headers
 
 
@@ -216,27 +214,38 @@ URIS = [
 def test_each_origin_is_told_the_path_that_was_sent_in_characters_that_it_leaves_alone(
     route: Route, uri: str
 ) -> None:
-    """The live function as a header's value; its address hands the path on as it is. The HTTP API decodes
-    twice, cuts at a question mark and refuses what it cannot decode: it gets the path written anew, so that
+    """The HTTP API decodes twice, cuts at a question mark and refuses what it cannot decode. The live
+    function's address checks a signature over a form of the path. Both get the path written anew, so that
     what is wrong gets its answer from us too. The local edge does the same."""
     live, api = (each["request"] for each in route(event("GET", {"live": "sse"}, uri), event("GET", {}, uri)))
-    told = live["headers"]["x-tidemark-path"]["value"]
-    assert told == header_path(uri.encode())
-    assert unquote_to_bytes(told) == unquote_to_bytes(uri.encode())
-    assert re.fullmatch(r"[!-~]+", told)
-    assert live["uri"] == uri
-    written = api["uri"]
+    written: str = live["uri"]
+    assert written == api["uri"]
     assert re.fullmatch(r"/[A-Za-z0-9/_.~-]*", written)
-    assert {".", ".."}.isdisjoint(written.split("/")), "it may resolve these"
-    assert decode_path(written) == written == api_path(uri.encode()).decode()
-    assert read_edge_path(written) == told
+    assert {".", ".."}.isdisjoint(written.split("/")), "an origin may resolve these"
+    assert decode_path(written) == written == written_path(uri.encode()).decode()
+    assert unquote_to_bytes(read_edge_path(written)) == unquote_to_bytes(uri.encode())
+    assert len({signature(written, signer) for signer in (SigV4Auth, S3SigV4Auth)}) == 1
+
+
+def signature(path: str, signer: type[SigV4Auth]) -> str:
+    """By one of two ways to sign a path: encoded once more, as the rules have it, or as it was sent."""
+    request = AWSRequest("GET", f"https://live.example{path}", {"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"})
+    request.context["timestamp"] = "20300115T120000Z"
+    auth = signer(Credentials("key", "secret"), "lambda", "us-east-1")
+    return auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+
+
+def test_the_two_ways_to_sign_differ_for_a_space_and_a_plus() -> None:
+    """So such a name was refused by the live function's address, when it was sent as it came."""
+    for path in ("/v1/stream/a%20b", "/v1/stream/a+b"):
+        assert signature(path, SigV4Auth) != signature(path, S3SigV4Auth)
 
 
 def test_no_two_paths_are_written_alike() -> None:
     """Else one would be served the other's cached answer."""
     parts = ["~", "%7E", "%", "%25", "%2F", "2F", "+", "%2B", ".", "/", "e"]
     paths = ["/" + "".join(each) for each in itertools.product(parts, repeat=4)]
-    assert len({api_path(path.encode()) for path in paths}) == len(set(paths))
+    assert len({written_path(path.encode()) for path in paths}) == len(set(paths))
 
 
 #: What a browser's script sends beside its token, and what CloudFront adds: 27 headers.
@@ -259,7 +268,7 @@ def test_what_fits_an_http_api_together(name: str, token_bytes: int, *, fits: bo
     headers = USUAL | {"authorization": "Bearer " + "t" * (token_bytes - len("Bearer "))}
     scope = {
         "method": "POST",
-        "raw_path": api_path(f"/v1/stream/{quote(name)}".encode()),
+        "raw_path": written_path(f"/v1/stream/{quote(name)}".encode()),
         "query_string": b"offset=0000000000000000&cursor=1234567890123456",
         "headers": [(header.encode(), value.encode()) for header, value in headers.items()],
     }

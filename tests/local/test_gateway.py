@@ -382,20 +382,17 @@ def said(scope: Scope, name: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("target", "origin", "raw_path", "told"),
+    ("target", "origin", "raw_path"),
     [
-        (b"/v1/stream/a%3Fb?live=sse&offset=-1", "live", b"/v1/stream/a%3Fb", [b"/v1/stream/a%3Fb"]),
-        (b"/v1/stream/a%3Fb?offset=-1&live=long-poll", "live", b"/v1/stream/a%3Fb", [b"/v1/stream/a%3Fb"]),
-        (b"/v1/stream/a%3Fb?offset=-1", "api", b"/v1/stream/a~3Fb", []),
-        (b"/v1/stream/a%zz", "api", b"/v1/stream/a~~25zz", []),
+        (b"/v1/stream/a%3Fb?live=sse&offset=-1", "live", b"/v1/stream/a~3Fb"),
+        (b"/v1/stream/a+b?offset=-1&live=long-poll", "live", b"/v1/stream/a~~2bb"),
+        (b"/v1/stream/a%3Fb?offset=-1", "api", b"/v1/stream/a~3Fb"),
+        (b"/v1/stream/a%zz", "api", b"/v1/stream/a~~25zz"),
     ],
 )
-def test_each_origin_gets_a_path_it_can_read(
-    target: bytes, origin: str, raw_path: bytes, told: list[bytes]
-) -> None:
+def test_each_origin_gets_a_path_it_can_read(target: bytes, origin: str, raw_path: bytes) -> None:
     reached, scope = ask_edge(target)
     assert (reached, scope["raw_path"]) == (origin, raw_path)
-    assert said(scope, b"x-tidemark-path") == told
     assert said(scope, b"x-tidemark-edge") == [b"word"]
     assert said(scope, b"x-tidemark-host") == [b"127.0.0.1:4437"]
 

@@ -260,32 +260,20 @@ def is_live(method: str, query: str) -> bool:
     return method == "GET" and "live" in parse_qs(query, keep_blank_values=True)
 
 
-def header_path(raw_path: bytes) -> str:
-    """The path in the header that the edge adds for the live function."""
-    return quote(raw_path, safe=_NOT_ENCODED)
-
-
-def api_path(raw_path: bytes) -> bytes:
-    """The path as the edge sends it to the HTTP API, in characters that it does not change
+def written_path(raw_path: bytes) -> bytes:
+    """The path as the edge writes it, in characters that no origin changes
     (`observability/invocation.py: read_edge_path`)."""
-    path = _REWRITTEN.sub(lambda found: f"~~{ord(found[0][0]):x}", header_path(raw_path))
+    path = _REWRITTEN.sub(lambda found: f"~~{ord(found[0][0]):x}", quote(raw_path, safe=_NOT_ENCODED))
     return path.replace("%", "~").replace("/.", "/~~2e").encode()
-
-
-def for_live(scope: Scope) -> Scope:
-    told = [(_VERSION_HEADER, origin_secret.PATH_IN_HEADER.encode())]
-    told.append((_PATH_HEADER, header_path(scope["raw_path"]).encode()))
-    return {**scope, "headers": [*scope["headers"], *told]}
 
 
 def for_api(scope: Scope) -> Scope:
     """The body goes to the HTTP API as bytes, so that it travels in base64."""
     types = [value for name, value in scope["headers"] if name == b"content-type"]
     headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
-    headers.append((_VERSION_HEADER, EDGE_VERSION.encode()))
     if types:
         headers += [(_TYPE_HEADER, b",".join(types)), (b"content-type", b"application/octet-stream")]
-    return {**scope, "headers": headers, "raw_path": api_path(scope["raw_path"])}
+    return {**scope, "headers": headers}
 
 
 class Edge:
@@ -304,7 +292,7 @@ class Edge:
         if scope["type"] == "http":
             goes_live = is_live(scope["method"], scope["query_string"].decode("latin-1"))
             told = self._told(scope)
-            scope = for_live(told) if goes_live else for_api(told)
+            scope = told if goes_live else for_api(told)
         else:
             # Unlike the functions behind the API, the streaming one is told of the end, and cleans up.
             goes_live = scope["type"] == "lifespan"
@@ -314,12 +302,13 @@ class Edge:
         """The request with what the edge tells every origin, in place of what the client said under these
         names."""
         host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
-        said = {_HOST_HEADER: host}
+        said = {_HOST_HEADER: host, _VERSION_HEADER: EDGE_VERSION.encode()}
         if self._secret:
             said[_SECRET_HEADER] = self._secret.encode()
-        own = said.keys() | {_VERSION_HEADER, _PATH_HEADER, _TYPE_HEADER}
+        own = said.keys() | {_PATH_HEADER, _TYPE_HEADER}
         sent = [(name, value) for name, value in scope["headers"] if name not in own]
-        return {**scope, "headers": sent + list(said.items())}
+        path = written_path(scope["raw_path"])
+        return {**scope, "path": path.decode(), "raw_path": path, "headers": sent + list(said.items())}
 
     def close(self) -> None:
         self._api.close()

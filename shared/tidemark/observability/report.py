@@ -149,9 +149,9 @@ class Reporting:
             await self._app(scope, receive, send)
             return
         # The event as an HTTP API would send it; the path has no query.
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": {"method": scope["method"]}}
-        event = {"requestContext": request, "rawPath": scope["path"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        request = {"requestId": headers.get("x-amzn-trace-id"), "http": {"method": scope["method"]}}
+        event = {"requestContext": request, "rawPath": scope["path"], "headers": headers}
         status = 500
 
         async def watched(message: Message) -> None:

@@ -22,8 +22,8 @@ from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDe
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
-#: The version of edges that tell the path in a header: of earlier releases, and today's for the live function
-#: and the container. Later ones write the request's own path so that no gateway changes it.
+#: The version of edges of earlier releases, which tell the path in a header. Later ones write the path of the
+#: request so that no origin changes it.
 PATH_IN_HEADER: Final = "1"
 #: The name that the client used.
 HOST_HEADER: Final = "X-Tidemark-Host"
