@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from tidemark.http.backend import Backend
@@ -57,7 +58,9 @@ class EventStream:
         after any event. An event is made only when the one before it was taken: a client may stop reading."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
-        whole = len(stored) if page.closed else _characters_end(content_type, stored)
+        # Text ends with a whole character and line end, JSON with a message; bytes are cut anywhere.
+        is_cut = content_type.is_text and not content_type.is_json and not page.closed
+        whole = text_end(stored) if is_cut else len(stored)
         self.half = stored[whole:]
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
@@ -75,20 +78,13 @@ class EventStream:
             control = render_control_event(
                 offset, self.cursor, up_to_date=up_to_date and is_last, closed=closed and is_last
             )
-            yield self._event_pieces(content_type, stored[begin:cut], offset, control)
-            begin = cut
-
-    def _event_pieces(
-        self, content_type: ContentType, stored: bytes, next_offset: int, control: bytes
-    ) -> Iterator[bytes]:
-        if len(stored) <= PIECE_BYTES:
-            yield self._data_event(content_type, stored, next_offset) + control
-            return
-        yield from render_data_slices(content_type, stored, next_offset, self.cursor, PIECE_BYTES)
-        yield control
-
-    def _data_event(self, content_type: ContentType, stored: bytes, next_offset: int) -> bytes:
-        return render_data_event(content_type, stored, next_offset, self.cursor) if stored else b""
+            data, begin = stored[begin:cut], cut
+            if len(data) > PIECE_BYTES:
+                slices = render_data_slices(content_type, data, offset, self.cursor, PIECE_BYTES)
+                yield chain(slices, (control,))
+            else:
+                event = render_data_event(content_type, data, offset, self.cursor) if data else b""
+                yield iter((event + control,))
 
 
 def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
@@ -114,11 +110,6 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
         yield cut
         begin = cut
     yield whole
-
-
-def _characters_end(content_type: ContentType, stored: bytes) -> int:
-    """The end of the last whole character or line end of text; JSON is cut at messages, bytes anywhere."""
-    return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
 
 async def event_stream(backend: Backend, request: ReadRequest, reading: Reading) -> AsyncIterator[bytes]:
@@ -171,9 +162,11 @@ async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest
 
     may_go_on = render(reading)
     if stream.half and stream.half == reading.data:
-        rest = await _other_half(backend, reading, began + patience_seconds)
-        if rest is not None:
-            reading, may_go_on = rest, render(rest)
+        # Nobody is shown half a character or line end, and a client that got no data would come back at once.
+        with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
+            rest = await live.next(began + patience_seconds)
+            if rest is not None:
+                reading, may_go_on = rest, render(rest)
     left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
     if left_seconds > 0 and not reading.page.closed:
         await asyncio.sleep(left_seconds)
@@ -183,11 +176,3 @@ async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest
                 if later.is_news:
                     render(later)
     return reading, bytes(rendered)
-
-
-async def _other_half(backend: Backend, reading: Reading, until: float) -> Reading | None:
-    """What comes behind half a character or line end, which nobody was shown: a client that got no data would
-    come back at once."""
-    with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
-        return await live.next(until)
-    return None

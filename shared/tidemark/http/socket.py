@@ -42,9 +42,14 @@ class WatchAnswers:
 
     def __init__(self, settings: AuthorizationSettings, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
-        self._public = Access(grants_of_public(settings.public_read_buckets))
-        #: Where no tokens are checked, there is none.
-        self._granted = _load_granted(settings, self._public) if settings.is_on else None
+        self._without_token = EVERYTHING
+        #: Access by token; None where no tokens are checked.
+        self._granted: Callable[[str], Awaitable[Access]] | None = None
+        if settings.is_on:  # Imported here because the libraries add a tenth of a second to a cold start.
+            from tidemark.http.security.authorization import access_of, make_check
+
+            public = self._without_token = Access(grants_of_public(settings.public_read_buckets))
+            self._granted = partial(access_of, check=make_check(settings, asyncio.to_thread), public=public)
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
         """The answers for the streams that it names. The token is checked once for all of them. A stream is
@@ -53,7 +58,9 @@ class WatchAnswers:
         keys: dict[str, StreamKey] = {}
         refused: dict[str, ProtocolError] = {}
         try:
-            access = await self._access_of(frame.token)
+            access = self._without_token
+            if self._granted is not None and frame.token is not None:
+                access = await self._granted(frame.token)
             for name in frame.watch:
                 try:
                     key = parse_stream_parameter(name)
@@ -76,19 +83,6 @@ class WatchAnswers:
             return tail_message(name, watched.tail, watched.lease_seconds(self._clock_ms(), access.until_ms))
 
         return list(map(answer, frame.watch))
-
-    async def _access_of(self, token: str | None) -> Access:
-        """Raises Unauthorized, KeysUnavailable."""
-        if self._granted is None:
-            return EVERYTHING
-        return self._public if token is None else await self._granted(token)
-
-
-def _load_granted(settings: AuthorizationSettings, public: Access) -> Callable[[str], Awaitable[Access]]:
-    """Loaded here because the libraries add a tenth of a second to a cold start."""
-    from tidemark.http.security.authorization import access_of, make_check
-
-    return partial(access_of, check=make_check(settings, asyncio.to_thread), public=public)
 
 
 def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
