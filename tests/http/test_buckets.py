@@ -151,6 +151,7 @@ def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str) 
         "compact": None,
         "compacted_offset": None,
         "etag": door.head(f"{bucket}/user-1")["etag"],
+        "expires_at_ms": None,
     }
     assert answer.json == {
         "bucket_id": bucket[1:],

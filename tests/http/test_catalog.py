@@ -98,6 +98,8 @@ def test_a_listed_plain_stream_has_the_fields_of_a_buckets_listing(
         "status": "Open",
         "content_type": "text/plain",
         "tail_offset": 4,
+        "retained_offset": f"{0:016}",
+        "etag": door.head(path)["etag"],
         "created_at_ms": clock(),
         "last_write_at_ms": clock(),
         "compact": None,

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
+from tidemark.http.catalog import StreamListing, stream_listing
 from tidemark.http.dependencies import (
     BUCKET,
     STREAM_IN_BUCKET,
@@ -32,10 +33,9 @@ from tidemark.http.requests import (
     read_body,
     single_header,
 )
-from tidemark.http.responses import absolute_url, data_headers, listed_fields, setting_headers
+from tidemark.http.responses import absolute_url, data_headers, setting_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
-from tidemark.protocol.caching import render_tail_etag
 from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
@@ -48,9 +48,8 @@ from tidemark.protocol.snapshot import (
     parse_upload_id,
     render_multipart,
 )
-from tidemark.protocol.stream_key import ListingRequest, parse_listing
+from tidemark.protocol.stream_key import parse_listing
 from tidemark.service import buckets
-from tidemark.service.catalog import Listing, list_streams
 from tidemark.service.snapshots import (
     FEW_PARTS,
     Bootstrap,
@@ -149,27 +148,6 @@ def _bucket(record: BucketRecord) -> dict[str, Any]:
     }
 
 
-def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
-    streams = [
-        {
-            **listed_fields(head),
-            "tail_offset": head.tail.offset,
-            "retained_offset": render_offset(head.record.retained),
-            "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
-        }
-        for head in found.streams
-    ]
-    body = {
-        "bucket_id": bucket_id,
-        "prefix": request.prefix,
-        "stream_count": len(found.streams),
-        "streams": streams,
-        "next_cursor": found.next_cursor,
-        "has_more": found.has_more,
-    }
-    return JSONResponse(body)
-
-
 def render_published(snapshot: Snapshot) -> Response:
     return Response(status_code=204, headers=_EMPTY | _snapshot_offset(snapshot))
 
@@ -266,11 +244,9 @@ async def remove_bucket(backend: Served, bucket: str) -> None:
     "/{bucket}/streams",
     dependencies=[Security(STREAMS_OF_BUCKET, scopes=["read"])],
 )
-async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> Response:
+async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> StreamListing:
     """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
-    asked = parse_listing(page.prefix, page.after, page.limit)
-    found = await backend.call(list_streams, bucket, asked)
-    return render_listing(bucket, asked, found)
+    return await stream_listing(backend, bucket, parse_listing(page.prefix, page.after, page.limit))
 
 
 @router.get(

@@ -5,7 +5,7 @@ The protocol's own rules say what is wrong with a parameter, with the protocol's
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemark.http.backend import Backend
 from tidemark.http.dependencies import (
     ALL_BUCKETS,
     ANY_TOKEN,
@@ -27,21 +28,16 @@ from tidemark.http.dependencies import (
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
 from tidemark.http.requests import STREAM_ROOT, header
-from tidemark.http.responses import listed_fields
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import Access, render_scopes
-from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag
+from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag, render_tail_etag
+from tidemark.protocol.compaction import LAST_BY_KEY
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
-from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_listing
+from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
 from tidemark.service.buckets import list_buckets
-from tidemark.service.catalog import (
-    AppendTimes,
-    StreamStats,
-    list_streams,
-    load_stats,
-    load_times,
-)
+from tidemark.service.catalog import AppendTimes, StreamStats, list_streams, load_stats, load_times
 from tidemark.service.start_point import MAX_LAST, find_start, parse_start_point
 
 router: Final = APIRouter(tags=["catalog"])
@@ -63,21 +59,27 @@ class CompactionModel(BaseModel):
     ] = None
 
 
-class ListedStream(CompactionModel):
-    """As a bucket's listing shows it (extensions §1.4)."""
-
+class StreamFields(CompactionModel):
     stream_id: str
     status: Literal["Open", "Closed"]
     content_type: str
-    tail_offset: int
     created_at_ms: Milliseconds
     last_write_at_ms: Milliseconds
+
+
+class ListedStream(StreamFields):
+    """In a listing (extensions §1.4)."""
+
+    tail_offset: int
+    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    etag: Annotated[str, Field(description="Of its tail, for `If-Match`.")]
     expires_at_ms: Annotated[
         int | None, Field(description="When it expires if nobody uses it; null is never.")
     ]
 
 
-class StreamListingModel(BaseModel):
+class StreamListing(BaseModel):
+    bucket_id: Annotated[str, Field(description="`v1` for the plain surface.")]
     prefix: str
     stream_count: int
     streams: list[ListedStream]
@@ -134,12 +136,9 @@ class SnapshotModel(BaseModel):
     published_at_ms: Milliseconds
 
 
-class Stats(CompactionModel):
+class Stats(StreamFields):
     stream: Path
     bucket_id: str
-    stream_id: str
-    status: Literal["Open", "Closed"]
-    content_type: str
     tail_offset: Offset
     retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
     packed_offset: Annotated[
@@ -149,8 +148,6 @@ class Stats(CompactionModel):
         int, Field(description="From the first retained offset to the tail, with what is compacted away.")
     ]
     messages: MessageCount
-    created_at_ms: Milliseconds
-    last_write_at_ms: Milliseconds
     expiry: ExpiryModel | None = None
     closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if one did.")] = (
         None
@@ -192,6 +189,42 @@ class Me(BaseModel):
     scopes: Annotated[list[str], Field(examples=[["read:v1", "write:agents/user-1/*"]])]
 
 
+def stream_fields(head: StreamHead) -> dict[str, Any]:
+    """Those of `StreamFields`."""
+    record = head.record
+    return {
+        "stream_id": record.key.stream_id,
+        "status": "Closed" if head.tail.closed else "Open",
+        "content_type": record.content_type.served,
+        "created_at_ms": record.created_ms,
+        "last_write_at_ms": head.written_ms,
+        "compact": LAST_BY_KEY if record.compaction else None,
+        "compacted_offset": render_offset(record.compacted) if record.compacted else None,
+    }
+
+
+async def stream_listing(backend: Backend, bucket: str, asked: ListingRequest) -> StreamListing:
+    found = await backend.call(list_streams, bucket, asked)
+    streams = [
+        ListedStream(
+            **stream_fields(head),
+            tail_offset=head.tail.offset,
+            retained_offset=render_offset(head.record.retained),
+            etag=render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
+            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+        )
+        for head in found.streams
+    ]
+    return StreamListing(
+        bucket_id=bucket,
+        prefix=asked.prefix,
+        stream_count=len(streams),
+        streams=streams,
+        next_cursor=found.next_cursor,
+        has_more=found.has_more,
+    )
+
+
 def stream_path(key: StreamKey) -> str:
     if key.bucket == PLAIN_BUCKET:
         return STREAM_ROOT + quote(key.stream_id)
@@ -201,7 +234,7 @@ def stream_path(key: StreamKey) -> str:
 def render_stats(found: StreamStats, access: Access) -> Stats:
     head, record, tail = found.head, found.head.record, found.head.tail
     shown = Stats(
-        **listed_fields(head),
+        **stream_fields(head),
         stream=stream_path(record.key),
         bucket_id=record.key.bucket,
         tail_offset=render_offset(tail.offset),
@@ -267,25 +300,10 @@ def render_times_headers(found: AppendTimes) -> dict[str, str]:
 
 
 @router.get("/v1/streams", dependencies=[Security(PLAIN_STREAMS, scopes=_READ)])
-async def plain_streams(backend: Served, page: AskedPage) -> StreamListingModel:
+async def plain_streams(backend: Served, page: AskedPage) -> StreamListing:
     """List the streams of the plain surface."""
     asked = parse_plain_listing(page.prefix, page.after, page.limit)
-    found = await backend.call(list_streams, PLAIN_BUCKET, asked)
-    listed = [
-        ListedStream(
-            **listed_fields(head),
-            tail_offset=head.tail.offset,
-            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
-        )
-        for head in found.streams
-    ]
-    return StreamListingModel(
-        prefix=asked.prefix,
-        stream_count=len(listed),
-        streams=listed,
-        next_cursor=found.next_cursor,
-        has_more=found.has_more,
-    )
+    return await stream_listing(backend, PLAIN_BUCKET, asked)
 
 
 @router.get("/v1/buckets", dependencies=[Security(ALL_BUCKETS, scopes=_READ)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -24,7 +24,7 @@ from tidemark.protocol.caching import (
     render_etag,
     render_tail_etag,
 )
-from tidemark.protocol.compaction import COMPACTION_HEADERS, LAST_BY_KEY, Compaction
+from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
@@ -105,20 +105,6 @@ def setting_headers(retention: Retention, compaction: Compaction | None) -> dict
     if compaction is not None:
         settings |= compaction.named(*COMPACTION_HEADERS)
     return {name: str(value) for name, value in settings.items()}
-
-
-def listed_fields(head: StreamHead) -> dict[str, Any]:
-    """What listings and stats tell of a stream."""
-    record = head.record
-    return {
-        "stream_id": record.key.stream_id,
-        "status": "Closed" if head.tail.closed else "Open",
-        "content_type": record.content_type.served,
-        "created_at_ms": record.created_ms,
-        "last_write_at_ms": head.written_ms,
-        "compact": LAST_BY_KEY if record.compaction else None,
-        "compacted_offset": render_offset(record.compacted) if record.compacted else None,
-    }
 
 
 def data_headers(content_type: ContentType) -> dict[str, str]:
