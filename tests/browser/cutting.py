@@ -10,7 +10,6 @@ import asyncio
 import random
 import ssl
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.chaos.listener import Listener
 
 #: How much of the answers gets through before the cut. The last is more than all a test's streams hold, so
 #: that a reader who is far behind gets on now and then.
@@ -47,15 +48,11 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class CuttingProxy:
-    """Everything runs on one event loop of its own thread."""
-
+class CuttingProxy(Listener):
     def __init__(self, upstream_port: int, seed: int) -> None:
+        super().__init__()
         self._upstream_port = upstream_port
         self._chance = random.Random(seed)
-        self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
         self.connections = 0
         self.cuts = 0
 
@@ -63,28 +60,9 @@ class CuttingProxy:
     def base_url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
-    def run(self, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=_tls()))
-        self.port = server.sockets[0].getsockname()[1]
-        started.set()
-        self._loop.run_forever()
-        server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        try:
-            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-        except OSError:
-            writer.close()
-            return
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
         forth = asyncio.ensure_future(_pass_on(reader, upstream_writer))
         back = asyncio.ensure_future(self._pass_back(upstream_reader, writer))
         try:
@@ -124,13 +102,5 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @contextmanager
 def cutting(upstream_port: int, seed: int) -> Iterator[CuttingProxy]:
-    proxy = CuttingProxy(upstream_port, seed)
-    started = threading.Event()
-    thread = threading.Thread(target=proxy.run, args=[started], daemon=True)
-    thread.start()
-    started.wait()
-    try:
+    with CuttingProxy(upstream_port, seed).on_a_thread(ssl=_tls()) as proxy:
         yield proxy
-    finally:
-        proxy.stop()
-        thread.join()

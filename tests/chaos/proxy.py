@@ -12,11 +12,12 @@ import random
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tests.chaos.exchange import BUFFER, PIECE, Request, read_reply, read_request
+from tests.chaos.listener import Listener
 from tests.chaos.refusals import internal_error, throttle
 from tests.chaos.schedule import CLIENTS, DYNAMODB, Fault, Kind
 
@@ -62,12 +63,12 @@ class Event:
     detail: str = ""
 
 
-class Proxy:
+class Proxy(Listener):
     """Listens at `port`, passes on to `upstream_port`, which may change at any time."""
 
     def __init__(self, link: str, chance: random.Random, note: Callable[[Event], None]) -> None:
+        super().__init__()
         self.link = link
-        self.port = 0
         self.upstream_port = 0
         self.active: list[Fault] = []
         self.hits = 0
@@ -76,19 +77,12 @@ class Proxy:
         self._tokens = Tokens()
         self._late: set[asyncio.Task[None]] = set()
         self._hurry = asyncio.Event()
-        self._connections: set[asyncio.Task[Any]] = set()
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BUFFER, backlog=1024)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in (*self._connections, *self._late):
+        for task in self._late:
             task.cancel()
-        await asyncio.gather(*self._connections, *self._late, return_exceptions=True)
+        await asyncio.gather(*self._late, return_exceptions=True)
+        await super().close()
 
     async def deliver_what_is_late(self) -> None:
         """Everything that is still held arrives now."""
@@ -101,22 +95,9 @@ class Proxy:
         """The engine was killed: what it was doing may be done or not, and it does not know the tokens."""
         self._tokens.carried_out |= self._tokens.unknown
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        passage = _Passage(self, reader, writer)
-        try:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(_Passage(self, reader, writer)) as passage:
             await passage.run()
-        except (EOFError, OSError, asyncio.CancelledError, asyncio.LimitOverrunError):
-            pass
-        except RuntimeError:
-            # uvloop's word for a connection that has just been closed.
-            if not writer.is_closing():
-                raise
-        finally:
-            self._connections.discard(task)
-            passage.close()
 
     def draw(self, request: Request) -> Fault | None:
         """The fault that this request meets."""

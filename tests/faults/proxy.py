@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import uvloop
-
 from tests.chaos.exchange import BUFFER, HEAD_END, Request, read_reply, read_request
-
-_SECONDS: Final = 60
+from tests.chaos.listener import Listener
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +57,18 @@ def unspoiled(reply: Reply) -> Sent:
     return Sent(reply.raw)
 
 
-@dataclass
-class Proxy:
+class Proxy(Listener):
     """In front of one engine, on a thread of its own. `spoil` decides on each reply, `seen` has them."""
 
-    upstream: str
-    spoil: Spoil = unspoiled
-    seen: list[Reply] = field(default_factory=list)
-    endpoint: str = ""
-    _loop: asyncio.AbstractEventLoop = field(default_factory=uvloop.new_event_loop)
-    _connections: set[asyncio.Task[Any]] = field(default_factory=set)
+    def __init__(self, upstream: str) -> None:
+        super().__init__()
+        self.upstream = urlsplit(upstream)
+        self.spoil: Spoil = unspoiled
+        self.seen: list[Reply] = []
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server: asyncio.Server = self._run(
-            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=BUFFER, backlog=256)
-        )
-        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SECONDS)
-        self._loop.close()
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
     def spoiling(self, spoil: Spoil) -> Iterator[list[Reply]]:
@@ -97,21 +79,10 @@ class Proxy:
         finally:
             self.spoil = unspoiled
 
-    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_SECONDS)
-
-    async def _close(self) -> None:
-        self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        parts = urlsplit(self.upstream)
-        engine, to_engine = await asyncio.open_connection(parts.hostname, parts.port, limit=BUFFER)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine, to_engine = await asyncio.open_connection(
+            self.upstream.hostname, self.upstream.port, limit=BUFFER
+        )
         try:
             while request := await read_request(reader, writer):
                 to_engine.write(request.raw)
@@ -122,11 +93,7 @@ class Proxy:
                 writer.write(sent.data)
                 if sent.close:
                     break
-        except (EOFError, OSError, asyncio.CancelledError):
-            pass  # The client has gone, or the test is over.
         finally:
-            self._connections.discard(task)
-            writer.close()
             to_engine.close()
 
 

@@ -31,7 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch, services: LocalServices) -> Iterator[Proxy]:
-    with Proxy(os.environ["AWS_ENDPOINT_URL_S3"]) as proxy:
+    with Proxy(os.environ["AWS_ENDPOINT_URL_S3"]).on_a_thread() as proxy:
         monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_S3", proxy.endpoint)
         yield proxy
 
@@ -175,7 +175,7 @@ def test_a_cut_reply_of_sqs_means_the_queue_is_unavailable(
     services: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wake message that nobody received must not look like none."""
-    with Proxy(os.environ["AWS_ENDPOINT_URL_SQS"]) as proxy:
+    with Proxy(os.environ["AWS_ENDPOINT_URL_SQS"]).on_a_thread() as proxy:
         monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_SQS", proxy.endpoint)
         client = sqs_client()
         queues = Queues(lambda: client, "cut-")

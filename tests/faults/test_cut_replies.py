@@ -59,8 +59,8 @@ class Scene:
 def scene(services: LocalServices) -> Iterator[Scene]:
     world, account = make_world(services), Account()
     with (
-        Proxy(os.environ["AWS_ENDPOINT_URL_DYNAMODB"]) as tables,
-        Proxy(os.environ["AWS_ENDPOINT_URL_S3"]) as bucket,
+        Proxy(os.environ["AWS_ENDPOINT_URL_DYNAMODB"]).on_a_thread() as tables,
+        Proxy(os.environ["AWS_ENDPOINT_URL_S3"]).on_a_thread() as bucket,
     ):
         dynamodb = connect_dynamodb(account, endpoint=tables.endpoint)
         objects = connect_objects(account, world.bucket_name, endpoint=bucket.endpoint)
