@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sqlite3
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -243,9 +242,8 @@ class System:
         return process is not None and process.poll() is None
 
     def _signal(self, part: str, number: signal.Signals) -> None:
-        if self._is_running(part):
-            with suppress(ProcessLookupError):
-                os.kill(self._children[part].pid, number)
+        if (process := self._children[part]._process) is not None:
+            process.send_signal(number)  # Does nothing where it has ended.
 
     def note(self, what: str, detail: str) -> None:
         self.events.append(Event(time.monotonic(), "system", what, "", detail))

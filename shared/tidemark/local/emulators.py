@@ -131,10 +131,6 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
 
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int] = ()
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,29 +23,26 @@ class UnknownPattern(ValueError):
     """The pattern says something that is not understood here; the message shows it."""
 
 
-def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    """Every key of the pattern is in the event, with one of the values that its list allows.
+def matches(wanted: Any, value: Any) -> bool:
+    """Whether an event has every key of a pattern, with a value that its list allows: literals and prefixes.
+    Raises UnknownPattern."""
+    match wanted:
+        case Mapping():
+            return isinstance(value, Mapping) and all(
+                key in value and matches(each, value[key]) for key, each in wanted.items()
+            )
+        case list():
+            return any(_allows(each, value) for each in wanted)
+    raise UnknownPattern(f"a list was expected: {wanted!r}")
 
-    Raises UnknownPattern.
-    """
-    return all(key in event and _matches_value(wanted, event[key]) for key, wanted in pattern.items())
 
-
-def _matches_value(wanted: Any, value: Any) -> bool:
-    if isinstance(wanted, Mapping):
-        return isinstance(value, Mapping) and matches(wanted, value)
-    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
-        raise UnknownPattern(f"a list was expected: {wanted!r}")
-    for each in wanted:
-        if not isinstance(each, Mapping):
-            if each == value:
-                return True
-            continue
-        if set(each) != {"prefix"}:
-            raise UnknownPattern(f"only prefix is understood: {each!r}")
-        if isinstance(value, str) and value.startswith(each["prefix"]):
-            return True
-    return False
+def _allows(wanted: Any, value: Any) -> bool:
+    match wanted:
+        case {"prefix": prefix, **more} if not more:
+            return isinstance(value, str) and value.startswith(prefix)
+        case Mapping():
+            raise UnknownPattern(f"only prefix is understood: {wanted!r}")
+    return bool(wanted == value)
 
 
 RETRY_SECONDS: Final = 0.2
