@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.answers import Answer
 from tests.authorization.ways import FUNCTION_URL, TEMPLATE, Functions
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
-from tests.fuzz.subject import Subject
+from tests.fuzz.subject import Subject, play
 from tidemark.local.events import HttpRequest, http_event
 from tidemark.local.template import match_route
 
@@ -131,23 +130,14 @@ def append(functions: Functions, path: str, content_type: str, body: bytes) -> i
 
 def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) -> None:
     subject.append = partial(append, functions)
+
+    def run(made: tuple[str, dict[str, Any], str]) -> None:
+        method, event, function = made
+        is_encoded = event["requestContext"]["domainName"] == FUNCTION_URL
+        ask: Callable[[], Answer] = lambda: functions.invoke(function, event, method)  # noqa: E731 - as in published
+        answer = subject.exchange(method, event["rawPath"], encoded=is_encoded, ask=ask)
+        if answer.status >= 400 and method != "HEAD":
+            assert answer.error
+
     for number in range(max(1, count // 200)):
-
-        @seed(first_seed + number)
-        @settings(
-            max_examples=200,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(requests())
-        def run(made: tuple[str, dict[str, Any], str]) -> None:
-            method, event, function = made
-            is_encoded = event["requestContext"]["domainName"] == FUNCTION_URL
-            ask: Callable[[], Answer] = lambda: functions.invoke(function, event, method)  # noqa: E731 - as in published
-            answer = subject.exchange(method, event["rawPath"], encoded=is_encoded, ask=ask)
-            if answer.status >= 400 and method != "HEAD":
-                assert answer.error
-
-        run()
+        play(run, 200, first_seed + number, requests())

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.published import NAMES
-from tests.fuzz.subject import Subject
+from tests.fuzz.subject import Subject, play
 from tests.http.test_socket import OpenSocket, handshake
 from tests.support import create_request
 from tidemark.http import socket_session
@@ -110,18 +109,9 @@ def fuzz(subject: Subject, own: Settings, count: int, first_seed: int) -> Counte
         loop, handler = runner.get_loop(), create_socket_handler(own)
         patch.setattr(socket_session, "MESSAGES_PER_SECOND", 1e9)
 
-        @seed(first_seed)
-        @settings(
-            max_examples=max(1, count // 20),
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(st.lists(FRAMES, min_size=10, max_size=10))
         def run(frames: list[str | bytes]) -> None:
             answer_events(frames)
             loop.run_until_complete(answer(frames))
 
-        run()
+        play(run, max(1, count // 20), first_seed, st.lists(FRAMES, min_size=10, max_size=10))
     return outcomes

@@ -12,7 +12,6 @@ from urllib.parse import quote, urlencode
 
 import httpx
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
@@ -26,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.answers import Answer
 from tests.authorization.ways import Way
-from tests.fuzz.subject import Subject
+from tests.fuzz.subject import Subject, play
 from tidemark.http.openapi import HEADERS
 from tidemark.http.requests import SUBSCRIPTION_ROOTS
 
@@ -79,24 +78,14 @@ def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:
     document = json.loads(way("GET", "/v1/openapi.json").body)
     schema = schemathesis.openapi.from_dict(document)
     turns = _turns(schema)
+
+    def run(case: Case, twist: Twist) -> None:
+        send(subject, way, case, twist)
+
     for number in range(max(1, requests // 20)):
-        strategy = next(turns)
-
-        @seed(first_seed + number)
-        @settings(
-            max_examples=20,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(strategy, TWISTS)
-        def run(case: Case, twist: Twist) -> None:
-            send(subject, way, case, twist)
-
         # Of some operations there is nothing to get wrong.
         with suppress(Unsatisfiable):
-            run()
+            play(run, 20, first_seed + number, next(turns), TWISTS)
 
 
 def _turns(schema: Any) -> Iterator[st.SearchStrategy[Case]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from tests.answers import Answer
 from tidemark.http.requests import plain_name
@@ -21,6 +24,18 @@ from tidemark.service.stores import Stores
 #: Before each round of packing.
 APPENDS: Final = 3
 CHANGING: Final = frozenset({"PUT", "POST", "DELETE"})
+
+
+def play(run: Callable[..., None], examples: int, first_seed: int, *strategies: SearchStrategy[Any]) -> None:
+    """Calls `run` with so many examples of the strategies: the same ones for the same seed."""
+    asked = settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(first_seed)(asked(given(*strategies)(run)))()
 
 
 @dataclass(frozen=True, slots=True)
