@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from tidemark.aws.clients import s3_client
-from tidemark.aws.dynamodb import DynamoDB, Send, connect_dynamodb
+from tidemark.aws.dynamodb import DynamoDB, SendOperation, connect_dynamodb
 from tidemark.aws.http import Account
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
@@ -118,7 +118,7 @@ class World:
     followers: list[Callable[[str, dict[str, Any]], None]] = field(default_factory=list)
     #: The embedded engine's port, and the way to the table past it: a call takes a tenth of the time.
     port: str = ""
-    send: Send | None = None
+    send: SendOperation | None = None
 
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 #: RFC 7518 §3.2: a key of HS256 has at least as many bits as its hash.
 MIN_SECRET_BYTES: Final = 32
 MAX_WAIT_SECONDS: Final = 900.0
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -97,7 +97,7 @@ class AuthorizationSettings:
             return
         # Over plain HTTP, anybody on the way could put in keys of his own and sign with them.
         url = urlsplit(self.jwks_url)
-        if url.scheme != "https" and not (url.scheme == "http" and url.hostname in LOOPBACK):
+        if url.scheme != "https" and not (url.scheme == "http" and url.hostname in _LOOPBACK):
             raise InvalidSetting(f"AUTH_JWKS_URL must begin with https://, got {self.jwks_url!r}")
         # The same keys sign tokens for other services too; only the audience tells them apart.
         if not self.audience:
@@ -107,7 +107,7 @@ class AuthorizationSettings:
         """Raises InvalidSetting if the server would be open to everybody without ALLOW_ANONYMOUS.
 
         `host` is the address where it would listen; None is the internet, where origins protect nothing."""
-        if self.is_on or self.allow_anonymous or host in LOOPBACK:
+        if self.is_on or self.allow_anonymous or host in _LOOPBACK:
             return
         if host is not None and self.anonymous_origins:
             return
@@ -157,7 +157,7 @@ class Settings:
     @property
     def allows_local_webhooks(self) -> bool:
         """Webhooks by plain HTTP to this very machine: where the server itself is reached there alone."""
-        return urlsplit(self.public_url).hostname in LOOPBACK
+        return urlsplit(self.public_url).hostname in _LOOPBACK
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

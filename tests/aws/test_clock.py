@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.aws.clock import LOOK_SECONDS, JumpWatch, StorageClock
+from tidemark.aws.clock import BETWEEN_LOOKS_SECONDS, JumpWatch, StorageClock
 
 #: `Date` of the second in which storage answers: 1,800,000,000 s since 1970.
 NOON = "Fri, 15 Jan 2027 08:00:00 GMT"
@@ -25,8 +25,8 @@ class World:
         assert sent is not None
         self.storage = SECOND + 0.4 + back
         self.clock.received(sent, {"date": NOON} if headers is None else headers)
-        self.up += LOOK_SECONDS
-        self.storage += LOOK_SECONDS
+        self.up += BETWEEN_LOOKS_SECONDS
+        self.storage += BETWEEN_LOOKS_SECONDS
 
 
 @pytest.mark.parametrize("there", [0.01, 4.0])
@@ -57,8 +57,8 @@ def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_again_once_it
 def test_a_date_is_looked_at_every_few_seconds() -> None:
     world = World(0.0)
     world.ask(0.01, 0.01)
-    world.up -= LOOK_SECONDS / 2
-    world.storage -= LOOK_SECONDS / 2
+    world.up -= BETWEEN_LOOKS_SECONDS / 2
+    world.storage -= BETWEEN_LOOKS_SECONDS / 2
     assert world.clock.sent() is None
     world.ahead = 600.0
     assert world.clock.sent() is not None, "a clock that has jumped is looked at with the next reply"

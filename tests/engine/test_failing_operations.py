@@ -11,7 +11,7 @@ import pytest
 
 from tests.answers import Answer
 from tests.engine.serving import serving
-from tidemark.engine.database import Operation
+from tidemark.engine.database import DatabaseOperation
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
 
@@ -63,7 +63,7 @@ class Scene:
         self.failing = self.made = 0
         self.system.database.operate = self.operate  # type: ignore[method-assign]
 
-    def operate(self, operation: Operation[Any], *, writes: bool) -> Any:
+    def operate(self, operation: DatabaseOperation[Any], *, writes: bool) -> Any:
         self.made += 1
         fails = self.made == self.failing
         return self._operate(_broken(operation) if fails else operation, writes=writes)
@@ -76,7 +76,7 @@ class Scene:
         return found
 
 
-def _broken(operation: Operation[Any]) -> Operation[Any]:
+def _broken(operation: DatabaseOperation[Any]) -> DatabaseOperation[Any]:
     def fail(db: sqlite3.Connection) -> None:
         operation(db)
         db.execute("SELECT * FROM pages_that_cannot_be_read")

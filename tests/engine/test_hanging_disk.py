@@ -16,7 +16,7 @@ from tests.answers import Answer
 from tests.engine.serving import serving
 from tests.http.asgi import Door
 from tidemark.engine import database, turns
-from tidemark.engine.database import Operation
+from tidemark.engine.database import DatabaseOperation
 from tidemark.http import pages
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
@@ -46,7 +46,7 @@ class Scene:
     def hang_reads(self) -> None:
         operate = self.system.database.operate
 
-        def hanging(operation: Operation[Any], *, writes: bool) -> Any:
+        def hanging(operation: DatabaseOperation[Any], *, writes: bool) -> Any:
             self.goes_on.wait()
             return operate(operation, writes=writes)
 

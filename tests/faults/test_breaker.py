@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.aws.retry import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, NoAnswer
+from tidemark.aws.retry import BETWEEN_PROBES_SECONDS, SILENCE_SECONDS, SILENT_TRIES, Breaker, NoAnswer
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent
 
 STEPS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence", "late silence"])))
@@ -34,14 +34,14 @@ def test_a_breaker_opens_after_several_silences_over_some_seconds_until_an_answe
         elif step == "admit":
             expected = probe_at is None or now >= probe_at
             assert breaker.admit(now) is expected
-            probe_at = now + PROBE_SECONDS if probe_at is not None and expected else probe_at
+            probe_at = now + BETWEEN_PROBES_SECONDS if probe_at is not None and expected else probe_at
         else:
             sent = sent if step == "silence" else answered_at - 0.1
             breaker.silent(sent, now)
             silences += [sent] if sent >= answered_at else []
-            is_silent = len(silences) >= SILENT_TRIES and now - min(silences) >= SILENT_SECONDS
+            is_silent = len(silences) >= SILENT_TRIES and now - min(silences) >= SILENCE_SECONDS
             if is_silent and probe_at is None and sent >= answered_at:
-                probe_at = now + PROBE_SECONDS
+                probe_at = now + BETWEEN_PROBES_SECONDS
         assert breaker.probe_at == probe_at
 
 
@@ -88,14 +88,14 @@ def test_a_call_that_is_not_sent_says_that_nothing_was_written(silenced: Service
 
 
 def test_a_probe_without_a_reply_has_an_unknown_outcome(silenced: Service) -> None:
-    silenced.wait(PROBE_SECONDS)
+    silenced.wait(BETWEEN_PROBES_SECONDS)
     with pytest.raises(OutcomeUnknown):
         silenced.call()
 
 
 def test_the_first_success_closes_the_breaker(silenced: Service) -> None:
     silenced.answer = (200, b"{}")
-    silenced.wait(PROBE_SECONDS)
+    silenced.wait(BETWEEN_PROBES_SECONDS)
     assert [silenced.call() for _ in range(3)] == [{}, {}, {}]
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.buckets import key_in_new_bucket, objects, publish
 from tests.support import Process, World, a_key
 from tidemark.blobs import log_prefix, snapshot_blob_key
-from tidemark.janitor.pack import pack
+from tidemark.janitor.pack import pack_stream
 from tidemark.log.deflate import deflate, inflate
 from tidemark.log.due import Packing
 from tidemark.log.records import Batch, Checksums, Due, DueKind
@@ -150,7 +150,7 @@ def test_a_damaged_log_is_never_returned(
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
     reader.stores.packing = Packing.after_seconds(0)
     with suppress(Damaged):
-        pack(reader.stores, Due(DueKind.PACK, key, incarnation, 0), lambda: True)
+        pack_stream(reader.stores, Due(DueKind.PACK, key, incarnation, 0), lambda: True)
     assert load_head(reader.stores, key).record.packed == 0
 
 

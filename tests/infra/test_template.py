@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tidemark.aws.http import _CONNECT_SECONDS
-from tidemark.aws.sockets import ANSWER_SECONDS
+from tidemark.aws.sockets import TELLING_SECONDS
 from tidemark.aws.sqs import Queues
 from tidemark.local.template import load_template, match_route
 from tidemark.local.triggers import matches
@@ -179,7 +179,7 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
     assert rounds["Properties"]["Schedule"] == "rate(5 minutes)"
     assert functions["PackerFunction"]["Timeout"] < 5 * 60, "one round at a time"
     # The last post may take as long, and so may cutting off its connection.
-    one_call = _CONNECT_SECONDS + ANSWER_SECONDS
+    one_call = _CONNECT_SECONDS + TELLING_SECONDS
     assert SOCKETS_MS / 1000 + 2 * one_call + 5 <= functions["NotifierFunction"]["Timeout"]
     live = ORIGINS["live"]
     waited_for = [

@@ -22,7 +22,7 @@ from tests.processes import threads_named
 from tests.waiting import PATIENCE_SECONDS, eventually, until
 from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
-from tidemark.aws.sockets import ANSWER_SECONDS, SocketApi, SocketGone
+from tidemark.aws.sockets import TELLING_SECONDS, SocketApi, SocketGone
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template
 from tidemark.local.websocket_api import Connections, ConnectionsServer, Quotas, WebSocketApi
 from tidemark.server import Message
@@ -343,7 +343,7 @@ async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: 
     api = make_api(unread_seconds=0.1)
     with ConnectionsServer(api._connections) as server:
         service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
-        sockets = SocketApi(BlockingHttp(service, ANSWER_SECONDS), "")
+        sockets = SocketApi(BlockingHttp(service, TELLING_SECONDS), "")
         async with connected(api) as client:
             connection_id = await client.connection_id()
             client.reads = False

@@ -13,7 +13,7 @@ import pytest
 from tests.buckets import insert_before_commit, new_bucket
 from tests.support import HOUR_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
-from tidemark.log.buckets import list_buckets, list_records, load_bucket
+from tidemark.log.buckets import list_bucket_ids, list_records, load_bucket
 from tidemark.log.read import load_stream
 from tidemark.log.records import EndMark, StreamRecord
 from tidemark.log.schema import bucket_key, decode_end_mark, stream_key
@@ -268,7 +268,7 @@ def test_pages_are_the_ids_with_the_prefix_behind_the_cursor(world: World) -> No
         create_bucket(process.stores, each)
         process.create(StreamKey(bucket, each))
     listings: list[Callable[..., tuple[list[str], bool]]] = [
-        partial(list_buckets, table),
+        partial(list_bucket_ids, table),
         lambda *asked: _stream_ids(list_records(table, bucket, *asked)),
     ]
     cursors = [bucket + end for end in ("-", "-a", "-a1", "-az", "-b", "-z")]

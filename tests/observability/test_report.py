@@ -21,7 +21,7 @@ from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
 from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
-from tidemark.observability.report import INTERVAL_SECONDS, Reporter, reporting, spread
+from tidemark.observability.report import REPORT_SECONDS, Reporter, reporting, spread
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
@@ -194,9 +194,9 @@ def test_a_function_reports_its_metrics_at_most_every_ten_seconds(capsys: pytest
         meter.appended(10)
         meter.called("PutItem", 0.004)
         reporter.report()
-    now[0] += INTERVAL_SECONDS
+    now[0] += REPORT_SECONDS
     reporter.report()
-    now[0] += INTERVAL_SECONDS
+    now[0] += REPORT_SECONDS
     reporter.report()
     first, second = lines(capsys.readouterr().out)
     assert (first["Appends"], first["AppendBytes"], first["StorageCalls"]) == ([1.0], [10.0], [1.0])

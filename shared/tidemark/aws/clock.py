@@ -19,7 +19,7 @@ from tidemark.observability.metrics import CLOCK_OFF, PROCESS
 #: Less is within what clocks differ by, and `Date` has whole seconds.
 TOLERATED_SECONDS: Final = 2.0
 #: Between two looks at a reply's date, which costs some microseconds. After a jump there is one at once.
-LOOK_SECONDS: Final = 10.0
+BETWEEN_LOOKS_SECONDS: Final = 10.0
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -53,7 +53,7 @@ class StorageClock:
         except ValueError:
             return  # No date, or none that can be read.
         now, up = self._clock(), self._monotonic()
-        self._next_look, self._apart = up + LOOK_SECONDS, now - up
+        self._next_look, self._apart = up + BETWEEN_LOOKS_SECONDS, now - up
         least, most = sent - (date + 1), now - date
         before, self._ahead = self._ahead, min(max(self._ahead, least), most)
         self.ahead_seconds = self._ahead if abs(self._ahead) >= TOLERATED_SECONDS else 0.0

@@ -26,11 +26,11 @@ from tidemark.aws.retry import (
 )
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
-Send = Callable[[str, bytes], tuple[int, bytes]]
+SendOperation = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
 Raises NoAnswer. Tests count and break calls here."""
 
-ANSWER_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 5.0
 
 _THROTTLED: Final = frozenset(
     {
@@ -101,7 +101,7 @@ class Fault(Failure):
 class DynamoDB:
     """One method for every operation: `call("PutItem", {...})` as the API reference has it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendOperation) -> None:
         self.send = send
         self.breaker = Breaker()
         self.policy: RetryPolicy = REQUEST_POLICY
@@ -202,4 +202,4 @@ def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
     """Connects to the same endpoint as boto3, unless one is named."""
-    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), ANSWER_SECONDS)))
+    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), _ANSWER_SECONDS)))

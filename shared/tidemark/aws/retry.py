@@ -29,10 +29,10 @@ from tidemark.observability.metrics import PROCESS, RETRIES
 SILENT_TRIES: Final = 3
 #: And only where the first of them was sent so long ago: connections that are refused fail within a
 #: millisecond, and an engine's restart is not an outage.
-SILENT_SECONDS: Final = 2.0
+SILENCE_SECONDS: Final = 2.0
 #: While it is open one try is let through in every such interval. The next does not wait for the last
 #: one's timeout, so a service that is back is found within this time.
-PROBE_SECONDS: Final = 0.5
+BETWEEN_PROBES_SECONDS: Final = 0.5
 
 
 class Breaker:
@@ -53,7 +53,7 @@ class Breaker:
                 return True
             is_probe = now >= self.probe_at
             if is_probe:
-                self.probe_at = now + PROBE_SECONDS
+                self.probe_at = now + BETWEEN_PROBES_SECONDS
             return is_probe
 
     def answered(self, now: float) -> None:
@@ -73,9 +73,9 @@ class Breaker:
         with self._lock:
             self._silent_since = min(self._silent_since, sent) if self._silent_tries else sent
             self._silent_tries += 1
-            is_silent = self._silent_tries >= SILENT_TRIES and now - self._silent_since >= SILENT_SECONDS
+            is_silent = self._silent_tries >= SILENT_TRIES and now - self._silent_since >= SILENCE_SECONDS
             if is_silent and self.probe_at is None:
-                self.probe_at = now + PROBE_SECONDS
+                self.probe_at = now + BETWEEN_PROBES_SECONDS
 
     def exchange(
         self,

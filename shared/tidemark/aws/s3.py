@@ -14,12 +14,12 @@ from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service, 
 from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent
 from tidemark.protocol.errors import BlobUnreadable, Busy, Damaged, StorageSilent, StorageUnavailable
 
-Send = Callable[[str, str, bytes], tuple[int, bytes]]
+_Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Carries one operation (`GetObject`, `GetRange`, `PutObject`), a key and a body, and brings back status and
 body. Of `GetRange` the body is the value of the Range header. Raises NoAnswer. Tests count and break calls
 here."""
 
-ANSWER_SECONDS: Final = 6.0
+_ANSWER_SECONDS: Final = 6.0
 
 _log = logging.getLogger("tidemark")
 
@@ -52,7 +52,7 @@ class WrongSize(NoAnswer):
 class Objects:
     """Whole objects of one bucket. Objects are immutable, so putting one twice is safe."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: _Send) -> None:
         self.send = send
         self.breaker = Breaker()
         self.sleep: Callable[[float], None] = time.sleep
@@ -127,4 +127,4 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Connects to the same endpoint as boto3, unless one is named."""
-    return Objects(partial(_send, http(account.s3(endpoint), ANSWER_SECONDS), bucket))
+    return Objects(partial(_send, http(account.s3(endpoint), _ANSWER_SECONDS), bucket))

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
 from tidemark.aws.retry import Attempts, Failure, RetryPolicy
 
-ANSWER_SECONDS: Final = 3.0
+TELLING_SECONDS: Final = 3.0
 #: The notifier has others to tell: three attempts within a second, where API Gateway answers at once.
 _PROMPT: Final = RetryPolicy(3, 3.0, lambda failed: 0.2 * failed)
 
@@ -65,4 +65,4 @@ class SocketApi:
 
 def connect_sockets(account: Account, endpoint: str) -> SocketApi:
     """`endpoint` is the URL of the API's stage."""
-    return SocketApi(BlockingHttp(account.sockets(endpoint), ANSWER_SECONDS), urlsplit(endpoint).path)
+    return SocketApi(BlockingHttp(account.sockets(endpoint), TELLING_SECONDS), urlsplit(endpoint).path)

@@ -73,7 +73,7 @@ def bench(
         for each in streams:
             with suppress(StreamError):
                 server.stream(each.url).delete(missing_ok=True)
-    report(measured, f"{writers} writers, {messages} messages of {message_bytes} bytes an append")
+    print_report(measured, f"{writers} writers, {messages} messages of {message_bytes} bytes an append")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def measure_wakes(
     return measured_of("wake", latencies, wakes * len(message), time.perf_counter() - began)
 
 
-def report(measured: Sequence[Measured], load: str) -> None:
+def print_report(measured: Sequence[Measured], load: str) -> None:
     header = ("", "COUNT", "PER SECOND", "BYTES A SECOND", "P50", "P99", "MAX", "FAILED")
     rows = [
         (

@@ -25,7 +25,7 @@ from tidemark.client.core import CreateOptions
 from tidemark.client.exchange import LARGEST_REPLY_BYTES, Reply, Request, Steps, exchange
 from tidemark.protocol.errors import ProtocolError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 EXIT_CODES: Final = (
@@ -75,7 +75,7 @@ class RemoteServer:
         url = self.stream_url(stream)
         return Stream.create(url, content_type=content_type, headers=self.headers, retry=PATIENCE, **creation)
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Steps[_T]) -> _T:
         return BlockingDriver(None, self.headers, {}).run(steps)
 
     def ask(

@@ -25,7 +25,7 @@ from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
 #: The input is read in pieces of so many bytes, or so many lines.
-APPEND_BYTES: Final = 256 * 1024
+_APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
 #: An append takes so many bytes, beside the brackets around them.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
@@ -115,7 +115,7 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
 @asks_a_server
-def append(
+def append_messages(
     server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
 ) -> None:
     """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
@@ -171,7 +171,7 @@ def chunk_line(chunk: Chunk) -> bytes:
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
     """The bytes of each read, so that a slow pipe is not waited for."""
-    while data := file.read1(APPEND_BYTES):
+    while data := file.read1(_APPEND_BYTES):
         yield [data]
 
 

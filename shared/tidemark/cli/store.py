@@ -16,7 +16,7 @@ from tidemark.engine.files import BlobFiles
 from tidemark.engine.rows import RowFault, checked_rows
 from tidemark.engine.sqlite_file import open_to_read
 from tidemark.engine.table import EmbeddedTable, faults_of_messages
-from tidemark.log.buckets import list_buckets, pages_of_records
+from tidemark.log.buckets import list_bucket_ids, pages_of_records
 from tidemark.log.read import load_last, load_stream, read_page
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import is_end_mark, log_pk, stream_of
@@ -137,7 +137,7 @@ def _buckets(stores: Stores) -> Iterator[str]:
     yield PLAIN_BUCKET
     after, more = "", True
     while more:
-        found, more = list_buckets(stores.table, "", after, 100)
+        found, more = list_bucket_ids(stores.table, "", after, 100)
         yield from found
         after = found[-1] if found else after
 

@@ -37,8 +37,8 @@ from tidemark.client.wire import (
     warn_of_unwritten,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: Each is removed when its event loop ends, which the generator holds.
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
@@ -78,13 +78,13 @@ class _AsyncDriver:
         self._pieces: AsyncIterator[bytes] | None = None
         self._follower: SocketFollower | None = None
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, steps: Steps[_T]) -> _T:
         result = None
         while True:
             try:
                 effect = steps.send(result)
             except StopIteration as done:
-                value: T = done.value
+                value: _T = done.value
                 return value
             result = await self.perform(effect)
 
@@ -168,22 +168,22 @@ async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
 
 
 def _awaited(
-    operation: Callable[Concatenate[Protocol, P], Steps[T]],
-) -> Callable[Concatenate[AsyncStream, P], Coroutine[Any, Any, T]]:
+    operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
+) -> Callable[Concatenate[AsyncStream, _P], Coroutine[Any, Any, _T]]:
     """The method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
-    async def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self._driver().run(operation(self._protocol, *args, **kwargs))
 
     return documented(method)
 
 
 def _following(
-    operation: Callable[Concatenate[Protocol, P], Generator[Effect | Chunk, Any, None]],
-) -> Callable[Concatenate[AsyncStream, P], AsyncGenerator[Chunk]]:
+    operation: Callable[Concatenate[Protocol, _P], Generator[Effect | Chunk, Any, None]],
+) -> Callable[Concatenate[AsyncStream, _P], AsyncGenerator[Chunk]]:
     @wraps(operation)
-    def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Chunk]:
+    def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
     return documented(method, "AsyncGenerator[Chunk]")

@@ -37,8 +37,8 @@ from tidemark.client.wire import (
     warn_of_unwritten,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _clients: Final[dict[int, httpx.Client]] = {}
 
@@ -81,13 +81,13 @@ class BlockingDriver:
         self._pieces: Iterator[bytes] = iter(())
         self._follower: BlockingFollower | None = None
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Steps[_T]) -> _T:
         result = None
         while True:
             try:
                 effect = steps.send(result)
             except StopIteration as done:
-                value: T = done.value
+                value: _T = done.value
                 return value
             result = self.perform(effect)
 
@@ -156,22 +156,22 @@ class BlockingDriver:
 
 
 def _blocking(
-    operation: Callable[Concatenate[Protocol, P], Steps[T]],
-) -> Callable[Concatenate[Stream, P], T]:
+    operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
+) -> Callable[Concatenate[Stream, _P], _T]:
     """The method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
-    def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._driver().run(operation(self._protocol, *args, **kwargs))
 
     return documented(method)
 
 
 def _following(
-    operation: Callable[Concatenate[Protocol, P], Generator[Effect | Chunk, Any, None]],
-) -> Callable[Concatenate[Stream, P], Iterator[Chunk]]:
+    operation: Callable[Concatenate[Protocol, _P], Generator[Effect | Chunk, Any, None]],
+) -> Callable[Concatenate[Stream, _P], Iterator[Chunk]]:
     @wraps(operation)
-    def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Chunk]:
+    def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
     return documented(method, "Iterator[Chunk]")

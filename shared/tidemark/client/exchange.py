@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tidemark.client.errors import MalformedReply, StreamError, UnconfirmedWrite, Unreachable, refusal
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 SECONDS: Final = 30.0
 #: A page of Tidemark has up to 8 MiB. Other servers answer with all that a stream has.
@@ -74,7 +74,7 @@ class Wait:
 
 
 Effect: TypeAlias = Request | Sleep | Receive | Wait
-Steps: TypeAlias = Generator[Effect, Any, T]
+Steps: TypeAlias = Generator[Effect, Any, _T]
 
 
 @dataclass(frozen=True, slots=True)

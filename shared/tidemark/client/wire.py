@@ -23,7 +23,7 @@ Value: TypeAlias = str | Callable[[], str]
 AsyncValue: TypeAlias = Value | Callable[[], Awaitable[str]]
 ClientT = TypeVar("ClientT")
 ValueT = TypeVar("ValueT")
-T = TypeVar("T", bound=Callable[..., Any])
+_T = TypeVar("_T", bound=Callable[..., Any])
 
 _CONNECT_SECONDS: Final = 10.0
 #: A producer whose block was interrupted (Ctrl-C, a cancelled task) sends what it has for so long.
@@ -90,7 +90,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
         return self._protocol.content_type
 
 
-def documented(method: T, returns: str | None = None) -> T:
+def documented(method: _T, returns: str | None = None) -> _T:
     """`help` shows what a method returns, and not the steps of its operation."""
     signature = inspect.signature(method)
     result = returns or str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")

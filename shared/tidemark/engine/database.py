@@ -49,7 +49,7 @@ SLOW_SECONDS: Final = 30.0
 _HOUR_SECONDS: Final = 3600
 _log: Final = logging.getLogger("tidemark")
 
-Operation = Callable[[sqlite3.Connection], _T]
+DatabaseOperation = Callable[[sqlite3.Connection], _T]
 
 
 class Slow(BaseException):
@@ -95,7 +95,7 @@ class Database:
 
     # --- operations ---
 
-    def operate(self, operation: Operation[_T], *, writes: bool) -> _T:
+    def operate(self, operation: DatabaseOperation[_T], *, writes: bool) -> _T:
         """The result of one operation, carried out whole or not at all. Raises what it raises, and
         StorageUnavailable, OutcomeUnknown or Damaged where SQLite fails."""
         if self._turns.is_current():
@@ -104,7 +104,7 @@ class Database:
             return self.together(lambda: self._in_turn(operation, writes=writes))
         return self._alone(operation, writes=writes)
 
-    def _alone(self, operation: Operation[_T], *, writes: bool) -> _T:
+    def _alone(self, operation: DatabaseOperation[_T], *, writes: bool) -> _T:
         with self._lock:
             try:
                 result = self._in_turn(operation, writes=writes)
@@ -119,7 +119,7 @@ class Database:
             each()
         return result
 
-    def _in_turn(self, operation: Operation[_T], *, writes: bool) -> _T:
+    def _in_turn(self, operation: DatabaseOperation[_T], *, writes: bool) -> _T:
         self._refuse_if_lost()
         changes = self._connection.total_changes
         try:

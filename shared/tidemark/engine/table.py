@@ -32,14 +32,14 @@ from tidemark.log.table import (
 
 _log: Final = logging.getLogger("tidemark")
 
-Written = Callable[[sqlite3.Connection, str, Key], None]
+_Written = Callable[[sqlite3.Connection, str, Key], None]
 """Called in the transaction that writes an item, with INSERT, MODIFY or REMOVE and the item's key."""
 
 
 class EmbeddedTable:
     """`log.table.Table` on the embedded engine. `written` is called for each write, in its transaction."""
 
-    def __init__(self, database: Database, written: Written = lambda *_: None) -> None:
+    def __init__(self, database: Database, written: _Written = lambda *_: None) -> None:
         self.database = database
         self.written = written
         self._rows = Rows()
@@ -240,7 +240,7 @@ def faults_of_messages(db: sqlite3.Connection) -> Iterator[str]:
             yield f"message {message_id} does not fit its checksum"
 
 
-class Message(NamedTuple):
+class QueuedMessage(NamedTuple):
     id: int
     body: str
 
@@ -266,15 +266,15 @@ class EmbeddedQueue:
         db.executemany(_SEND, rows)
         self._database.then(self.news.set)
 
-    def take(self, limit: int, hidden_seconds: float) -> list[Message]:
+    def take(self, limit: int, hidden_seconds: float) -> list[QueuedMessage]:
         """Up to `limit` messages that are due. They come again after `hidden_seconds`, unless `done`. A
         damaged message is logged whenever it is due, and stays in the queue."""
         now_ms = self._clock_ms()
 
-        def take(db: sqlite3.Connection) -> list[Message]:
+        def take(db: sqlite3.Connection) -> list[QueuedMessage]:
             found = db.execute(_TAKE, (self._topic, now_ms, limit)).fetchall()
             db.executemany(_HIDE, [(now_ms + int(1000 * hidden_seconds), row[0]) for row in found])
-            return [Message(row[0], row[1].decode()) for row in found if self._is_sound(*row)]
+            return [QueuedMessage(row[0], row[1].decode()) for row in found if self._is_sound(*row)]
 
         return self._database.operate(take, writes=True) if self.next_ms() is not None else []
 
@@ -284,7 +284,7 @@ class EmbeddedQueue:
         _log.error("message %d of %s is damaged, and is not handed on", message_id, self._topic)
         return False
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def done(self, messages: Sequence[QueuedMessage]) -> None:
         def remove(db: sqlite3.Connection) -> None:
             db.executemany(_DONE, [(each.id,) for each in messages])
 

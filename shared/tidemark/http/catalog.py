@@ -44,7 +44,7 @@ router: Final = APIRouter(tags=["catalog"])
 _READ: Final = ["read"]
 _READ_STREAM: Final = [Security(NAMED_STREAM, scopes=_READ)]
 
-Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
+_Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
 Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
 
@@ -55,7 +55,7 @@ class CompactionModel(BaseModel):
         Field(description="It keeps the last message of each key; null is all."),
     ] = None
     compacted_offset: Annotated[
-        Offset | None, Field(description="Below it, superseded messages are gone; null where none are.")
+        _Offset | None, Field(description="Below it, superseded messages are gone; null where none are.")
     ] = None
 
 
@@ -71,7 +71,7 @@ class ListedStream(StreamFields):
     """In a listing (extensions §1.4)."""
 
     tail_offset: int
-    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
     etag: Annotated[str, Field(description="Of its tail, for `If-Match`.")]
     expires_at_ms: Annotated[
         int | None, Field(description="When it expires if nobody uses it; null is never.")
@@ -121,16 +121,16 @@ class ClosedBy(BaseModel):
 
 
 class ListedProducer(ClosedBy):
-    offset: Offset
+    offset: _Offset
 
 
 class ForkedFrom(BaseModel):
     stream: Path
-    offset: Offset
+    offset: _Offset
 
 
 class SnapshotModel(BaseModel):
-    offset: Offset
+    offset: _Offset
     content_type: str
     bytes: int
     published_at_ms: Milliseconds
@@ -139,10 +139,10 @@ class SnapshotModel(BaseModel):
 class Stats(StreamFields):
     stream: Path
     bucket_id: str
-    tail_offset: Offset
-    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    tail_offset: _Offset
+    retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
     packed_offset: Annotated[
-        Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
+        _Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
     ]
     bytes: Annotated[
         int, Field(description="From the first retained offset to the tail, with what is compacted away.")
@@ -160,7 +160,7 @@ class Stats(StreamFields):
 
 
 class StartPointModel(BaseModel):
-    offset: Offset
+    offset: _Offset
     messages: Annotated[int | None, Field(description="How many messages follow, where they were counted.")]
     complete: Annotated[bool, Field(description="False where the batches are too large to count so many.")]
 
@@ -168,8 +168,8 @@ class StartPointModel(BaseModel):
 class TimesModel(BaseModel):
     """The writes from `offset` to `end_offset`, in order, a member of each list for each of them."""
 
-    offset: Offset
-    end_offset: Annotated[Offset, Field(description="Go on from here: `offset` where nothing follows that.")]
+    offset: _Offset
+    end_offset: Annotated[_Offset, Field(description="Go on from here: `offset` where nothing follows that.")]
     times_ms: Annotated[list[Milliseconds], Field(description="When it was written.")]
     messages: Annotated[list[int], Field(description="Its messages, or appends where it is not JSON.")]
     bytes: Annotated[
@@ -177,7 +177,7 @@ class TimesModel(BaseModel):
         Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
     ]
     message_ends: Annotated[
-        list[Offset] | None, Field(description="Only of a page that compaction took messages out of.")
+        list[_Offset] | None, Field(description="Only of a page that compaction took messages out of.")
     ] = None
 
 

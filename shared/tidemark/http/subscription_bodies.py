@@ -20,7 +20,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from tidemark.protocol.expiry import render_instant
 from tidemark.subscriptions.configuration import (
     DEFAULT_LEASE_MS,
-    MAX_STREAMS,
+    MAX_NAMED_STREAMS,
     SubscriptionConfiguration,
     SubscriptionKind,
     normalize,
@@ -42,11 +42,11 @@ def _whole_characters(text: str) -> str:
     return text
 
 
-Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
+_Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
 
 
 class WebhookTarget(BaseModel):
-    url: Text
+    url: _Text
 
 
 class CreateSubscription(BaseModel):
@@ -59,12 +59,12 @@ class CreateSubscription(BaseModel):
     )
 
     type: Literal["webhook", "pull-wake"]
-    pattern: Text | None = None
-    streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
+    pattern: _Text | None = None
+    streams: Annotated[list[_Text], Field(max_length=MAX_NAMED_STREAMS)] | None = None
     webhook: WebhookTarget | None = None
-    wake_stream: Text | None = None
+    wake_stream: _Text | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
-    description: Text | None = None
+    description: _Text | None = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -86,13 +86,13 @@ class CreateSubscription(BaseModel):
 class NameStreams(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"streams": ["tasks/anna"]}]})
 
-    streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
+    streams: Annotated[list[_Text], Field(min_length=1, max_length=MAX_NAMED_STREAMS)]
 
 
 class ClaimWake(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1"}]})
 
-    worker: Annotated[Text, Field(min_length=1, max_length=500)]
+    worker: Annotated[_Text, Field(min_length=1, max_length=500)]
 
 
 class StreamAck(BaseModel):
@@ -100,8 +100,8 @@ class StreamAck(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    stream: Text = Field(validation_alias=AliasChoices("stream", "path"))
-    offset: Text
+    stream: _Text = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: _Text
 
 
 class AnswerWake(BaseModel):
@@ -111,9 +111,9 @@ class AnswerWake(BaseModel):
         json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
     )
 
-    wake_id: Text
+    wake_id: _Text
     generation: StrictInt
-    acks: Annotated[list[StreamAck], Field(max_length=MAX_STREAMS)] = []
+    acks: Annotated[list[StreamAck], Field(max_length=MAX_NAMED_STREAMS)] = []
     done: StrictBool = False
 
     def offsets(self) -> dict[str, str]:

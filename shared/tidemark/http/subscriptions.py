@@ -67,7 +67,7 @@ async def list_subscriptions(backend: Served, page: AskedPage) -> bodies.Subscri
     """List the subscriptions whose ids begin with `prefix` (an extension)."""
     asked = parse_plain_listing(page.prefix, page.after, page.limit)
     records, next_cursor = await backend.call(
-        lifecycle.list_subscriptions, asked.prefix, asked.after, asked.limit
+        lifecycle.page_of_subscriptions, asked.prefix, asked.after, asked.limit
     )
     return {
         "prefix": asked.prefix,

@@ -85,7 +85,7 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
     return found[::-1]
 
 
-def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
+def pack_stream(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
     """Pack the batches of the entry's stream that are old enough, and compact its packs. Returns the number
     of packs made. If another janitor was first, or time ran out, the entry is still due."""
     record = load_incarnation(stores.table, due)

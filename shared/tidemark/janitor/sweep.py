@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
-from tidemark.janitor.pack import pack
+from tidemark.janitor.pack import pack_stream
 from tidemark.janitor.replace import remove_object, remove_replaced
 from tidemark.log.append import TailMoved
-from tidemark.log.due import claim, due_entries, schedule, settle
+from tidemark.log.due import claim_entry, due_entries, schedule, settle
 from tidemark.log.lifecycle import StreamChanged, next_look_ms
 from tidemark.log.read import load_incarnation, load_last
 from tidemark.log.records import Batch, Due, DueKind
@@ -27,7 +27,7 @@ from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
 from tidemark.protocol.errors import BlobUnreadable, Conflict, Damaged, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms
-from tidemark.service.delete import end, release
+from tidemark.service.delete import end, release_unreferenced
 from tidemark.service.load import load_due_head
 from tidemark.service.retention import retained_from, trim_below, written_ms_at
 from tidemark.service.stores import Stores
@@ -164,7 +164,7 @@ def remove_unused(run: Sweep, due: Due) -> bool:
     stores, record = run.stores, load_incarnation(run.stores.table, due)
     # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
     is_used = record is not None and (due.blob is None or record.shows(due.blob) or record.references > 0)
-    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
+    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim_entry(stores.table, due))
     if is_claimed and not is_used:
         if due.blob is None:
             stores.blobs.delete_prefix(log_prefix(due.incarnation))
@@ -236,12 +236,12 @@ def retain(run: Sweep, due: Due) -> bool:
 
 
 def release_source(run: Sweep, due: Due) -> bool:
-    run.swept.released += release(run.stores, due)
+    run.swept.released += release_unreferenced(run.stores, due)
     return False
 
 
 def pack_batches(run: Sweep, due: Due) -> bool:
-    run.swept.packed += pack(run.stores, due, run.has_time_left)
+    run.swept.packed += pack_stream(run.stores, due, run.has_time_left)
     return False
 
 

@@ -38,7 +38,7 @@ from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.subscriptions.pending import recover
 
-REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded)
+_REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded)
 
 
 def main(root: Path = ROOT) -> int:
@@ -62,7 +62,7 @@ def main(root: Path = ROOT) -> int:
                 for name in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(name, signal.SIG_IGN)
 
-    return serve.run_configured(run, os.environ, REFUSALS)
+    return serve.run_configured(run, os.environ, _REFUSALS)
 
 
 def prepare_environment(settings: Settings, configuration: ServerConfiguration) -> None:
@@ -93,7 +93,7 @@ class System:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, services: LocalServices, server: ConnectionsServer, listener: socket.socket) -> int:
-        """The exit code. Raises what REFUSALS names."""
+        """The exit code. Raises what _REFUSALS names."""
         os.environ.update(services.environment)
         services.create_table(self.settings.table_name)
         services.create_bucket(self.settings.bucket_name)

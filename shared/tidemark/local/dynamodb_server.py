@@ -30,7 +30,7 @@ from tidemark.server import Receive, Scope, Send
 from tidemark.server.http_server import loop_factory, serve
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _TARGET: Final = b"x-amz-target"
 _VERSION: Final = "DynamoDB_20120810."
 _READY_SECONDS: Final = 60.0
@@ -205,5 +205,5 @@ async def _read(receive: Receive) -> bytes:
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES or not message.get("more_body", False):
+        if len(body) > _MAX_BODY_BYTES or not message.get("more_body", False):
             return bytes(body)

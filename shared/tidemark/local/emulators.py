@@ -34,9 +34,9 @@ CREDENTIALS: Final = (
 )
 DUMMY_CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "tidemark", "AWS_SECRET_ACCESS_KEY": "tidemark"}
 DEFAULT_REGION: Final = "us-east-1"
-READY_SECONDS = 60.0
-POLL_SECONDS = 0.01
-STOP_SECONDS = 3.0
+_READY_SECONDS = 60.0
+_POLL_SECONDS = 0.01
+_STOP_SECONDS = 3.0
 LOG_TAIL_LINES = 5
 
 
@@ -152,13 +152,13 @@ class Child:
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Raises EngineFailed when the process ends first, or is not ready in time."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + _READY_SECONDS
         while not is_ready():
             if self._running().poll() is not None:
                 raise EngineFailed(self.describe_end())
             if time.monotonic() > deadline:
-                raise EngineFailed(f"{self.name} was not ready in {READY_SECONDS:.0f} s{self._log_tail()}")
-            time.sleep(POLL_SECONDS)
+                raise EngineFailed(f"{self.name} was not ready in {_READY_SECONDS:.0f} s{self._log_tail()}")
+            time.sleep(_POLL_SECONDS)
         if self._running().poll() is not None:
             # Another process responded at that port.
             raise EngineFailed(self.describe_end())
@@ -181,7 +181,7 @@ class Child:
             return
         process.terminate()
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

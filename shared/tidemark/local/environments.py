@@ -28,7 +28,7 @@ from tidemark.local.template import Function
 from tidemark.server.request_log import report_failure
 
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
-MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
+_MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 
 Handler = Callable[[Any, Any], Any]
 _Job = tuple[bytes, "LambdaContext", Future[bytes]]
@@ -119,9 +119,9 @@ def call_handler(function: Function, handler: Handler, payload: bytes, context: 
         serialised = payload_of(response)
     except BaseException as error:  # a handler that exits is one more that failed
         raise InvocationFailed(f"{function.name} failed: {error!r}") from error
-    if len(serialised) > MAX_RESPONSE_BYTES:
+    if len(serialised) > _MAX_RESPONSE_BYTES:
         raise InvocationFailed(
-            f"{function.name} returned {len(serialised)} bytes: at most {MAX_RESPONSE_BYTES} are allowed"
+            f"{function.name} returned {len(serialised)} bytes: at most {_MAX_RESPONSE_BYTES} are allowed"
         )
     return serialised
 

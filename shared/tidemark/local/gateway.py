@@ -94,15 +94,15 @@ def _content_length(
     return (("content-length", str(len(body))),)
 
 
-MAX_BODY_BYTES: Final = 10 * 1024 * 1024
+_MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 #: An HTTP API limits the request line and the headers together.
-MAX_HEAD_BYTES: Final = 10_240
+_MAX_HEAD_BYTES: Final = 10_240
 INTEGRATION_SECONDS: Final = 30.0
 
 BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 HEAD_TOO_LARGE: Final = gateway_response(431, "Request Header Fields Too Large")
-TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
-FAILED: Final = gateway_response(500, "Internal Server Error")
+_TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
+_FAILED: Final = gateway_response(500, "Internal Server Error")
 UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
 
 
@@ -157,7 +157,7 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_head(scope)
-            response = await self.respond(_request(scope, await read_body(scope, receive)))
+            response = await self.respond(_request(scope, await read_request_body(scope, receive)))
         except UndecodablePath:
             response = BAD_REQUEST
         except RefusedByGateway as refused:
@@ -174,7 +174,7 @@ class Gateway:
         event = http_event(request, match, datetime.now(UTC))
         payload = payload_of(event)
         if len(payload) > MAX_REQUEST_BYTES:
-            return TOO_LARGE
+            return _TOO_LARGE
         environments = self._environments[match.route.function]
         try:
             returned = await environments.returned(payload, self._integration_seconds)
@@ -182,32 +182,32 @@ class Gateway:
         except TimeoutError:
             return UNAVAILABLE
         except InvocationFailed:
-            return FAILED
+            return _FAILED
         except MalformedResponse as error:
             report(f"{environments.function.name} returned a response that no HTTP API accepts: {error}")
-            return FAILED
+            return _FAILED
 
 
 def check_head(scope: Scope) -> None:
     """Raises RefusedByGateway."""
     line = f"{scope['method']} ? HTTP/1.1\r\n".encode() + scope["raw_path"] + scope["query_string"]
-    if len(line) + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
+    if len(line) + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > _MAX_HEAD_BYTES:
         raise RefusedByGateway(HEAD_TOO_LARGE)
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
+async def read_request_body(scope: Scope, receive: Receive) -> bytes:
     """Raises RefusedByGateway, before a byte is read where the length is declared; RequestCutOff."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise RefusedByGateway(TOO_LARGE)
+    if declared.isdigit() and int(declared) > _MAX_BODY_BYTES:
+        raise RefusedByGateway(_TOO_LARGE)
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise RequestCutOff
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise RefusedByGateway(TOO_LARGE)
+        if len(body) > _MAX_BODY_BYTES:
+            raise RefusedByGateway(_TOO_LARGE)
         if not message.get("more_body", False):
             return bytes(body)
 

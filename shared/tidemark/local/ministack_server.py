@@ -25,7 +25,7 @@ from ministack.services import s3, sqs
 from tidemark.local.emulators import end_with_parent
 
 KEEP_ALIVE_SECONDS = 75
-STOP_SECONDS = 0.2
+_STOP_SECONDS = 0.2
 #: ministack's function that puts an object, or its description, on disk.
 WRITER = "_atomic_write"
 #: ministack's event for "a message was sent".
@@ -47,7 +47,7 @@ def _configuration(descriptor: int) -> Config:
     config.bind = [f"fd://{descriptor}"]
     config.loglevel = "WARNING"
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-    config.graceful_timeout = STOP_SECONDS
+    config.graceful_timeout = _STOP_SECONDS
     return config
 
 

@@ -96,7 +96,7 @@ class SocketRoutes:
             parsed = None
         key = parsed.get(self.selector) if isinstance(parsed, dict) else None
         by_key = {route.key: route for route in self.routes}
-        return by_key.get(key if isinstance(key, str) else DEFAULT, by_key[DEFAULT])
+        return by_key.get(key if isinstance(key, str) else _DEFAULT, by_key[_DEFAULT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def _routes(api: Declared, functions: Declared) -> Iterator[Route]:
             if method != "parameters":
                 integration = integrations[operation[INTEGRATION]["$ref"].rpartition("/")[2]]
                 function = _referred(integration, functions)
-                yield Route(ANY if method == ANY_METHOD else method.upper(), path, function)
+                yield Route(_ANY if method == ANY_METHOD else method.upper(), path, function)
 
 
 def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | None:
@@ -220,7 +220,7 @@ def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | No
         for name in _references(response["RouteId"])
     }
     mocked = {
-        name: response["ResponseTemplates"][DEFAULT]
+        name: response["ResponseTemplates"][_DEFAULT]
         for _, response in _resources(document, SOCKET_MOCK_RESPONSE)
         for name in _references(response["IntegrationId"])
     }
@@ -268,8 +268,8 @@ def _trigger(function: str, declared: Declared) -> Trigger:
     )
 
 
-ANY: Final = "ANY"
-DEFAULT: Final = "$default"
+_ANY: Final = "ANY"
+_DEFAULT: Final = "$default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Route:
 
     @property
     def key(self) -> str:
-        return DEFAULT if self.path == DEFAULT else f"{self.method} {self.path}"
+        return _DEFAULT if self.path == _DEFAULT else f"{self.method} {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,15 +298,15 @@ def match_route(routes: Sequence[Route], method: str, path: str) -> Match:
     found: list[tuple[tuple[int, ...], bool, Match]] = []
     for route in routes:
         rank, pattern = _compiled(route.path)
-        if route.method in (method, ANY) and (parameters := pattern.fullmatch(path)):
-            found.append((rank, route.method == ANY, Match(route, parameters.groupdict())))
+        if route.method in (method, _ANY) and (parameters := pattern.fullmatch(path)):
+            found.append((rank, route.method == _ANY, Match(route, parameters.groupdict())))
     return min(found, key=lambda candidate: candidate[:2])[2]
 
 
 @cache
 def _compiled(path: str) -> tuple[tuple[int, ...], re.Pattern[str]]:
     """How specific each segment is (0 a literal, 1 a variable, 2 all that is left), and which paths match."""
-    if path == DEFAULT:
+    if path == _DEFAULT:
         return (3,), re.compile(".*", re.DOTALL)
     rank = tuple(segment.startswith("{") + segment.endswith("+}") for segment in path.split("/"))
     pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))

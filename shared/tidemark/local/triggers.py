@@ -45,7 +45,7 @@ def _allows(wanted: Any, value: Any) -> bool:
     return bool(wanted == value)
 
 
-RETRY_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 0.2
 
 Record = dict[str, Any]
 
@@ -116,7 +116,7 @@ class Pump(_Caller):
         for _ in range(self._trigger.retries + 1):
             if records:
                 records = self._invoke(records)
-            if not records or self._stopped.wait(RETRY_SECONDS):
+            if not records or self._stopped.wait(_RETRY_SECONDS):
                 return
         report(f"{len(records)} stream records were given up")
 

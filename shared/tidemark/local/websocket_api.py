@@ -47,8 +47,8 @@ class Quotas:
 
 QUOTAS: Final = Quotas()
 #: These codes close a connection that was idle or is too old, sent a binary frame, or sent too much.
-GOING_AWAY, UNSUPPORTED, TOO_LARGE = 1001, 1003, 1009
-FAILED: Final = "Internal server error"
+GOING_AWAY, UNSUPPORTED, _TOO_LARGE = 1001, 1003, 1009
+_FAILED: Final = "Internal server error"
 TIMED_OUT: Final = "Endpoint request timed out"
 
 
@@ -160,7 +160,7 @@ class WebSocketApi:
                     if text is None:
                         return UNSUPPORTED
                     if len(text.encode()) > self._quotas.frame_bytes:
-                        return TOO_LARGE
+                        return _TOO_LARGE
                     take(text)
         except TimeoutError:
             return GOING_AWAY
@@ -189,11 +189,11 @@ class WebSocketApi:
         except TimeoutError:
             raise InvocationFailed(TIMED_OUT) from None
         except InvocationFailed:
-            raise InvocationFailed(FAILED) from None
+            raise InvocationFailed(_FAILED) from None
         if not isinstance(response, dict) or "statusCode" not in response:
             name = environments.function.name
             report(f"{name} returned a response that no WebSocket API accepts: {response!r}")
-            raise InvocationFailed(FAILED)
+            raise InvocationFailed(_FAILED)
         # The status changes nothing for the client: a connection knows none.
         return response.get("body")
 

@@ -95,7 +95,7 @@ def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -
 MAX_FOUND: Final = MAX_APPENDS
 
 
-def post(table: Table, record: StreamRecord, mail: Mail) -> None:
+def post_mail(table: Table, record: StreamRecord, mail: Mail) -> None:
     """Put mail into its box. No condition is needed: a late copy is the same mail in the same box."""
     table.put(encode_mail(record.incarnation, mail))
 

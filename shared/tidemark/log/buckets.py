@@ -96,7 +96,7 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
     return schema.decode_bucket(item)
 
 
-def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
+def end_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
     BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     # The count must have been zero when the deletion was dated: one that was refused for its streams,
@@ -115,7 +115,7 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
 
 def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
     """Check what a refused deletion found: after a lost reply it may be its own mark. Raises as
-    `delete_bucket`."""
+    `end_bucket`."""
     existing = refused.existing[0]
     if existing is None:
         raise BucketNotFound from refused
@@ -200,7 +200,7 @@ def pages_of_records(
         after = records[-1].key.stream_id
 
 
-def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
+def list_bucket_ids(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
     """Up to `limit` ids of buckets in order, and whether there may be more."""
     at_least, last = max(prefix, after + _NEXT if after else prefix), _last_of(prefix)
     if at_least > last:

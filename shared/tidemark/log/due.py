@@ -164,7 +164,7 @@ def settle_for_good(due: Due) -> Write:
     return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
-def claim(table: Table, due: Due) -> bool:
+def claim_entry(table: Table, due: Due) -> bool:
     """Claim the entry's blob for the janitor; False if it was used first."""
     try:
         table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))

@@ -44,7 +44,7 @@ _IS_DELETED: Final = Present(schema.DELETED_MS)
 _IS_LIVE: Final = Missing(schema.DELETED_MS)
 
 
-def is_live(incarnation: str) -> Condition:
+def if_live(incarnation: str) -> Condition:
     """The stream is there, and is this one."""
     return AllOf(equals(schema.INCARNATION, incarnation), _IS_LIVE)
 
@@ -79,7 +79,7 @@ def if_unreferenced(incarnation: str) -> Condition:
 def if_live_and_unreferenced(incarnation: str) -> Condition:
     """As above, and it was not deleted while forks needed it: else its release ends it, and has its log
     reclaimed."""
-    return AllOf(is_live(incarnation), NONE_LEFT)
+    return AllOf(if_live(incarnation), NONE_LEFT)
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
@@ -87,7 +87,7 @@ def add_reference(fork: Fork, made: StreamRecord) -> Write:
     compacted in the meantime: until the fork is counted, the data that it inherits may be removed."""
     one_more = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
     as_seen = AllOf(
-        is_live(fork.incarnation),
+        if_live(fork.incarnation),
         retains_from(made.retained),
         compacted_up_to(made.compacted),
         shows_snapshot(made.snapshot),
@@ -146,7 +146,7 @@ class Creation:
     orphan: Due | None = None
 
 
-def create_stream(table: Table, creation: Creation) -> None:
+def put_stream(table: Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
     StreamExists, DatedTooEarly, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
     settings where its bucket has some, and StreamChanged when a fork's source is not as it was, or the

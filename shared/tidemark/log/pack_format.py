@@ -39,7 +39,7 @@ from typing import Final
 from tidemark.log import deflate
 
 MAGIC: Final = b"TIDEPACK"
-VERSION: Final = 1
+_VERSION: Final = 1
 COMPACTED_VERSION: Final = 2
 #: A block is closed before it has more data than this. A batch in the table has at most half of it, so all
 #: blocks but the last of a pack have at least the other half.
@@ -48,7 +48,7 @@ BLOCK_BYTES: Final = 128 * 1024
 _HEADER: Final = struct.Struct("<8sB7x")
 _INDEX_HEAD: Final = struct.Struct("<BQ")
 #: An entry of the index, by the pack's version.
-_ENTRIES: Final = {VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
+_ENTRIES: Final = {_VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
 #: Small rather than fast: a pack is written once and read often.
@@ -81,7 +81,7 @@ class BlockEntry:
     def encoded(self, version: int) -> bytes:
         """The block's entry in the index."""
         row = (self.data_bytes, self.stored_bytes, self.checksum)
-        return _ENTRIES[version].pack(*(row if version == VERSION else (self.end - self.start, *row)))
+        return _ENTRIES[version].pack(*(row if version == _VERSION else (self.end - self.start, *row)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class PackWriter:
         """The whole object, and its index alone. Called once, after at least one batch."""
         self._close_block()
         self._blocks[-1] = replace(self._blocks[-1], end=self._blocks[-1].end + self._skipped)
-        version = VERSION if all(block.is_whole for block in self._blocks) else COMPACTED_VERSION
+        version = _VERSION if all(block.is_whole for block in self._blocks) else COMPACTED_VERSION
         entries = [block.encoded(version) for block in self._blocks]
         index = b"".join((_INDEX_HEAD.pack(version, self.start), *entries))
         footer = _FOOTER.pack(len(index), zlib.crc32(index), MAGIC)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from tidemark.log.lifecycle import NONE_LEFT, is_live, retains_from
+from tidemark.log.lifecycle import NONE_LEFT, if_live, retains_from
 from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
 from tidemark.log.records import Batch, Checksums, Due, DueKind, Pack, StreamRecord, UnreadBlock
 from tidemark.log.schema import (
@@ -44,7 +44,7 @@ StorageUnavailable and the like."""
 Piece = Batch | UnreadBlock
 """A part of a page: a batch, or a block of a pack that is not read yet."""
 
-Each = Callable[[Callable[[Sequence[Piece]], list[Batch]], Sequence[Sequence[Piece]]], list[list[Batch]]]
+_Each = Callable[[Callable[[Sequence[Piece]], list[Batch]], Sequence[Sequence[Piece]]], list[list[Batch]]]
 """The same call for several things at once (`service/stores.py`)."""
 
 Fill = Callable[[Sequence[Piece]], list[Batch]]
@@ -58,7 +58,7 @@ def blocks_of(pack: Pack, start: int) -> Iterator[UnreadBlock]:
     return (UnreadBlock(pack, entry) for entry in pack.index.blocks_from(start))
 
 
-def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: Each) -> list[Batch]:
+def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: _Each) -> list[Batch]:
     """Read the bytes of every block; batches stay as they are. The blocks of a pack are one range,
     and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
     index, and the exceptions of `fetch`."""
@@ -210,7 +210,7 @@ def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
     # Earlier releases do not count the packs that they make, but move the end of the last one.
     is_next = AllOf(_is(PACKS_MADE, record.packs_made), _is(PACKED, record.packed))
-    return AllOf(is_live(record.incarnation), is_next, retains_from(start))
+    return AllOf(if_live(record.incarnation), is_next, retains_from(start))
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
@@ -219,7 +219,7 @@ def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None
         return
     before = encode_horizon(record.horizon)[HORIZON]["S"]
     is_before = Missing(HORIZON) if record.horizon == NOT_YET else equals(HORIZON, before)
-    as_seen = AllOf(is_live(record.incarnation), _is(COMPACTED, record.compacted), is_before)
+    as_seen = AllOf(if_live(record.incarnation), _is(COMPACTED, record.compacted), is_before)
     update = Update(stream_key(record.key), encode_horizon(horizon))
     try:
         table.transact([Write(update=update, condition=as_seen)])

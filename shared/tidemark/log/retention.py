@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tidemark.log import schema
 from tidemark.log.due import settle_for_good
-from tidemark.log.lifecycle import is_live, retains_from, shows_snapshot
+from tidemark.log.lifecycle import if_live, retains_from, shows_snapshot
 from tidemark.log.read import load_last, stream_in
 from tidemark.log.records import Due, Snapshot, StreamRecord
 from tidemark.log.table import (
@@ -44,7 +44,7 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     one.
     """
     rises = AnyOf(Missing(schema.RETAINED), Compared(schema.RETAINED, "<", trim.offset))
-    condition = AllOf(is_live(record.incarnation), shows_snapshot(None), rises)
+    condition = AllOf(if_live(record.incarnation), shows_snapshot(None), rises)
     update = Update(schema.stream_key(record.key), {schema.RETAINED: {"N": str(trim.offset)}})
     try:
         table.transact([Write(update=update, condition=condition), Write(schema.encode_due(trim))])
@@ -82,7 +82,7 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     attributes = schema.encode_snapshot(snapshot) | {schema.RETAINED: {"N": str(snapshot.offset)}}
     # Data that was trimmed meanwhile stays trimmed (`log/retention.py`).
     as_seen = AllOf(
-        is_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
+        if_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
     )
     return Write(update=Update(schema.stream_key(record.key), attributes), condition=as_seen)
 

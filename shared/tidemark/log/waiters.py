@@ -46,7 +46,7 @@ from tidemark.protocol.stream_key import StreamKey
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
 """The same call for several things, some at once (`service/stores.py`)."""
 #: Calls that `Each` makes at once.
-AT_ONCE: Final = 16
+_AT_ONCE: Final = 16
 
 #: Sorts before everything that an address can go on with.
 _JUST_BEHIND = " "
@@ -68,11 +68,11 @@ def put_watches(
     table: Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
 ) -> None:
     """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
-    so it is only for more than `AT_ONCE` streams. Raises Malformed for too many."""
+    so it is only for more than `_AT_ONCE` streams. Raises Malformed for too many."""
     asked = {mark_of(key): waiter.incarnation for key, waiter in watches.items()}
     _ask_for(table, connection_id, asked, now_ms, each)
     waiters = list(watches.values())
-    if len(waiters) > AT_ONCE:
+    if len(waiters) > _AT_ONCE:
         writes = [Write(encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters]
         with suppress(TransactionRefused, Busy):  # One of them is not the latest, or is being written.
             table.transact(writes)

@@ -74,9 +74,9 @@ COUNTERS: Final = tuple(each for each in tuple(globals().values()) if isinstance
 REQUEST_SECONDS: Final = Histogram(
     "request_seconds", "Time until the response began, including the wait of a long-poll"
 )
-STORAGE_SECONDS: Final = Histogram("storage_seconds", "Time of one call to DynamoDB or, for a body, to S3")
+_STORAGE_SECONDS: Final = Histogram("storage_seconds", "Time of one call to DynamoDB or, for a body, to S3")
 WAKE_SECONDS: Final = Histogram("wake_seconds", "Time from an append to the response or event that it woke")
-HISTOGRAMS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
+HISTOGRAMS: Final = (REQUEST_SECONDS, _STORAGE_SECONDS, WAKE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Meter:
         """Count one storage call that has ended."""
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
-            self._distributions[STORAGE_SECONDS].observe(seconds)
+            self._distributions[_STORAGE_SECONDS].observe(seconds)
 
     def appended(self, size_bytes: int) -> None:
         """Count one accepted append."""

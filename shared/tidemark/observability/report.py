@@ -34,7 +34,7 @@ from tidemark.observability.metrics import (
 )
 from tidemark.settings import Settings
 
-INTERVAL_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 10.0
 #: How many values stand for a histogram; EMF allows a hundred for one metric.
 _MAX_VALUES: Final = 60
 
@@ -64,7 +64,7 @@ class Reporter:
         seconds = self._clock()
         if seconds < self._due_at:
             return
-        self._due_at = seconds + INTERVAL_SECONDS
+        self._due_at = seconds + REPORT_SECONDS
         now, before = self._meter.snapshot(), self._reported
         self._reported = now
         metrics = EphemeralMetrics(namespace=self._namespace, service=self._service)

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         with ExitStack() as held:
-            change(keys_of(given, held), given)
+            change(signing_keys_of(given, held), given)
     # RuntimeError: there are no credentials, or a server holds the folder.
     except (
         CannotChangeKeys,
@@ -78,10 +78,10 @@ def change(keys: SigningKeys, given: argparse.Namespace) -> None:
         rotate(keys, now_ms)
     elif given.command == "remove":
         remove_key(keys, given.kid)
-    show(keys, now_ms)
+    show_keys(keys, now_ms)
 
 
-def keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
+def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
     """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
     if given.data_dir:
         database = database_of(given.data_dir)
@@ -133,7 +133,7 @@ def remove_key(keys: SigningKeys, kid: str) -> None:
     print(f"{kid} is removed; caches may hold it for five minutes more")
 
 
-def show(keys: SigningKeys, now_ms: int) -> None:
+def show_keys(keys: SigningKeys, now_ms: int) -> None:
     published = keys.published()
     if not published:
         print("There is no key: the first webhook subscription makes one")

@@ -26,7 +26,7 @@ from tidemark.client import Chunk, NotFound, Retry, Stream, StreamError, StreamG
 from tidemark.client.socket import socket_url
 from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 #: The reader waits for so long before the second append, so that it is surely waiting.
 _SETTLE_SECONDS: Final = 2.0
@@ -124,7 +124,7 @@ def _told(socket: ClientConnection) -> dict[str, Any]:
         ) from None
 
 
-def step(name: str, call: Callable[[], T]) -> T:
+def step(name: str, call: Callable[[], _T]) -> _T:
     """Prints how long the call took. Raises SmokeFailed for what the client raises."""
     started = time.monotonic()
     try:

@@ -33,7 +33,7 @@ SEND_BUFFER_BYTES: Final = 256 * 1024
 OWN_DESCRIPTORS: Final = 64
 #: The limit is not raised further, whatever the system allows.
 MOST_DESCRIPTORS: Final = 65_536
-RETRY_SECONDS: Final = 5
+_RETRY_SECONDS: Final = 5
 #: After this many connections have ended, and none for a moment, freed memory is returned to the system;
 #: after so many moments in any case.
 TRIM_AFTER: Final = 100
@@ -56,7 +56,7 @@ TLS_HANDSHAKE: Final = b"\x16"
 
 _LEAST: Final = sys.float_info.min
 #: Each variable sets these limits. One variable covers all waits for a client that stalls.
-VARIABLES: Final = {
+_VARIABLES: Final = {
     "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
     "KEEP_ALIVE_SECONDS": ("keep_alive_seconds",),
     "MAX_CONNECTIONS": ("max_connections",),
@@ -80,7 +80,7 @@ class Limits:
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Raises InvalidSetting."""
         given: dict[str, float] = {}
-        for variable, names in VARIABLES.items():
+        for variable, names in _VARIABLES.items():
             if environment.get(variable):
                 right = "a number above 0"
                 limit = parse_number(environment, variable, 0, right, most=1_000_000, least=_LEAST)
@@ -221,7 +221,7 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if len(self.connections) > self.max_connections:
-            self._refuse(503, "Too many connections; try again in 5 s", f"retry-after: {RETRY_SECONDS}\r\n")
+            self._refuse(503, "Too many connections; try again in 5 s", f"retry-after: {_RETRY_SECONDS}\r\n")
             return
         self._receiving = self.loop.call_later(self.limits.header_seconds, self._give_up_headers)
 

@@ -32,13 +32,13 @@ GRACE_SECONDS: Final = 1.0
 #: uvicorn cuts requests off so much later, as a backstop: it reports them as errors.
 BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
-POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = Limits()
 #: A socket's client that does not answer a ping for so long is gone.
 PING_SECONDS: Final = 60.0
 #: A status that no response has.
-NEVER: Final = 1000
+_NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 
@@ -80,7 +80,7 @@ class Requests:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = completed = False
         log, logged = self.log, LoggedRequest()
-        from_status = log.from_status if log else NEVER
+        from_status = log.from_status if log else _NEVER
 
         async def watched(message: Message) -> None:
             nonlocal started, completed
@@ -205,4 +205,4 @@ async def _wait_until_healthy(listener: socket.socket) -> None:
     while (status := await asyncio.to_thread(health, host, port, HEALTH_PATH)) != 200:
         if asyncio.get_running_loop().time() > deadline:
             raise NotHealthy(f"GET {HEALTH_PATH} responds with {status} after {READY_SECONDS:.0f} s")
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)

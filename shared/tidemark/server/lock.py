@@ -15,8 +15,8 @@ from pathlib import Path
 
 LOCK_NAME = "lock"
 #: After kill -9 the engines follow within milliseconds; a start that comes right then waits for them.
-PATIENCE_SECONDS = 2.0
-POLL_SECONDS = 0.02
+_PATIENCE_SECONDS = 2.0
+_POLL_SECONDS = 0.02
 
 
 class DataDirectoryInUse(RuntimeError):
@@ -24,7 +24,7 @@ class DataDirectoryInUse(RuntimeError):
 
 
 @contextmanager
-def locked(directory: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[int]:
+def locked(directory: Path, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[int]:
     """The lock is held until the end of the block, and of every process that inherited its descriptor, which
     this yields. Makes the directory if it is not there. Raises DataDirectoryInUse, OSError."""
     try:
@@ -51,4 +51,4 @@ def _lock(descriptor: int, path: Path, deadline: float) -> None:
             holder = path.read_text(errors="replace").strip()
             who = f"process {holder}" if holder else "another process"
             raise DataDirectoryInUse(f"{path.parent} is in use by {who}: stop it, or choose another DATA_DIR")
-        time.sleep(POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)

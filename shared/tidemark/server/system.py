@@ -22,7 +22,7 @@ from tidemark.aws.clock import CLOCK, JumpWatch
 from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
-from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
+from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, QueuedMessage
 from tidemark.http.backend import in_turns
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
@@ -273,7 +273,7 @@ class Deliveries:
             self._begin(message)
         return bool(taken)
 
-    def _begin(self, message: Message) -> None:
+    def _begin(self, message: QueuedMessage) -> None:
         try:
             notice = decode_notice(message.body)
         except NotANotice:
@@ -282,7 +282,7 @@ class Deliveries:
         else:
             self._fairness.begin(notice, lambda: self._pool.submit(self._handle, message, notice))
 
-    def _handle(self, message: Message, notice: Notice) -> None:
+    def _handle(self, message: QueuedMessage, notice: Notice) -> None:
         try:
             self._deliverer.handle(notice)
             self._notices.done([message])

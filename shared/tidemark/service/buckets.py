@@ -97,7 +97,7 @@ def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
     while more and len(found) <= request.limit:
         # One more than are wanted, to see whether there is one.
         wanted = request.limit + 1 - len(found)
-        ids, more = buckets.list_buckets(stores.table, request.prefix, after, wanted)
+        ids, more = buckets.list_bucket_ids(stores.table, request.prefix, after, wanted)
         found += [record for record in stores.concurrency.each(load, ids) if record is not None]
         after = ids[-1] if ids else after
     return BucketListing(found[: request.limit], has_more=len(found) > request.limit)
@@ -122,7 +122,7 @@ def _delete(stores: Stores, bucket: str) -> None:
     ended_ms, deletion_id = stores.clock_ms(), stores.new_id()
     for _ in range(_MAX_TRIES):
         try:
-            return buckets.delete_bucket(stores.table, bucket, EndMark(ended_ms, deletion_id))
+            return buckets.end_bucket(stores.table, bucket, EndMark(ended_ms, deletion_id))
         except DatedTooEarly as changed:
             ended_ms = changed.changed_ms + 1
     raise Busy

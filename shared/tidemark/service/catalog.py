@@ -26,7 +26,7 @@ from tidemark.service.start_point import batches_back
 from tidemark.service.stores import Stores
 
 #: Decoding this many items takes a few milliseconds, for which an event loop may be held.
-AT_ONCE: Final = 200
+_AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
     found: list[StreamHead] = []
     after, more = request.after, True
     while more:
-        left = min(request.limit - len(found), AT_ONCE)
+        left = min(request.limit - len(found), _AT_ONCE)
         # One more than are wanted, to see whether there is one.
         records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]

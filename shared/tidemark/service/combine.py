@@ -37,7 +37,15 @@ from itertools import groupby
 from typing import Final
 
 from tidemark.blobs import joined_key
-from tidemark.log.append import TailMoved, collect, find_entry, find_receipt, post, put_batch, put_receipt
+from tidemark.log.append import (
+    TailMoved,
+    collect,
+    find_entry,
+    find_receipt,
+    post_mail,
+    put_batch,
+    put_receipt,
+)
 from tidemark.log.combining import (
     COMBINED_INLINE_BYTES,
     MAIL_ID_BYTES,
@@ -221,7 +229,7 @@ class _Combining:
 
         def posting() -> None:
             try:
-                post(self._stores.table, self._record, mail)
+                post_mail(self._stores.table, self._record, mail)
             except (Busy, StorageUnavailable, StorageSilent):
                 self._mail = None  # It was not posted.
                 raise

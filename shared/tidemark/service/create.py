@@ -13,7 +13,7 @@ from tidemark.log.lifecycle import (
     StreamChanged,
     StreamExists,
     bury,
-    create_stream,
+    put_stream,
     replace_stream,
     tombstone,
 )
@@ -202,7 +202,7 @@ class _Creation:
 
     def make(self) -> Created:
         creation = self.plan()
-        create_stream(self._stores.table, creation)
+        put_stream(self._stores.table, creation)
         return self.learn(creation)
 
     def plan(self) -> Creation:

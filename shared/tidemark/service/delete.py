@@ -49,7 +49,7 @@ def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
     return due
 
 
-def release(stores: Stores, due: Due | None) -> int:
+def release_unreferenced(stores: Stores, due: Due | None) -> int:
     """Remove a deleted stream whose last fork is gone, and go on with its own source.
 
     Returns how many were removed. Safe to repeat, and safe to leave to the janitor.
@@ -71,7 +71,7 @@ def release(stores: Stores, due: Due | None) -> int:
 def try_release(stores: Stores, due: Due | None) -> None:
     """Release now if possible. The request has succeeded either way: the janitor does the rest."""
     with suppress(ProtocolError):
-        release(stores, due)
+        release_unreferenced(stores, due)
 
 
 _MAX_TRIES = 40

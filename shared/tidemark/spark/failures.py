@@ -64,7 +64,7 @@ def _one_line(text: str) -> str:
     return next(filter(None, map(str.strip, text.splitlines())), "")
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Exit(IntEnum):
@@ -119,7 +119,7 @@ _BY_WORDS: Final = {
 _BY_AWS_CODE: Final = {name: code for code, names in _AWS_CODES.items() for name in names.split()}
 
 
-def repeat_slow_start(run: Callable[[], T], seconds: float, tell: Callable[[str], None]) -> T:
+def repeat_slow_start(run: Callable[[], _T], seconds: float, tell: Callable[[str], None]) -> _T:
     """Run a streaming query, and again where the driver's Python process was slow to start: Spark waits ten
     seconds for it, which is too short on a busy driver, and nothing was read then. Raises any other failure,
     and this one when the time is over."""

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _FIRST_DELAY_SECONDS: Final = 0.05
 _LONGEST_DELAY_SECONDS: Final = 5.0
 
 
-def retry(act: Callable[[], T], seconds: float, *errors: type[Exception]) -> T:
+def retry(act: Callable[[], _T], seconds: float, *errors: type[Exception]) -> _T:
     """Return the result of `act`. One of the `errors` is retried, with longer and longer pauses, until
     `seconds` have passed: then the last error is raised."""
     deadline = time.monotonic() + seconds

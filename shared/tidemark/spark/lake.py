@@ -52,7 +52,7 @@ from tidemark.spark.side_tables import (
     join_reaches,
     measure_reach,
     merge_reach,
-    until_committed,
+    until_written,
 )
 
 _PARTITIONS: Final = PartitionSpec(
@@ -270,7 +270,7 @@ class LakeTable:
                     transaction.set_properties(_PROPERTIES)
             return change(table)
 
-        return until_committed(commit)
+        return until_written(commit)
 
 
 def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:

@@ -44,7 +44,7 @@ REACH_SCHEMA: Final = Schema(*(NestedField(number, *field) for number, field in 
 OLDER: Final = ""
 
 
-def until_committed(change: Callable[[], _T]) -> _T:
+def until_written(change: Callable[[], _T]) -> _T:
     """Make a change to a table as it is then, again where another writer was faster. Raises
     CommitFailedException where that is so time and again."""
     for _ in range(_TRIES - 1):
@@ -64,7 +64,7 @@ class SideTable:
             return
         new = pa.Table.from_pylist(list(rows), self._schema.as_arrow())
         make = partial(self._catalog.create_table_if_not_exists, self._identifier, self._schema)
-        until_committed(lambda: (self._load() or make()).append(new))
+        until_written(lambda: (self._load() or make()).append(new))
 
     def rows(self, wanted: BooleanExpression) -> list[dict[str, Any]]:
         table = self._load()

@@ -26,7 +26,7 @@ from tidemark.spark.options import ConnectionOptions
 if TYPE_CHECKING:
     from tidemark.service.stores import Stores
 
-DEFAULT_REGION = "us-east-1"
+_DEFAULT_REGION = "us-east-1"
 
 _ABSENT: Final = frozenset({"ResourceNotFoundException", "NoSuchBucket", "NoSuchKey"})
 _EXPIRED: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "TokenRefreshRequired"})
@@ -150,4 +150,4 @@ def s3_client(endpoint: str | None, region: str | None) -> Any:
     import boto3
 
     config = Config(**CLIENT_SETTINGS, s3={"addressing_style": "path"})
-    return boto3.client("s3", endpoint_url=endpoint, region_name=region or DEFAULT_REGION, config=config)
+    return boto3.client("s3", endpoint_url=endpoint, region_name=region or _DEFAULT_REGION, config=config)

@@ -33,7 +33,7 @@ from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import BEGINNING, Head, Position
 from tidemark.spark.side_tables import Reach
 
-Key = tuple[str, str]
+_Key = tuple[str, str]
 """A stream's name and incarnation."""
 
 #: Rows of so many streams are found by their names, in the statistics of files and of pages.
@@ -65,8 +65,8 @@ class WholePlan:
     the table has beside them. `before` are messages that the table was begun behind, and `reached` is where
     it ends in streams that exist."""
 
-    kept: frozenset[Key]
-    left: frozenset[Key]
+    kept: frozenset[_Key]
+    left: frozenset[_Key]
     before: Stretch
     reached: Positions
     tail: Stretch
@@ -158,12 +158,12 @@ def read_whole(
 
 
 def plan_whole(
-    options: ReadOptions, heads: Mapping[str, Head], reaches: Mapping[Key, Reach], *, deleted: bool
+    options: ReadOptions, heads: Mapping[str, Head], reaches: Mapping[_Key, Reach], *, deleted: bool
 ) -> WholePlan:
     """Raises InvalidOptions where offsets are not numbers."""
     mine = {key: reach for key, reach in reaches.items() if options.subscribes(key[0])}
     before, tail, reached = Stretch(), Stretch(), dict[str, Position]()
-    living: set[Key] = set()
+    living: set[_Key] = set()
     for name, head in heads.items():
         key, begin, end = (name, head.tail.incarnation), head.earliest, _place(name, head.tail.offset)
         reach = mine.get(key)
@@ -205,7 +205,7 @@ def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, st
     return {name: value for name, value in asked.items() if name.lower() != "columns"}, read
 
 
-def _load_heads(options: ReadOptions, deleted: Iterable[Key]) -> dict[str, Head]:
+def _load_heads(options: ReadOptions, deleted: Iterable[_Key]) -> dict[str, Head]:
     """Of the streams that exist. Each that is named must, or be one of those deleted. Raises
     InvalidOptions."""
     reader = connect(options.connection)

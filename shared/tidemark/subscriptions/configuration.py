@@ -20,7 +20,7 @@ ONE: Final = "*"
 ANY: Final = "**"
 
 
-def matches(pattern: str, path: str) -> bool:
+def matches_pattern(pattern: str, path: str) -> bool:
     """Whether the whole path matches. Takes segments × segments steps, however many `**` there are."""
     segments = path.split("/")
     # reachable[i]: the part of the pattern seen so far matches the first i segments.
@@ -39,7 +39,7 @@ def matches(pattern: str, path: str) -> bool:
 
 def follows(pattern: str | None, wake_stream: str | None, path: str) -> bool:
     """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
-    return pattern is not None and path != wake_stream and matches(pattern, path)
+    return pattern is not None and path != wake_stream and matches_pattern(pattern, path)
 
 
 def literal_prefix(pattern: str) -> str:
@@ -60,7 +60,7 @@ DEFAULT_LEASE_MS: Final = 30_000
 MAX_ID_BYTES: Final = 500
 MAX_DESCRIPTION_BYTES: Final = 1_000
 #: Streams that one request names or acks. More are added by further requests.
-MAX_STREAMS: Final = 1_000
+MAX_NAMED_STREAMS: Final = 1_000
 #: Of those named at the creation, as JSON: DynamoDB takes an item of 400 KB, and the rest has 20.
 MAX_NAMES_BYTES: Final = 380_000
 
@@ -118,9 +118,9 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
         raise InvalidSubscription(f"description is too long: at most {MAX_DESCRIPTION_BYTES} bytes")
     paths = tuple(sorted({stream_path(stream) for stream in asked.streams}))
     wake_path = stream_path(asked.wake_stream) if asked.wake_stream else None
-    if len(paths) > MAX_STREAMS or len(orjson.dumps(paths)) > MAX_NAMES_BYTES:
+    if len(paths) > MAX_NAMED_STREAMS or len(orjson.dumps(paths)) > MAX_NAMES_BYTES:
         raise InvalidSubscription(
-            f"One request names at most {MAX_STREAMS} streams, with at most {MAX_NAMES_BYTES} bytes of "
+            f"One request names at most {MAX_NAMED_STREAMS} streams, with at most {MAX_NAMES_BYTES} bytes of "
             "names; add the others afterwards"
         )
     if wake_path in paths:

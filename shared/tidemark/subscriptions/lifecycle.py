@@ -62,7 +62,7 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
             version=1,
             write_id=stores.new_id(),
         )
-        there = storage.create_subscription(stores.table, record)
+        there = storage.put_subscription(stores.table, record)
         if isinstance(there, EndMark):
             created_ms = there.ended_ms + 1
         elif there.configuration != configuration:
@@ -163,7 +163,7 @@ def list_links(
     return page, page[-1].path if len(links) > limit else None
 
 
-def list_subscriptions(
+def page_of_subscriptions(
     stores: Stores, prefix: str, after: str, limit: int
 ) -> tuple[list[SubscriptionRecord], str | None]:
     """A page by id, and behind which id the next page begins; None on the last one. The roster takes one

@@ -90,7 +90,7 @@ def load_ended(table: Table, subscription_id: str) -> EndMark | None:
     return decode_end_mark(item) if item is not None and is_end_mark(item) else None
 
 
-def create_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
+def put_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
     """Returns the record that is stored now: the new one; else one of the same id, or the end mark of one
     that ended after the creation was dated. A retried creation finds its own record."""
     try:

@@ -17,7 +17,7 @@ from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.stream_key import LISTING, PLAIN_BUCKET, check_stream_id, parse_plain_path
 from tidemark.settings import Settings
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 MEGABYTE: Final = 1024 * 1024
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -56,7 +56,7 @@ class GivenOptions:
     def text(self, name: str, default: str | None = None) -> str | None:
         return self._given.get(name.lower()) or default
 
-    def parse(self, name: str, default: T, parse: Callable[[str], T]) -> T:
+    def parse(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
         text = self.text(name)
         if text is None:
             return default
@@ -198,8 +198,8 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
         ),
         s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
         url=asked.parse("url", "", parse_url),
-        stream_path=asked.parse("streamPath", plain, parse_stream_path),
-        token=asked.parse("token", None, parse_token),
+        stream_path=asked.parse("streamPath", plain, parse_stream_option),
+        token=asked.parse("token", None, parse_token_option),
         retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
     )
 
@@ -238,14 +238,14 @@ def parse_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def parse_token(text: str) -> str:
+def parse_token_option(text: str) -> str:
     """The error does not show it."""
     if not re.fullmatch("[!-~]+", text):
         raise ValueError("must be ASCII without spaces and line ends, as it was given out")
     return text
 
 
-def parse_stream_path(text: str) -> str:
+def parse_stream_option(text: str) -> str:
     if not text.startswith("/"):
         raise ValueError(f"must begin with /, got {text!r}")
     return text.rstrip("/")

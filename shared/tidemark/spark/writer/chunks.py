@@ -25,7 +25,7 @@ from tidemark.spark.staging import encode_body
 from tidemark.spark.writer.manifest import AppendRun
 
 #: The most bytes of one append, including the brackets of a JSON array.
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: Rows of many streams wait for company up to this many bytes in all.
 HELD_BYTES: Final = 32 * 1024 * 1024
 _SHOWN_BYTES: Final = 80
@@ -106,7 +106,7 @@ class Chunker:
         if values.null_count:
             self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
         longest = pc.max(lengths).as_py() or 0
-        if longest > MAX_BODY_BYTES - 2 * self._is_json:
+        if longest > _MAX_BODY_BYTES - 2 * self._is_json:
             what = f"{longest} bytes are more than one append may hold"
             self._refuse(pc.index(lengths, longest).as_py(), what, b"")
         if not self._is_json and len(values) and pc.min(lengths).as_py() == 0:

@@ -47,7 +47,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _GETS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _StreamWriterBase: Any = datasource.DataSourceStreamArrowWriter if _GETS_ARROW else DataSourceStreamWriter
 
-Piece = tuple[pa.Array | str, pa.Array]
+_Piece = tuple[pa.Array | str, pa.Array]
 """The stream of each row, or of all of them, and their values."""
 
 
@@ -125,7 +125,7 @@ class StagedWrite:
 
     # --- in a task ---
 
-    def stage(self, pieces: Iterable[Piece]) -> StagedPartition:
+    def stage(self, pieces: Iterable[_Piece]) -> StagedPartition:
         forget_archives()
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
@@ -147,14 +147,14 @@ class StagedWrite:
             query, partition, file, tuple(chunker.runs), dict(chunker.rows_by_stream), chunker.checksum
         )
 
-    def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+    def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Piece]:
         for batch in batches:
             streams: pa.Array | str = self.options.stream or ""
             if self.stream_index is not None:
                 streams = batch.column(self.stream_index)
             yield streams, batch.column(self.value_index)
 
-    def pieces_of_rows(self, rows: Iterator[Any]) -> Iterator[Piece]:
+    def pieces_of_rows(self, rows: Iterator[Any]) -> Iterator[_Piece]:
         kind = pa.string() if self.value_is_text else pa.binary()
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             streams: pa.Array | str = self.options.stream or ""
