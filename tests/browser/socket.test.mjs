@@ -119,7 +119,7 @@ test("a reader at the tail makes no request until it is told of more", async () 
   const reader = poll("/v1/stream/a", 5)
   const socket = await opened()
   assert.equal(socket.url, "wss://tides.example/v1/socket")
-  assert.deepEqual(socket.sent, [{ watch: ["/v1/stream/a"] }])
+  assert.deepEqual(socket.sent, [{ watch: ["/v1/stream/a"], data: true }])
   await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
   assert.ok(await isPending(reader))
   assert.deepEqual(asked(), [])
@@ -130,6 +130,59 @@ test("a reader at the tail makes no request until it is told of more", async () 
   assert.ok(await isPending(poll("/v1/stream/a", 9)))
   assert.equal(socket.sent.length, 1, "it is watched already")
   assert.equal(asked().length, 1)
+})
+
+const page = (from, end, data, more) => ({
+  stream: "/v1/stream/a",
+  offset: offset(end),
+  from: offset(from),
+  type: "text/plain",
+  etag: `"x:${from}:${end}"`,
+  data,
+  ...more,
+})
+
+test("data that comes with a message is the answer, as the server's own, without a request", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  await socket.tell(page(5, 8, "[1]", { type: "application/json" }), page(8, 10, "AP8=", { encoding: "base64" }))
+  const answer = await reader
+  assert.deepEqual([answer.status, Object.fromEntries(answer.headers)], [
+    200,
+    { "content-type": "application/json", etag: '"x:5:8"', "stream-cursor": "7", "stream-next-offset": offset(8), "stream-up-to-date": "true" },
+  ])
+  assert.equal(await answer.text(), "[1]")
+  const next = await poll("/v1/stream/a", 8)
+  assert.deepEqual([...new Uint8Array(await next.arrayBuffer())], [0, 255])
+  const last = poll("/v1/stream/a", 10)
+  assert.ok(await isPending(last))
+  await socket.tell(page(10, 10, "", { closed: true }))
+  const { status, headers } = await last
+  assert.deepEqual([status, headers.get("Stream-Closed"), headers.get("Stream-Cursor")], [204, "true", null])
+  assert.deepEqual(asked(), [])
+})
+
+for (const [what, told] of [
+  ["before", page(4, 9, "early")],
+  ["behind", page(6, 9, "late")],
+])
+  test(`data that begin ${what} what was read are read by a request`, async () => {
+    const reader = poll("/v1/stream/a", 5)
+    const socket = await opened()
+    answers[plain("/v1/stream/a", 5)] = found(9)
+    await socket.tell(told)
+    assert.equal((await reader).headers.get("Stream-Next-Offset"), offset(9))
+    assert.equal(asked().length, 1)
+  })
+
+test("data go to readers with the token of the watch alone", async () => {
+  poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer one" } })
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/a", offset: offset(5), seconds: 3600 })
+  await socket.tell(page(5, 8, "secret"))
+  answers[plain("/v1/stream/a", 5)] = Response.json({ error: "none" }, { status: 404 })
+  assert.equal((await poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer two" } })).status, 404)
 })
 
 test("what came before the watch began is read at once", async () => {
@@ -279,7 +332,7 @@ test("before a lease ends the reader asks again, and its newest token goes with 
   assert.deepEqual([answer.status, ...["Stream-Next-Offset", "Stream-Up-To-Date"].map((name) => answer.headers.get(name))], [204, offset(5), "true"])
   poll("/v1/stream/a", 5, { headers: { Authorization: "Bearer second" } })
   await pass(10)
-  assert.deepEqual(socket.sent, [{ watch: ["/v1/stream/a"], token: "first" }, { watch: ["/v1/stream/a"], token: "second" }])
+  assert.deepEqual(socket.sent, ["first", "second"].map((token) => ({ watch: ["/v1/stream/a"], token, data: true })))
   assert.deepEqual(asked(), [])
 })
 
@@ -445,7 +498,7 @@ for (const message of ["Internal server error", "Endpoint request timed out"])
       await socket.tell({ stream: "/v1/stream/c", offset: offset(5), seconds: 3600 })
       await pass(1)
       await pass(5)
-      assert.deepEqual(socket.sent.pop(), { watch: ["/v1/stream/b"] })
+      assert.deepEqual(socket.sent.pop(), { watch: ["/v1/stream/b"], data: true })
     }
     answers[live("/v1/stream/b", 5)] = found(6)
     await fail()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,9 @@ from tidemark.protocol.socket import Frame, parse_frame
 
 A, B = "/v1/stream/a", "/v1/stream/b"
 READ, AGAIN, ELSEWHERE = Woken.READ, Woken.AGAIN, Woken.ELSEWHERE
+
+
+Watching = partial(Frame, data=True)
 
 
 class Client:
@@ -167,7 +171,7 @@ def test_a_refusal_that_a_read_does_not_confirm_lets_the_reader_wait_otherwise_b
     assert client.frames() == []
     client.wait(reader, "42", "new")
     assert client.woken_now() == []
-    assert client.frames() == [Frame(watch=(A,), token="new")]
+    assert client.frames() == [Watching(watch=(A,), token="new")]
 
 
 def test_watches_of_one_token_share_frames_of_at_most_100_names() -> None:
@@ -185,10 +189,10 @@ def test_watches_of_one_token_share_frames_of_at_most_100_names() -> None:
 def test_two_readers_of_a_stream_have_one_watch_which_the_second_has_repeated() -> None:
     client = connected()
     first, second = client.waiting(A, "42"), client.watches.join(A)
-    assert client.frames() == [Frame(watch=(A,))]
+    assert client.frames() == [Watching(watch=(A,))]
     client.hear(tail(A, "42", seconds=60))
     client.wait(second, "40")
-    assert client.frames() == [Frame(watch=(A,))]
+    assert client.frames() == [Watching(watch=(A,))]
     assert client.hear(tail(A, "42", seconds=60)) == [(A, READ)], "the second, which is behind"
     client.watches.leave(second)
     assert client.frames() == []
@@ -215,7 +219,7 @@ def test_a_watch_is_repeated_with_a_new_token_before_its_lease_ends() -> None:
     assert client.pass_to(client.watches.next_at()) == [(A, AGAIN)]
     assert client.now == 1080.0
     client.wait(reader, "42", "second")
-    assert client.frames() == [Frame(watch=(A,), token="second")]
+    assert client.frames() == [Watching(watch=(A,), token="second")]
 
 
 def test_of_two_answers_the_shorter_lease_counts() -> None:
@@ -247,7 +251,7 @@ def test_a_lease_that_ends_while_its_reader_reads_is_repeated_when_it_waits_and_
     client.watches.frames(2000.0)
     assert client.watches.next_at() > 2000.0, "the driver does not turn in a circle"
     client.wait(reader, "50")
-    assert client.frames() == [Frame(watch=(A,))]
+    assert client.frames() == [Watching(watch=(A,))]
 
 
 def test_an_answer_that_does_not_come_ends_the_connection() -> None:
@@ -267,7 +271,7 @@ def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_for_again_e
     client = connected()
     readers = {name: client.waiting(name, "42") for name in (A, B)}
     for failures in range(1, 4):
-        assert client.frames() == [Frame(watch=(A, B) if failures == 1 else (B,))]
+        assert client.frames() == [Watching(watch=(A, B) if failures == 1 else (B,))]
         for _ in range(2):  # Also of another frame.
             assert client.hear({"message": message, "connectionId": "x", "requestId": "y"}) == []
         assert client.hear(tail(A, "42", seconds=3600)) == []
@@ -335,7 +339,7 @@ def test_a_server_that_answers_no_ping_gets_one_after_8_minutes_and_is_not_given
     client.frames()
     client.watches.leave(reader)
     client.waiting(B, "42")
-    assert client.frames() == [Frame(unwatch=(A,)), Frame(watch=(B,))]
+    assert client.frames() == [Frame(unwatch=(A,)), Watching(watch=(B,))]
     for heard in ("[]", json.dumps(tail(B, "42", seconds=3600)), json.dumps(tail(A, "1"))):
         client.now += 1
         client.watches.received(heard, client.now)
@@ -387,7 +391,7 @@ def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_r
     client.wait(readers[0], "42")
     assert client.woken_now() == []
     client.watches.opened(client.now)
-    assert client.frames() == [Frame(), Frame(watch=(A,))]
+    assert client.frames() == [Frame(), Watching(watch=(A,))]
 
 
 def test_a_socket_that_never_worked_is_tried_less_and_less_often_and_its_readers_do_not_wait_for_it() -> None:
@@ -429,6 +433,59 @@ def test_a_name_that_fits_into_no_frame_is_not_asked_for() -> None:
     assert client.frames() == []
 
 
+def page(name: str, start: str, end: str, data: str, **more: Any) -> dict[str, Any]:
+    return tail(
+        name, end, **{"from": start, "type": "text/plain", "etag": f'"x:{start}:{end}"', "data": data}, **more
+    )
+
+
+def test_the_page_behind_what_a_reader_has_read_comes_with_the_message() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(page(A, "42", "44", "hi"), page(A, "44", "47", "AQID", encoding="base64")) == [
+        (A, READ)
+    ]
+    first, second = reader.take("42"), reader.take("44")
+    assert first is not None
+    assert first.headers == {
+        "stream-next-offset": "44",
+        "content-type": "text/plain",
+        "etag": '"x:42:44"',
+        "stream-up-to-date": "true",
+    }
+    assert (first.body, second and second.body, reader.take("47")) == (b"hi", b"\1\2\3", None)
+    client.wait(reader, "47")
+    assert client.hear(page(A, "47", "47", "", closed=True)) == [(A, READ)]
+    last = reader.take("47")
+    assert last is not None
+    assert (last.body, last.headers["stream-closed"]) == (b"", "true")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        page(A, "40", "44", "more"),
+        page(A, "43", "44", "x"),
+        page(A, "42", "44", "no base64!", encoding="base64"),
+        tail(A, "44", **{"from": "42", "data": 7}),
+        tail(A, "44", **{"from": "42", "data": "hi"}),
+    ],
+)
+def test_a_reader_for_whom_a_message_has_no_page_reads(message: dict[str, Any]) -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(message) == [(A, READ)]
+    assert reader.take("42") is None
+
+
+def test_a_reader_that_takes_no_pages_keeps_a_few_of_them() -> None:
+    client = connected()
+    reader = client.waiting(A, "0000")
+    for at in range(1000):
+        client.hear(page(A, f"{at:04}", f"{at + 1:04}", "x"))
+    assert 0 < len(reader.pages) <= 64
+
+
 NAMES = st.sampled_from([A, B])
 SELDOM = st.sampled_from([False] * 9 + [True])
 
@@ -468,6 +525,9 @@ class AnyOrder(RuleBasedStateMachine):
     def offset(self, name: str) -> str:
         return f"{self.tails[name]:02}"
 
+    def text(self, start: str, end: str) -> str:
+        return "".join(f"{number} " for number in range(int(start), int(end)))
+
     def message(self, name: str, **more: Any) -> dict[str, Any]:
         end = {"closed": True} if name in self.closed else more
         return {"stream": name, "offset": self.offset(name), **end}
@@ -489,14 +549,23 @@ class AnyOrder(RuleBasedStateMachine):
         self.followers.remove(follower)
 
     def read_and_wait(self, follower: Follower) -> None:
-        name = follower.reader.name
-        if follower.woken is not AGAIN and not follower.has_read:
-            follower.offset = self.offset(name)
-            if name in self.closed:
-                self.watches.leave(follower.reader)
-                self.followers.remove(follower)
-                return
+        if follower.woken is not AGAIN and not follower.has_read and self.read_page(follower):
+            self.watches.leave(follower.reader)
+            self.followers.remove(follower)
+            return
         self.wait(follower)
+
+    def read_page(self, follower: Follower) -> bool:
+        """The page that came with a message, or all that is there. Returns whether it is the last one."""
+        name = follower.reader.name
+        page = follower.reader.take(follower.offset) if follower.woken is READ else None
+        if page is None:
+            follower.offset = self.offset(name)
+            return name in self.closed
+        end = page.headers["stream-next-offset"]
+        assert page.body.decode() == self.text(follower.offset, end)
+        follower.offset = end
+        return "stream-closed" in page.headers
 
     def wait(self, follower: Follower) -> None:
         def wake(why: Woken) -> None:
@@ -514,18 +583,20 @@ class AnyOrder(RuleBasedStateMachine):
         """Messages may come between the read and the wait."""
         follower = data.draw(st.sampled_from([one for one in self.followers if not one.is_waiting]))
         if follower.woken is not AGAIN and not follower.has_read and follower.reader.name not in self.closed:
-            follower.offset, follower.has_read = self.offset(follower.reader.name), True
+            self.read_page(follower)
+            follower.has_read = True
 
     @precondition(lambda self: any(not one.is_waiting for one in self.followers))
     @rule(data=st.data())
     def go_on(self, data: st.DataObject) -> None:
         self.read_and_wait(data.draw(st.sampled_from([one for one in self.followers if not one.is_waiting])))
 
-    @rule(name=NAMES)
-    def append(self, name: str) -> None:
+    @rule(name=NAMES, more=st.none() | st.integers(0, 3))
+    def append(self, name: str, more: int | None) -> None:
+        """Tells it without its data, or with them and what is before."""
         if name not in self.closed and self.tails[name] < 99:
             self.tails[name] += 1
-            self.tell(name)
+            self.tell(name, more)
 
     @rule(name=NAMES, really=SELDOM)
     def close(self, name: str, *, really: bool) -> None:
@@ -533,9 +604,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.closed.add(name)
             self.tell(name)
 
-    def tell(self, name: str) -> None:
+    def tell(self, name: str, more: int | None = 0) -> None:
         if self.is_open and self.is_registered(name):
-            self.messages.append(self.message(name))
+            end = self.offset(name)
+            start = end if more is None else f"{max(0, int(end) - more):02}"
+            data = {} if more is None else page(name, start, end, self.text(start, end))
+            self.messages.append(data | self.message(name))
         if name in self.closed:
             self.registered.pop(name, None)
 

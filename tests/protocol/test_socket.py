@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.socket import (
     MAX_FRAME_BYTES,
     MAX_NAMED,
     MAX_SENT_BYTES,
     Frame,
+    News,
     decide_lease_seconds,
     error_message,
+    news_message,
     parse_frame,
     parse_messages,
     render_answer,
@@ -38,6 +41,7 @@ NOW_MS = 1_700_000_000_000
         ('{"watch": ["/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
         ('{"watch": ["/v1/stream/a", "/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
         ('{"watch": ["/b/c"], "token": "t"}', Frame(watch=("/b/c",), token="t")),
+        ('{"watch": ["/b/c"], "data": true}', Frame(watch=("/b/c",), data=True)),
         ('{"unwatch": ["/b/c"], "later": 1}', Frame(unwatch=("/b/c",))),
         ('{"token": null}', Frame()),
     ],
@@ -109,6 +113,45 @@ def test_after_closed_there_is_no_lease() -> None:
     assert message == {"stream": "/b/c", "offset": "0000000000000042", "closed": True}
 
 
+NEWS = News("aaaaaaaaaaaaaaaa", 40, b'{"a":1},', 0xC0FFEE)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "stored", "sent"),
+    [
+        ("application/json", b'{"a":1},"\xc3\xa9",', {"data": '[{"a":1},"é"]'}),
+        ("application/json; x=1", b"", {"data": ""}),
+        ("text/plain", b"[1],", {"data": "[1],"}),
+        ("text/plain", b"\xc3", {"data": "ww==", "encoding": "base64"}),
+        ("application/octet-stream", b"\0\xff", {"data": "AP8=", "encoding": "base64"}),
+    ],
+)
+def test_news_have_the_data_as_a_read_has_them(
+    content_type: str, stored: bytes, sent: dict[str, str]
+) -> None:
+    kind = parse_content_type(content_type)
+    message = news_message("/b/c", Tail(42, closed=True), kind, NEWS._replace(stored=stored))
+    assert message == {
+        "stream": "/b/c",
+        "offset": "0000000000000042",
+        "closed": True,
+        "from": "0000000000000040",
+        "type": kind.served,
+        "etag": '"aaaaaaaaaaaaaaaa:0000000000000040.00c0ffee:0000000000000042:c"',
+        **sent,
+    }
+
+
+@pytest.mark.parametrize("character", ["x", '"', "\x00", "🌊"])
+def test_data_that_do_not_fit_a_frame_are_left_to_a_read(character: str) -> None:
+    kind, tail = parse_content_type("text/plain"), Tail(42)
+    for size in range(0, MAX_FRAME_BYTES, 501):
+        message = news_message("/b/c", tail, kind, NEWS._replace(stored=character.encode() * size))
+        [frame] = render_messages([message])
+        assert len(frame.encode()) <= MAX_FRAME_BYTES
+        assert ("data" in message) or (message == tail_message("/b/c", tail) and size > 4000)
+
+
 @given(st.lists(st.text(max_size=3000), max_size=60))
 def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str]) -> None:
     messages = [error_message(name, 404, "gone") for name in names if name.isprintable()]
@@ -148,7 +191,7 @@ def test_whatever_a_client_names_its_frames_can_be_parsed(names: list[str], toke
     watches, unwatches = render_watches(names, token), render_unwatches(names)
     parsed = [parse_frame(frame) for frame in watches]
     assert [name for frame in parsed for name in frame.watch] == names
-    assert all(frame.token == token for frame in parsed)
+    assert all(frame.token == token and frame.data for frame in parsed)
     assert [name for frame in unwatches for name in parse_frame(frame).unwatch] == names
     assert len(watches) <= 1 + len(names) // 2
 

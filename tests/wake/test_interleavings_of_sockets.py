@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.wake.test_interleavings_of_the_code import Turns, together
 from tidemark.aws.sockets import SocketApi, SocketGone
 from tidemark.http import socket_events
 from tidemark.http.socket_events import SocketEvents
-from tidemark.log.read import load_last
+from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, waiters_of
 from tidemark.log.waiters import load_waiters, put_waiter
@@ -68,12 +69,13 @@ class Client:
 @dataclass
 class TurnedSockets(SocketApi):
     turns: Turns
-    client: Client
+    client: Client | DataClient
     #: API Gateway knows that they are.
     gone: set[str] = field(default_factory=set)
+    actor: str = "A"
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
-        with self.turns.turn("A"):
+        with self.turns.turn(self.actor):
             if connection_id in self.gone:
                 raise SocketGone
             for frame in frames:
@@ -206,6 +208,68 @@ def test_no_order_misses_an_append_when_the_sweep_meets_a_watch_that_is_repeated
     assert missed == []
 
 
+@dataclass
+class DataClient:
+    """It takes data that begin where it has read to, and reads if it is told of more."""
+
+    read: Callable[[], bytes]
+    text: bytes = b"."
+    checks_start: bool = True
+
+    def told(self, _connection: str, message: Message) -> None:
+        assert "data" in message
+        if int(message["from"]) == len(self.text) or not self.checks_start:
+            self.text += message["data"].encode()
+        elif int(message["offset"]) > len(self.text):
+            self.text = self.read()
+
+
+def text_after(world: World, order: str, *, checks_start: bool = True) -> bytes:
+    """Two appends, P, and the messages of their records, A and B, which retries may turn around."""
+    turns, key, writer = Turns(order), a_key("data"), world.process()
+    record = writer.create(key, body=b".").head.record
+    log, now_ms = log_pk(key, record.incarnation), world.clock()
+    table = world.process().stores.table
+    lasts_ms = now_ms + MAX_LEASE_SECONDS * 1000
+    put_waiter(
+        table, Waiter(record.incarnation, NEW, lasts_ms, "/s", now_ms, content_type=record.content_type)
+    )
+
+    def read_all() -> bytes:
+        return read_page(table, record, 0, fill=writer.stores.fill).data
+
+    client = DataClient(read_all, checks_start=checks_start)
+    turns.take(writer.dynamodb, "P")
+
+    def write() -> None:
+        for body in (b"a", b"b"):
+            writer.append(key, body)
+        turns.finish("P")
+
+    def tell(actor: str, start: int) -> None:
+        process = world.process()
+        turns.take(process.dynamodb, actor)
+        sockets = TurnedSockets(turns, client, actor=actor)
+        notifier = Notifier(process.stores.table, make_queues(), world.clock, sockets)
+        assert notifier.notify([WakeMessage(log, start)]) == {}
+        turns.finish(actor)
+
+    together(write, partial(tell, "A", 1), partial(tell, "B", 2))
+    return client.text
+
+
+def orders_of_data() -> Iterator[str]:
+    """A record comes after its append."""
+    for order in orders("PP" + "AAA" + "BBB"):
+        first, second = (at for at, actor in enumerate(order) if actor == "P")
+        if first < order.index("A") and second < order.index("B"):
+            yield order
+
+
+def test_no_order_of_messages_loses_or_doubles_their_data(world: World) -> None:
+    assert {text_after(world, order) for order in orders_of_data()} == {b".ab"}
+
+
 # --- each rule, taken out -----------------------------------------------------------------------
 
 
@@ -247,3 +311,8 @@ def test_a_stale_read_of_the_tail_or_of_the_waiters_misses_an_append(world: Worl
     assert some_order_misses(world, lambda scene: scene.see_stale(scene.watcher, tail(scene)))
     assert some_order_misses(world, lambda scene: scene.see_stale(scene.trigger, tail(scene)))
     assert some_order_misses(world, lambda scene: scene.see_stale(scene.trigger, waiters(scene)))
+
+
+def test_data_that_are_taken_wherever_they_begin_are_doubled(world: World) -> None:
+    texts = {text_after(world, order, checks_start=False) for order in orders_of_data()}
+    assert texts - {b".ab"}

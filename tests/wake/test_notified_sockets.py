@@ -16,10 +16,13 @@ from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters, put_waiter
+from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS, Message, parse_messages
+from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
+from tidemark.service.read import read
 from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
@@ -58,18 +61,30 @@ class Scene:
         """With one byte in it."""
         return self.writer.create(a_key(), body=b".").head.record
 
-    def watch(self, record: StreamRecord, connection: str, name: str = "", until_ms: int = LEASE_MS) -> str:
+    def watch(
+        self,
+        record: StreamRecord,
+        connection: str,
+        name: str = "",
+        until_ms: int = LEASE_MS,
+        *,
+        data: bool = False,
+    ) -> str:
         name = name or f"/v1/stream/{record.key.stream_id}"
         now_ms = self.clock()
-        waiter = Waiter(record.incarnation, connection, now_ms + until_ms, name, now_ms)
+        content_type = record.content_type if data else None
+        waiter = Waiter(
+            record.incarnation, connection, now_ms + until_ms, name, now_ms, content_type=content_type
+        )
         put_waiter(self.process.stores.table, waiter)
         return name
 
-    def notify(self, *records: StreamRecord) -> list[StreamRecord]:
-        """Something was written to these streams. Returns those whose records come again."""
+    def notify(self, *records: StreamRecord, starts: Sequence[int] = (0,)) -> list[StreamRecord]:
+        """Batches were written at these offsets of each stream. Returns those whose records come again."""
         pks = {log_pk(record.key, record.incarnation): record for record in records}
         self.process.calls.taken()
-        return [pks[pk] for pk in self.notifier.notify(WakeMessage(pk, 0) for pk in pks)]
+        messages = [WakeMessage(pk, start) for pk in pks for start in starts]
+        return [pks[pk] for pk in self.notifier.notify(messages)]
 
     def watching(self, record: StreamRecord) -> list[str]:
         waiters = load_waiters(self.process.stores.table, record.incarnation, self.clock())
@@ -102,6 +117,64 @@ def test_a_connection_is_told_where_the_tail_is_however_many_records_there_are(s
     assert scene.process.calls.taken() == {"Query": 2}
     assert scene.sockets.messages("a") == [moved(name, 7)]
     assert scene.watching(record) == ["a"]
+
+
+def test_a_connection_that_wants_data_gets_those_of_all_records_by_the_same_calls(scene: Scene) -> None:
+    """Another one, which does not, is told the tail."""
+    record = scene.stream()
+    name = scene.watch(record, "a", data=True)
+    scene.watch(record, "b")
+    for body in (b"one", b"two"):
+        scene.writer.append(record.key, body)
+    assert scene.notify(record, starts=[4, 1]) == []
+    assert scene.process.calls.taken() == {"Query": 2}
+    [message] = scene.sockets.messages("a")
+    assert message == moved(name, 7) | {
+        "from": render_offset(1),
+        "data": "onetwo",
+        "type": "application/octet-stream",
+        "etag": etag_of(scene, record, 1),
+    }
+    assert scene.sockets.messages("b") == [moved(name, 7)]
+    scene.writer.append(record.key, b"", close=True)
+    assert scene.notify(record, starts=[7]) == []
+    [last] = scene.sockets.messages("a")
+    assert (last["data"], last["from"], last["closed"]) == ("", render_offset(7), True)
+
+
+def etag_of(scene: Scene, record: StreamRecord, start: int) -> str:
+    """That of a read."""
+    page = read(scene.writer.stores, record.key, start).page
+    return render_etag(record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "starts", "start"),
+    [
+        ([b"a", b"b"], [2], 2),
+        ([b"a", b"b"], [1], 1),
+        ([b"a", b"b"], [1, 2], 1),
+        ([b"a", b"b", b"c"], [1], 1),
+        ([b"a"] * 10, [1], 3),  # A few at most are read.
+        ([b"a", b"x" * INLINE_BYTES + b"x", b"b"], [1, 2, INLINE_BYTES + 3], INLINE_BYTES + 3),
+        ([b"x" * 20_000, b"y" * 20_000], [1, 20_001], None),
+        ([b"a", b"x" * INLINE_BYTES + b"x"], [1, 2], None),
+    ],
+)
+def test_data_begin_at_the_first_record_or_later_and_fit_a_frame(
+    scene: Scene, bodies: list[bytes], starts: Sequence[int], start: int | None
+) -> None:
+    record = scene.stream()
+    name = scene.watch(record, "a", data=True)
+    for body in bodies:
+        scene.writer.append(record.key, body)
+    assert scene.notify(record, starts=starts) == []
+    [message] = scene.sockets.messages("a")
+    stored = b"." + b"".join(bodies)
+    if start is None:
+        assert message == moved(name, len(stored))
+    else:
+        assert (message["from"], message["data"]) == (render_offset(start), stored[start:].decode())
 
 
 def test_a_log_that_no_socket_watches_costs_one_query(scene: Scene) -> None:

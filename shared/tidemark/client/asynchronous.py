@@ -19,8 +19,7 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, bearer_token
-from tidemark.client.watches import Woken
+from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, Told, bearer_token
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,
@@ -118,7 +117,7 @@ class _AsyncDriver:
         except httpx.RequestError as error:
             return lost(error)
 
-    async def _wait(self, wait: Wait) -> bool:
+    async def _wait(self, wait: Wait) -> Told:
         if self._client is not None and not wait.insists:
             return False
         await self._close()
@@ -127,9 +126,9 @@ class _AsyncDriver:
             self._follower = SocketFollower(wait.url, partial(_ask, client), insists=wait.insists)
         while True:
             token = bearer_token(client, await _values(self._headers))
-            woken = await self._follower.wait(wait.offset, token)
-            if woken is not Woken.AGAIN:
-                return woken is Woken.READ
+            told = await self._follower.wait(wait.offset, token)
+            if told is not None:
+                return told
 
     async def _send(self, request: Request) -> Reply:
         await self._close()

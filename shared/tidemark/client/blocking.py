@@ -19,7 +19,7 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import bearer_token
+from tidemark.client.socket import Told, bearer_token
 from tidemark.client.socket_thread import BlockingFollower
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
@@ -119,7 +119,7 @@ class BlockingDriver:
         except httpx.RequestError as error:
             return lost(error)
 
-    def _wait(self, wait: Wait) -> bool:
+    def _wait(self, wait: Wait) -> Told:
         if not (self._has_shared_client or wait.insists):
             return False
         self._close()

@@ -65,8 +65,9 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until the server's socket tells that the stream may have more than up to `offset`: then True. False,
-    perhaps at once, where no socket tells. `insists`: also beside an HTTP client of the caller's."""
+    """Until the server's socket tells that the stream may have more than up to `offset`: then True, or the
+    page behind `offset` if it came with the message. False, perhaps at once, where no socket tells.
+    `insists`: also beside an HTTP client of the caller's."""
 
     url: str
     offset: str

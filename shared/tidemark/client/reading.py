@@ -208,12 +208,13 @@ class ReadOperations:
             try:
                 before = chunk
                 waits = by_socket and chunk.up_to_date
-                is_told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
+                told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
+                is_told, page = bool(told), told if isinstance(told, Reply) else None
                 # An event stream shows no rest of a character.
                 by_pages = live in {"socket", "long-poll"} or (live is not False and not ends_whole(end))
                 if is_told or not chunk.up_to_date or by_pages:
                     polls = chunk.up_to_date and not is_told
-                    chunk = yield from self._next_page(chunk, silent, polls=polls, forever=ever)
+                    chunk = yield from self._next_page(chunk, silent, page, polls=polls, forever=ever)
                     end = replace(chunk, data=(end.data + chunk.data)[-4:])
                     silent = 0 if is_told or tells(chunk, before) else silent + 1
                 elif live is False:
@@ -237,9 +238,9 @@ class ReadOperations:
                 chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
 
     def _next_page(
-        self, place: Chunk, silent: int, *, polls: bool, forever: bool
+        self, place: Chunk, silent: int, told: Reply | None, *, polls: bool, forever: bool
     ) -> Generator[Effect | Chunk, Any, Chunk]:
-        chunk = yield from self._page(place, silent, live=polls, forever=forever)
+        chunk = yield from self._page(place, silent, told, live=polls, forever=forever)
         if polls:
             chunk = yield from self._last_data(chunk)
         if tells(chunk, place):
@@ -261,14 +262,16 @@ class ReadOperations:
             yield Sleep(self.retry.delay(silent, Lost("")))
         return chunk, True
 
-    def _page(self, place: Chunk, silent: int = 0, *, live: bool, forever: bool = False) -> Steps[Chunk]:
-        """The page behind `place`. `silent` answers before this one had no news. A server that does not wait
-        is asked less and less often."""
+    def _page(
+        self, place: Chunk, silent: int = 0, told: Reply | None = None, *, live: bool, forever: bool = False
+    ) -> Steps[Chunk]:
+        """The page behind `place`, which the socket may have `told`. `silent` answers before this one had no
+        news. A server that does not wait is asked less and less often."""
         params = {"offset": place.offset} | ({"live": "long-poll", "cursor": place.cursor} if live else {})
         request = Request(
             "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
         )
-        reply = yield from exchange(request, self.retry, forever=forever)
+        reply = told or (yield from exchange(request, self.retry, forever=forever))
         headers = reply.headers
         incarnation = self._same(place.incarnation, headers.get("etag"))
         if reply.status == 200:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 
+from tidemark.client.exchange import Reply
 from tidemark.client.watches import ANSWER_SECONDS, SocketReader, Watches, Woken
 from tidemark.client.wire import log
 from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
@@ -22,6 +23,8 @@ from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+#: The result of a `Wait`.
+Told: TypeAlias = bool | Reply
 #: Sends a GET to a URL.
 Ask: TypeAlias = Callable[[str], Awaitable[httpx.Response]]
 
@@ -52,9 +55,10 @@ class SocketFollower:
         self._url, self._ask = httpx.URL(url), ask
         self._joined: tuple[ClientSocket, SocketReader] | None = None
 
-    async def wait(self, offset: str, token: str | None) -> Woken:
+    async def wait(self, offset: str, token: str | None) -> Told | None:
+        """None: the watch is to be repeated, with a token of now."""
         if not self._is_possible:
-            return Woken.ELSEWHERE
+            return False
         if self._joined is None:
             origin = f"{self._url.scheme}://{self._url.netloc.decode()}"
             there = _sockets.setdefault((asyncio.get_running_loop(), origin), ClientSocket(origin))
@@ -82,7 +86,7 @@ class ClientSocket:
         """Leases end although the machine sleeps."""
         return monotonic() + self._slept_seconds
 
-    async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Woken:
+    async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Told | None:
         woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
 
         def wake(why: Woken) -> None:
@@ -94,7 +98,13 @@ class ClientSocket:
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return await woken
+        match await woken:
+            case Woken.READ:
+                return reader.take(offset) or True
+            case Woken.ELSEWHERE:
+                return False
+            case Woken.AGAIN:
+                return None
 
     def leave(self, reader: SocketReader) -> None:
         self.watches.leave(reader)

@@ -12,8 +12,7 @@ from typing import Any, Final
 import httpx
 
 from tidemark.client.exchange import Request, Wait
-from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower
-from tidemark.client.watches import Woken
+from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, Told
 from tidemark.client.wire import Body, check_process
 
 
@@ -84,14 +83,14 @@ class BlockingFollower:
         self._thread = _threads.setdefault(self._process, _SocketThread())
         self._loop = self._thread.enter()
 
-    def wait(self, offset: str, token: Callable[[], str | None]) -> bool:
+    def wait(self, offset: str, token: Callable[[], str | None]) -> Told:
         check_process(self._process, "follower")
         while True:
-            woken = self._run(self._follower.wait(offset, token()))
-            if woken is not Woken.AGAIN:
-                return woken is Woken.READ
+            told = self._run(self._follower.wait(offset, token()))
+            if told is not None:
+                return told
 
-    def _run(self, steps: Coroutine[Any, Any, Woken]) -> Woken:
+    def _run(self, steps: Coroutine[Any, Any, Told | None]) -> Told | None:
         waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
         try:
             return waiting.result()

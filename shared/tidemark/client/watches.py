@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
+from tidemark.client.chunks import decode_base64
+from tidemark.client.errors import MalformedReply
+from tidemark.client.exchange import Reply
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, render_unwatches, render_watches
 
@@ -36,6 +39,8 @@ _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 300.0
 #: A frame holds so much beside a name and the token.
 _AROUND_BYTES: Final = 100
+#: The pages that wait for a reader, of at most 32 KiB each.
+_MOST_PAGES: Final = 64
 
 
 class Woken(Enum):
@@ -49,11 +54,13 @@ class Woken(Enum):
 
 @dataclass(eq=False, slots=True)
 class SocketReader:
-    """A reader of a stream. It has read to `offset`; `tail` is the latest offset that it was told."""
+    """A reader of a stream. It has read to `offset`; `tail` is the latest offset that it was told.
+    `pages` came with messages, by the offset where each begins."""
 
     name: str
     offset: str = ""
     tail: str = ""
+    pages: dict[str, Reply] = field(default_factory=dict)
     #: Something was told since it was woken.
     has_news: bool = False
     #: The stream may have ended, wherever its tail is.
@@ -74,6 +81,17 @@ class SocketReader:
         self.tail, self.has_news = max(self.tail, tail), True
         if self.tail > self.offset or (is_answer and tail != self.offset):
             self.end_wait(Woken.READ)
+
+    def keep(self, start: str, page: Reply) -> None:
+        if len(self.pages) >= _MOST_PAGES:  # A reader that is so far behind asks for larger pages.
+            self.pages.clear()
+        self.pages[start] = page
+
+    def take(self, offset: str) -> Reply | None:
+        """The page behind `offset`, if it came with a message."""
+        page = self.pages.pop(offset, None)
+        self.pages = {start: each for start, each in self.pages.items() if start > offset}
+        return page
 
     def tell_end(self) -> None:
         self.must_read = self.has_news = True
@@ -276,6 +294,9 @@ class Watches:
         match message:
             case {"stream": str(name), "offset": str(tail)}:
                 is_closed, seconds = message.get("closed") is True, message.get("seconds")
+                if (page := _page_of(message)) is not None and name in self._watches:
+                    for reader in self._watches[name].readers:
+                        reader.keep(message["from"], page)
                 self._tell(name, tail, None if is_closed else seconds, now, is_closed=is_closed)
             case {"stream": str(name), "status": int(status)}:
                 self._refuse(name, status)
@@ -338,6 +359,22 @@ class Watches:
                 reader.end_wait(Woken.ELSEWHERE)
             else:
                 reader.tell_end()
+
+
+def _page_of(message: dict[str, Any]) -> Reply | None:
+    """The data of a message as the reply to a read. None for a message without data, or with data that this
+    client cannot read."""
+    match message:
+        case {"from": str(), "offset": str(end), "type": str(kind), "etag": str(etag), "data": str(data)}:
+            headers = {"stream-next-offset": end, "content-type": kind, "etag": etag}
+        case _:
+            return None
+    try:
+        body = decode_base64(data) if message.get("encoding") == "base64" else data.encode()
+    except MalformedReply:
+        return None
+    headers |= {"stream-closed": "true"} if message.get("closed") is True else {}
+    return Reply(200, headers | {"stream-up-to-date": "true"}, body)
 
 
 def _pause_seconds(failures: int) -> float:

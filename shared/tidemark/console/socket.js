@@ -1,4 +1,5 @@
-// A `fetch` whose long-polls wait on one WebSocket per server; data comes by plain GETs. docs/reference/socket.md
+// A `fetch` whose long-polls wait on one WebSocket per server. Small data comes by it, the rest by plain GETs.
+// docs/reference/socket.md
 //   stream({ url, live: "long-poll", fetch: socketFetch })
 
 const TRIES = 3 // After so many failures in a row requests wait, until a later try succeeds.
@@ -11,6 +12,7 @@ const LOOK_MS = 5000 // A timer stands still while the machine sleeps, and is la
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
 const IDLE_MS = 1000 // Readers come back at once,
 const LEFT_MS = 60_000 // and who does not come back for so long has left.
+const MOST_PAGES = 16 // Pages that wait for their readers, of 32 KiB at most.
 
 const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
@@ -36,7 +38,7 @@ class Socket {
   watch(path, token) {
     let watch = this.watches.get(path)
     if (!watch) {
-      this.watches.set(path, (watch = this.tell({ token, readers: 0, leftAt: 0, fails: 0 })))
+      this.watches.set(path, (watch = this.tell({ token, pages: new Map(), readers: 0, leftAt: 0, fails: 0 })))
       if (!this.ws && !this.retry) this.connect()
       this.flush ??= setTimeout(() => this.send(), 5)
     }
@@ -134,7 +136,7 @@ class Socket {
       const frame = frames.at(-1)
       const fits = frame?.watch.length < 100 && JSON.stringify(frame).length + path.length < 16_000
       if (fits && frame.token === watch.token) frame.watch.push(path)
-      else frames.push({ watch: [path], token: watch.token })
+      else frames.push({ watch: [path], token: watch.token, data: true })
     }
     for (const frame of frames) this.ws.send(JSON.stringify(frame))
   }
@@ -152,7 +154,7 @@ class Socket {
     }
   }
 
-  receive({ stream, offset, seconds, closed, status, message }) {
+  receive({ stream, offset, seconds, closed, status, message, ...page }) {
     if (message) return this.askAgain()
     if (!stream && !status) return this.lose()
     // A server that answers and ends the connection at once is asked less and less often, too.
@@ -163,6 +165,10 @@ class Socket {
     if (!this.watches.has(stream)) {
       this.pongs--
       return this.ws.send(JSON.stringify({ unwatch: [stream] }))
+    }
+    if (page.data !== undefined) {
+      if (watch.pages.size >= MOST_PAGES) watch.pages.clear()
+      watch.pages.set(page.from, { ...page, offset, closed })
     }
     if (closed || status) return this.end(stream, watch, { tail: "closed", status })
     if (seconds) {
@@ -194,8 +200,18 @@ class Socket {
   }
 }
 
+// What a long-poll would answer.
+function answerOf({ data, encoding, type, etag, offset, closed }, cursor) {
+  const headers = { "Content-Type": type, [NEXT]: offset, [UP_TO_DATE]: "true" }
+  if (closed) headers["Stream-Closed"] = "true"
+  else if (cursor) headers["Stream-Cursor"] = cursor
+  if (!data) return new Response(null, { status: 204, headers })
+  const body = encoding ? Uint8Array.from(atob(data), (char) => char.charCodeAt()) : data
+  return new Response(body, { headers: { ...headers, ETag: etag } })
+}
+
 // Answers a long-poll. `ask(true)` sends it to the server, `ask(false)` reads what is there.
-async function poll(socket, { path, token, offset, signal }, ask) {
+async function poll(socket, { path, token, offset, cursor, signal }, ask) {
   const watch = socket.watch(path, token)
   const isNew = () => watch.tail !== undefined && watch.tail !== offset
   const askAgain = () => new Response(null, { status: 204, headers: { [NEXT]: offset, [UP_TO_DATE]: "true" } })
@@ -211,6 +227,8 @@ async function poll(socket, { path, token, offset, signal }, ask) {
         // The watch has another reader's token. This one may have ended meanwhile, and the client knows a newer one.
         if (watch.token !== token) return askAgain()
       }
+      const page = watch.token === token && watch.pages.get(offset)
+      if (page) return answerOf(page, cursor)
       if (watch.status) return await ask(true, signal)
       if (!isNew()) return askAgain()
       const { told } = watch
@@ -256,7 +274,7 @@ export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = 
 
   return async function socketFetch(input, init) {
     const url = new URL(input.url ?? input, globalThis.location?.href)
-    const [live, offset] = ["live", "offset"].map((name) => url.searchParams.get(name))
+    const [live, offset, cursor] = ["live", "offset", "cursor"].map((name) => url.searchParams.get(name))
     if (live === "sse") return Response.json({ error: 'socketFetch needs live: "long-poll" (or true), not "sse"' }, { status: 400 })
     if (live !== "long-poll" || !/^\d/.test(offset) || (init?.method ?? input.method ?? "GET") !== "GET") return fetch(input, init)
     const signal = init?.signal ?? input.signal ?? new AbortController().signal
@@ -267,7 +285,7 @@ export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = 
     const plain = new URL(url)
     plain.searchParams.delete("live")
     const ask = (waits, signal) => fetch(waits ? input : input.url ? new Request(plain, input) : plain.href, { ...init, signal })
-    return poll(socket, { path: url.pathname, token, offset, signal }, ask)
+    return poll(socket, { path: url.pathname, token, offset, cursor, signal }, ask)
   }
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,14 @@ from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.waiters import end_watches, put_watches
 from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.protocol.errors import Malformed, ProtocolError
-from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, parse_frame, refusal_message, render_answer
+from tidemark.protocol.socket import (
+    MAX_LEASE_SECONDS,
+    Frame,
+    Message,
+    parse_frame,
+    refusal_message,
+    render_answer,
+)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores, connect
 from tidemark.service.watch import begin_watches
@@ -38,7 +46,7 @@ class SocketEvents:
         try:
             frame = parse_frame(_text(event))
             self._stores.check_format()
-            answers = await self._answers.watch(frame, partial(self._begin, connection_id, asked_ms))
+            answers = await self._answers.watch(frame, partial(self._begin, connection_id, asked_ms, frame))
         except ProtocolError as error:
             return [refusal_message(error)]
         # A repeated watch that is refused is over too.
@@ -48,7 +56,12 @@ class SocketEvents:
         return answers
 
     async def _begin(
-        self, connection_id: str, asked_ms: int, names: Mapping[StreamKey, str], token_until_ms: int | None
+        self,
+        connection_id: str,
+        asked_ms: int,
+        frame: Frame,
+        names: Mapping[StreamKey, str],
+        token_until_ms: int | None,
     ) -> Begun:
         stores = self._stores
 
@@ -56,8 +69,14 @@ class SocketEvents:
             now_ms = stores.clock_ms()
             until_ms = now_ms + MAX_LEASE_SECONDS * 1000
             until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms)
+            waiter = Waiter("", connection_id, until_ms, asked_ms=asked_ms)
             watches = {
-                each.key: Waiter(each.incarnation, connection_id, until_ms, names[each.key], asked_ms)
+                each.key: replace(
+                    waiter,
+                    incarnation=each.incarnation,
+                    name=names[each.key],
+                    content_type=each.content_type if frame.data else None,
+                )
                 for each in records
             }
             put_watches(stores.table, connection_id, watches, now_ms, stores.concurrency.each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,10 +19,10 @@ from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.socket import (
+    Frame,
     parse_frame,
     refusal_message,
     render_messages,
-    tail_message,
 )
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
@@ -113,19 +114,22 @@ class SocketSession:
         for key in (*find_keys(frame.unwatch), *named):  # A repeated watch that is refused is over too.
             self._end(key)
         began = time.monotonic()
-        answers = await self._answers.watch(frame, self._begin_all)
+        answers = await self._answers.watch(frame, partial(self._begin_all, frame))
         await self._tell(answers, or_else=[socket.NOTHING])
         seconds = {answer["stream"]: answer["seconds"] for answer in answers if "seconds" in answer}
         for watch in [self._watches[key] for key in named if key in self._watches]:
             watch.answered(began + seconds[watch.name])
 
-    async def _begin_all(self, names: Mapping[StreamKey, str], _token_until_ms: int | None) -> Begun:
-        begun = await asyncio.gather(*map(self._begin, names.values(), names), return_exceptions=True)
+    async def _begin_all(
+        self, frame: Frame, names: Mapping[StreamKey, str], _token_until_ms: int | None
+    ) -> Begun:
+        begins = (self._begin(name, key, wants_data=frame.data) for key, name in names.items())
+        begun = await asyncio.gather(*begins, return_exceptions=True)
         return dict(zip(names, begun, strict=True))
 
-    async def _begin(self, name: str, key: StreamKey) -> Watched:
+    async def _begin(self, name: str, key: StreamKey, *, wants_data: bool) -> Watched:
         """Listen, register, read the tail. Raises ProtocolError."""
-        watch = self._watches[key] = Watch(self._backend, name, key, self._moved)
+        watch = self._watches[key] = Watch(self._backend, name, key, self._moved, wants_data=wants_data)
         self._backend.wake.hub.start_waiting(self, socket.MAX_LEASE_SECONDS)
         try:
             watched = await watch.begin()
@@ -173,8 +177,8 @@ class SocketSession:
         if time.monotonic() >= watch.ends_at:
             return None  # It is no watch any more; the next message of the client ends it.
         try:
-            tail = await watch.moved_tail()
-            message, is_over = (tail_message(watch.name, tail), tail.closed) if tail else (None, False)
+            message = await watch.message()
+            is_over = message is not None and "closed" in message
         except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
             message, is_over = failure_message(watch.name, failure), True
         if self._watches.get(watch.key) is not watch:

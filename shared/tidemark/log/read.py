@@ -21,6 +21,7 @@ from tidemark.log.schema import (
     Item,
     batch_key,
     decode_entry,
+    decode_log_pk,
     decode_stream,
     is_end_mark,
     stream_key,
@@ -29,6 +30,7 @@ from tidemark.log.table import EachHundred, Table, in_hundreds
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
+from tidemark.protocol.socket import News
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -92,13 +94,39 @@ def load_batch_at(
             return cut_batch(found, span.end)
 
 
+#: Small messages are one read unit, as the last one alone is. More of them come together in a burst only.
+_NEWS_BATCHES: Final = 8
+
+
 def load_last(table: Table, pk: str) -> Batch | Tombstone | None:
     """The end of a log, without its bytes; None for a log that nothing was written to."""
     items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
+    return _last_of(pk, items)
+
+
+def _last_of(pk: str, items: Sequence[Item]) -> Batch | Tombstone | None:
     last = decode_entry(items[0]) if items else None
     if isinstance(last, Pack):
         raise Damaged from LookupError(f"the batches behind the pack at {last.start} are missing: {pk}")
     return last
+
+
+def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | None, News | None]:
+    """The same with the bytes of a few last batches, from `start` on: one query. There are none of a batch
+    whose bytes lie elsewhere, nor of those before it."""
+    items, _ = table.query(pk, limit=_NEWS_BATCHES, backward=True)
+    last, behind = _last_of(pk, items), list[Batch]()
+    for entry in map(decode_entry, items):
+        if not isinstance(entry, Batch) or entry.data is None or entry.start < start:
+            break
+        if behind and entry.end != behind[0].start:
+            break
+        behind.insert(0, entry)
+    if not behind:
+        return last, None
+    stored, crc = b"".join(batch.data or b"" for batch in behind), behind[-1].checksums.after
+    _, incarnation = decode_log_pk(pk)
+    return last, News(incarnation, behind[0].start, stored, crc32(stored) if crc is None else crc)
 
 
 _log: Final = logging.getLogger("tidemark")

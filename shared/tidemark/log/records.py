@@ -379,8 +379,8 @@ class Due:
 class Waiter:
     """A receiver that is told, until `until_ms`, when a stream grows: a process with readers at its tail, by
     the queue with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the
-    stream `name` and asked at `asked_ms`, by API Gateway's clock. Earlier releases gave each name a waiter,
-    which `mark` tells apart."""
+    stream `name` and asked at `asked_ms`, by API Gateway's clock. With `content_type`, the stream's, it takes
+    data. Earlier releases gave each name a waiter, which `mark` tells apart."""
 
     incarnation: str
     address: str
@@ -388,6 +388,7 @@ class Waiter:
     name: str | None = None
     asked_ms: int = 0
     mark: str = ""
+    content_type: ContentType | None = None
 
     @property
     def is_socket(self) -> bool:

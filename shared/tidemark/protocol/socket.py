@@ -1,20 +1,25 @@
-"""The messages of a socket, which carries wake-ups: JSON in text frames (`docs/reference/socket.md`).
+"""The messages of a socket, which carries wake-ups and small data: JSON in text frames
+(`docs/reference/socket.md`).
 
-A client names streams by their paths. The server says where the tail of each is, now and whenever it moves.
-Data stays where it is, in plain reads. Nothing here is of the specification: it is an extension of ours.
+A client names streams by their paths. The server says where the tail of each is, now and whenever it moves,
+with the bytes up to it if they fit the frame. A plain read gets what does not. Nothing here is of the
+specification: it is an extension of ours.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
+from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.expiry import Expiry, renew_waiting_at_ms
+from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
 
@@ -42,11 +47,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A client's frame. `watch` and `unwatch` are paths of streams."""
+    """A client's frame. `watch` and `unwatch` are paths of streams. `data`: their data are wanted."""
 
     watch: tuple[str, ...] = ()
     unwatch: tuple[str, ...] = ()
     token: str | None = None
+    data: bool = False
 
 
 def parse_frame(text: str) -> Frame:
@@ -62,7 +68,10 @@ def parse_frame(text: str) -> Frame:
     token = sent.get("token")
     if not isinstance(token, str | None):
         raise Malformed("token must be a string")
-    frame = Frame(_names(sent, "watch"), _names(sent, "unwatch"), token)
+    data = sent.get("data", False)
+    if not isinstance(data, bool):
+        raise Malformed("data must be true or false")
+    frame = Frame(_names(sent, "watch"), _names(sent, "unwatch"), token, data)
     if len(frame.watch) + len(frame.unwatch) > MAX_NAMED:
         raise Malformed(f"A message may name at most {MAX_NAMED} streams; send more in further messages")
     return frame
@@ -79,8 +88,8 @@ def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
 
 
 def render_watches(names: Iterable[str], token: str | None) -> list[str]:
-    """Renders the fewest frames that name all streams, for a client to send."""
-    return _render_names("watch", names, {} if token is None else {"token": token})
+    """Renders the fewest frames that name all streams and ask for data, for a client to send."""
+    return _render_names("watch", names, {"data": True} | ({} if token is None else {"token": token}))
 
 
 def render_unwatches(names: Iterable[str]) -> list[str]:
@@ -135,6 +144,38 @@ def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Mes
     if tail.closed:
         return message | {"closed": True}
     return message if lease_seconds is None else message | {"seconds": lease_seconds}
+
+
+class News(NamedTuple):
+    """The stored bytes from `start` to the tail, and their checksum as a page has it."""
+
+    incarnation: str
+    start: int
+    stored: bytes
+    crc: int | None
+
+
+def news_message(name: str, tail: Tail, content_type: ContentType | None, news: News | None) -> Message:
+    """Tells the tail, with the data before it as a read has them, if they are known and fit a frame. A client
+    that has read to `from` needs no read. Without `content_type` it wants no data."""
+    message = tail_message(name, tail)
+    if content_type is None or news is None or len(news.stored) > MAX_FRAME_BYTES:
+        return message
+    body = render_body(content_type, news.stored) if news.stored else b""
+    carrying = message | {
+        "from": render_offset(news.start),
+        "type": content_type.served,
+        "etag": render_etag(news.incarnation, news.start, tail.offset, closed=tail.closed, crc=news.crc),
+        **_as_text(body),
+    }
+    return carrying if len(orjson.dumps(carrying)) + len("[],") < MAX_FRAME_BYTES else message
+
+
+def _as_text(body: bytes) -> Message:
+    try:
+        return {"data": body.decode()}
+    except UnicodeDecodeError:
+        return {"data": b64encode(body).decode(), "encoding": "base64"}
 
 
 def error_message(name: str, status: int, error: str) -> Message:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidemark.log.read import load_last, load_stream, load_streams
+from tidemark.log.read import load_last, load_news, load_stream, load_streams
 from tidemark.log.records import StreamRecord, Tombstone
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import StreamNotFound
-from tidemark.protocol.socket import decide_lease_seconds
+from tidemark.protocol.socket import News, decide_lease_seconds
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended_error, reload_tail, require_live
@@ -75,9 +75,14 @@ def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched 
     return Watched(record, head.tail, max(head.touched_ms, record.used_ms), read_seconds)
 
 
-def load_tail(stores: Stores, record: StreamRecord) -> Tail:
-    """Where the tail of a watched stream is now: one query. Raises StreamNotFound or SoftDeleted."""
-    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+def load_tail(stores: Stores, record: StreamRecord, told: int | None) -> tuple[Tail, News | None]:
+    """Where the tail of a watched stream is now: one query. With the bytes behind `told` that it brings; None
+    if nobody wants them. Raises StreamNotFound or SoftDeleted."""
+    pk, news = log_pk(record.key, record.incarnation), None
+    if told is None:
+        last = load_last(stores.table, pk)
+    else:
+        last, news = load_news(stores.table, pk, told)
     if isinstance(last, Tombstone):
         raise ended_error(stores, record)
-    return Tail(record.base) if last is None else last.after
+    return (Tail(record.base) if last is None else last.after), news

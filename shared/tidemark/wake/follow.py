@@ -24,7 +24,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.expiry import renew_waiting_at_ms
 from tidemark.protocol.offset import ReadFrom
-from tidemark.protocol.socket import MAX_LEASE_SECONDS
+from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, News, news_message
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
@@ -350,10 +350,29 @@ class Watch(Follower):
     """One stream that a socket watches. It calls `moved` when the tail may have moved, and not before the
     watch is answered. Its `offset` is the tail that the client was told last."""
 
-    __slots__ = ("_is_answered", "_moved", "_process", "_record", "_timer", "_was_woken", "ends_at", "name")
+    __slots__ = (
+        "_is_answered",
+        "_moved",
+        "_process",
+        "_record",
+        "_timer",
+        "_wants_data",
+        "_was_woken",
+        "ends_at",
+        "name",
+    )
 
-    def __init__(self, process: Process, name: str, key: StreamKey, moved: Callable[[Watch], None]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        key: StreamKey,
+        moved: Callable[[Watch], None],
+        *,
+        wants_data: bool,
+    ) -> None:
         super().__init__(process.wake.hub, key)
+        self._wants_data = wants_data
         self._process = process
         self.name = name
         self._moved = moved
@@ -389,21 +408,23 @@ class Watch(Follower):
         if self._was_woken:
             self._moved(self)
 
-    async def moved_tail(self) -> Tail | None:
-        """Where the tail is now; None if the client knows. Raises ProtocolError."""
+    async def message(self) -> Message | None:
+        """Says where the tail is now; None if the client knows. Raises ProtocolError."""
         stores, wake, record = self._process.stores, self._process.wake, self._record
         assert record is not None, "it has begun"
+        told = self.offset if self._wants_data else None
 
-        def register_and_load() -> tuple[Tail, float]:
+        def register_and_load() -> tuple[Tail, News | None, float]:
             seconds = wake.ensure_registered(record.incarnation)
-            return load_tail(stores, record), seconds
+            return *load_tail(stores, record, told), seconds
 
-        tail, seconds = await self._process.share(("tail", self.incarnation), register_and_load)
+        call = self._process.share(("tail", self.incarnation, told), register_and_load)
+        tail, news, seconds = await call
         self._read_in(seconds)
         if tail.offset == self.offset and not tail.closed:
             return None
         self.offset = tail.offset
-        return tail
+        return news_message(self.name, tail, record.content_type, news)
 
     def _read_in(self, seconds: float) -> None:
         """Where appends of other processes may go unnoticed, the tail is read again."""

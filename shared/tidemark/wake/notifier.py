@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.aws.sqs import QueueGone, Queues
-from tidemark.log.read import load_last
+from tidemark.log.read import load_last, load_news
 from tidemark.log.records import Batch, Waiter
 from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.protocol.errors import StreamNotFound
-from tidemark.protocol.socket import Message, error_message, render_messages, tail_message
+from tidemark.protocol.socket import Message, News, error_message, news_message, render_messages
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
@@ -55,12 +55,14 @@ def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:
 
 
 class _Wake(NamedTuple):
-    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues."""
+    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues. `news` are the bytes
+    before it, if somebody wants them."""
 
     log_pk: str
     start: int
     waiter: Waiter
     tail: Tail | None = None
+    news: News | None = None
 
     def for_queue(self) -> str:
         return encode_message(WakeMessage(self.log_pk, self.start))
@@ -68,7 +70,7 @@ class _Wake(NamedTuple):
     def for_socket(self) -> Message:
         name = self.waiter.name or ""
         if self.tail is not None:
-            return tail_message(name, self.tail)
+            return news_message(name, self.tail, self.waiter.content_type, self.news)
         ended = StreamNotFound()
         return error_message(name, ended.status, ended.message)
 
@@ -93,7 +95,11 @@ class Notifier:
         """Tell all who wait for these logs."""
         until_ms = self._clock_ms() + SOCKETS_MS
         failures: Failures = {}
-        found = self._threads.each(lambda message: self._load(message, failures), newest_of(messages))
+        messages = list(messages)
+        firsts = {each.log_pk: each.start for each in sorted(messages, key=lambda each: -each.start)}
+        found = self._threads.each(
+            lambda message: self._load(message, firsts[message.log_pk], failures), newest_of(messages)
+        )
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
@@ -105,14 +111,18 @@ class Notifier:
         self._threads.each(lambda wakes: self._tell(wakes, failures, until_ms), receivers)
         return failures
 
-    def _load(self, message: WakeMessage, failures: Failures) -> list[_Wake]:
+    def _load(self, message: WakeMessage, first: int, failures: Failures) -> list[_Wake]:
+        """The records tell of batches from `first` on."""
         try:
+            pk = message.log_pk
             waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
-            tail = None
-            if any(waiter.is_socket for waiter in waiters):
-                last = load_last(self._table, message.log_pk)
-                tail = last.after if isinstance(last, Batch) else None
-            return [_Wake(message.log_pk, message.start, waiter, tail) for waiter in waiters]
+            last, news = None, None
+            if any(waiter.content_type for waiter in waiters):
+                last, news = load_news(self._table, pk, first)
+            elif any(waiter.is_socket for waiter in waiters):
+                last = load_last(self._table, pk)
+            tail = last.after if isinstance(last, Batch) else None
+            return [_Wake(pk, message.start, waiter, tail, news) for waiter in waiters]
         except Exception as failure:  # noqa: BLE001 - it is reported for this log alone
             failures[message.log_pk] = failure
             return []

@@ -405,7 +405,8 @@ def encode_waiter(waiter: Waiter) -> Item:
     }
     if waiter.name is None:
         return item
-    return item | {CALLED: {"S": waiter.name}, ASKED_MS: {"N": str(waiter.asked_ms)}}
+    item |= {CALLED: {"S": waiter.name}, ASKED_MS: {"N": str(waiter.asked_ms)}}
+    return item if waiter.content_type is None else item | {CONTENT_TYPE: {"S": waiter.content_type.value}}
 
 
 def decode_waiter(item: Item) -> Waiter:
@@ -416,7 +417,8 @@ def decode_waiter(item: Item) -> Waiter:
     place, _, mark = sk.rpartition("/")
     incarnation, connection_id = place.split(".", 1)
     asked_ms = int(item[ASKED_MS]["N"])
-    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark)
+    content_type = parse_content_type(item[CONTENT_TYPE]["S"]) if CONTENT_TYPE in item else None
+    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark, content_type)
 
 
 def connection_key(connection_id: str) -> Key:
