@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,10 +14,18 @@ import orjson
 from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
+from tests.wake.support import make_queues
+from tidemark.aws.sockets import SocketApi
 from tidemark.http.socket_events import SocketEvents
+from tidemark.log.records import Waiter
+from tidemark.log.schema import log_pk
+from tidemark.log.waiters import put_waiter
+from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.read import read
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import WakeMessage
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
 NAME: Final = "chat/0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -79,6 +87,7 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     )
 
 
+READ_AT_TAIL: Final = Operation("Read at the tail", lambda process, key: read(process.stores, key, 1))
 OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
     _append(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
@@ -89,7 +98,7 @@ OPERATIONS: Final = (
     _append(random_bytes(100 * 1024), "Append, 100 KB"),
     _append(random_bytes(300), "Append, 300 bytes, the first of a process", warm=False),
     Operation("Metadata (HEAD)", lambda process, key: load_head(process.stores, key)),
-    Operation("Read at the tail", lambda process, key: read(process.stores, key, 1)),
+    READ_AT_TAIL,
     _catch_up(
         tuple(json_event(1024, number) for number in range(100)), "Catch-up, 100 messages of 1 KB of JSON"
     ),
@@ -131,7 +140,12 @@ def price(operation: Operation, bill: Bill) -> tuple[list[float], float]:
 
 def compute_dollars(seconds: float) -> float:
     """Per million."""
-    return prices.LAMBDA_REQUEST + seconds * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
+    return prices.LAMBDA_REQUEST + seconds * gigabyte_seconds()
+
+
+def gigabyte_seconds() -> float:
+    """Per million seconds of a function."""
+    return prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
 
 
 def notifier_dollars() -> float:
@@ -206,11 +220,79 @@ def socket_month(watches: Bill, pings: int = PINGS) -> float:
     return CONNECTIONS_A_MONTH * connection / 1e6
 
 
+# --- a conversation: what a model writes in half a minute, to two readers ------------------------
+
+CONVERSATION_SECONDS: Final = 30
+TOKENS: Final = 150
+READERS: Final = 2
+TOKEN: Final = Operation(
+    "Append, a few tokens",
+    lambda process, key: process.append(key, json_event(240), claim=("model", 0, 0)),
+    sent=240,
+)
+
+
+def measure_news(world: World) -> Bill:
+    """A token's way to the sockets of its readers."""
+    process, key = world.process(), a_key(NAME)
+    head = process.create(key, body=json_event(240)).head
+    record, now_ms = head.record, world.clock()
+    for number in range(READERS):
+        waiter = Waiter(
+            record.incarnation,
+            f"L0SM9cOFvHcC{number}=",
+            now_ms + 60_000,
+            f"/v1/stream/{key.stream_id}",
+            now_ms,
+            content_type=record.content_type,
+        )
+        put_waiter(process.stores.table, waiter)
+    process.append(key, json_event(240))
+    bill, told = open_bill(process), list[Message]()
+    notifier = Notifier(process.stores.table, make_queues(), world.clock, Heard(told))
+    assert notifier.notify([WakeMessage(log_pk(key, record.incarnation), head.tail.offset)]) == {}
+    assert ["data" in message for message in told] == [True] * READERS
+    return bill
+
+
+class Heard(SocketApi):
+    def __init__(self, told: list[Message]) -> None:
+        self._told = told
+
+    def send(self, _: str, frames: Sequence[str]) -> None:
+        self._told += [message for frame in frames for message in parse_messages(frame)]
+
+
+def conversation_rows(world: World) -> Iterator[str]:
+    """Dollars of a thousand: with CloudFront in front, and by the API's own URL. A look for the waiters is in
+    the price of an append; a message to a socket is in none."""
+    tokens, reads = (price(each, measure(world, each)) for each in (TOKEN, READ_AT_TAIL))
+    news, watches = measure_news(world), measure_watches(world, 1)
+    posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
+    watch = 2 * prices.SOCKET_MESSAGE + (watches.storage_dollars / WATCHES) + compute_dollars(0.032)
+    by_socket = TOKENS * (posting + READERS * prices.SOCKET_MESSAGE) + READERS * (
+        watch + prices.SOCKET_MINUTE
+    )
+    wake = 2 * prices.SQS_CALL + prices.READ_UNIT
+    by_events = READERS * (CONVERSATION_SECONDS * gigabyte_seconds() + prices.WRITE_UNIT + TOKENS * wake)
+    for title, waiting, requests in (
+        ("[sockets](reference/socket.md)", by_socket, 1),
+        ("event streams", by_events, 1),
+        ("long-polls", by_events, TOKENS),
+    ):
+        edge, direct = (
+            (TOKENS * token + READERS * requests * request + waiting) / 1000
+            for token, request in ((sum(tokens[0]), sum(reads[0])), (tokens[1], reads[1]))
+        )
+        yield f"| A thousand conversations, read by {title} | **{edge:.2f}** | {direct:.2f} | | |"
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 
 def rows(world: World) -> Iterator[str]:
     """As `docs/costs.md` has them."""
+    yield from conversation_rows(world)
     for operation in OPERATIONS:
         bill = measure(world, operation)
         parts, direct = price(operation, bill)

@@ -42,7 +42,9 @@ NOTIFIER_SECONDS: Final = 0.005
 #: Records that an invocation of the notifier gets: five to ten where appends go to many streams, because ten
 #: batches of each shard are worked on at once; a hundred only where one stream is hot.
 RECORDS_AN_INVOCATION: Final = 5
-#: More than that, for each megabyte of a page, at a third of a processor.
+#: More than that, while it posts to sockets: a post takes about ten milliseconds, several at once.
+POSTING_SECONDS: Final = 0.010
+#: More than a request's, for each megabyte of a page, at a third of a processor.
 PAGE_SECONDS_PER_MB: Final = 0.075
 #: An HTTP API counts a request for every 512 KB.
 HTTP_API_BYTES: Final = 512 * 1024
