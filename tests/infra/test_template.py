@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import uuid
@@ -190,6 +191,28 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
     heartbeats = 2 * 15
     assert min(each["OriginReadTimeout"] for each in waited_for) > parameters["LongPollSeconds"]["MaxValue"]
     assert min(each["OriginReadTimeout"] for each in waited_for[1:]) > heartbeats
+
+
+def test_the_socket_api_is_deployed_when_all_of_it_is_there_and_again_when_it_changes() -> None:
+    """Else the last state may lack the response by which a watch is answered."""
+    kinds = {
+        f"AWS::ApiGatewayV2::{kind}"
+        for kind in ("Route", "Integration", "RouteResponse", "IntegrationResponse")
+    }
+    parts = {name: each for name, each in TEMPLATE["Resources"].items() if each["Type"] in kinds}
+    [(name, deployment)] = [
+        found
+        for found in TEMPLATE["Resources"].items()
+        if found[1]["Type"] == "AWS::ApiGatewayV2::Deployment"
+    ]
+    assert set(deployment["DependsOn"]) == parts.keys()
+    stage = TEMPLATE["Resources"]["SocketStage"]["Properties"]
+    assert (stage["AutoDeploy"], stage["DeploymentId"]) == (False, {"Ref": name})
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+    assert name == f"SocketDeployment{digest}", "rename it in template.yaml"
+    for each in parts.values():
+        if each["Properties"].get("IntegrationType") == "AWS_PROXY":
+            assert each["Properties"]["IntegrationMethod"] == "POST", "as Lambda is called"
 
 
 def test_preflights_are_left_to_the_application() -> None:

@@ -1,8 +1,9 @@
-"""A WebSocket API: the emulator serves one, but CloudFormation there makes no responses, and nothing
-resolves its address, which the functions name to clients and send to themselves."""
+"""A WebSocket API: the emulator serves one, but CloudFormation there makes no responses and no deployment,
+and nothing resolves its address, which functions tell clients and send to themselves."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ RESPONSES = {
     f"AWS::ApiGatewayV2::{owner}Response": (f"{owner}Id", f"{owner.lower()}_response")
     for owner in ("Route", "Integration")
 }
+DEPLOYMENT = "AWS::ApiGatewayV2::Deployment"
 #: Of the emulator's worker script, where a function's variables become the process's own.
 GIVEN = "    os.environ.update(env)\n"
 #: Behind it: the same API by a path of the emulator's own address.
@@ -39,6 +41,9 @@ def install() -> None:
             "create": partial(create, owner, getattr(apigateway, f"_create_{name}")),
             "delete": partial(delete, getattr(apigateway, f"_{name}s")),
         }
+    if DEPLOYMENT in provisioners._RESOURCE_HANDLERS:
+        raise SystemExit(f"this ministack makes {DEPLOYMENT}: remove the shim")
+    provisioners._RESOURCE_HANDLERS[DEPLOYMENT] = {"create": deploy, "delete": undeploy}
     detect = lambda_runtime._detect_runtime_binary
 
     def detect_addressed(runtime: str) -> tuple[str, str]:
@@ -66,3 +71,12 @@ def create(
 def delete(responses: Any, physical_id: str, _properties: Any) -> None:
     api_id, _, owner_id = physical_id.partition("/")
     responses.get(api_id, {}).pop(owner_id, None)
+
+
+def deploy(_logical_id: str, properties: Any, _stack_name: str) -> tuple[str, dict[str, Any]]:
+    _, _, body = apigateway._create_deployment(properties["ApiId"], {})
+    return json.loads(body)["deploymentId"], {}
+
+
+def undeploy(physical_id: str, properties: Any) -> None:
+    apigateway._delete_deployment(properties["ApiId"], physical_id)
