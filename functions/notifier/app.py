@@ -73,7 +73,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
 def _decoded(
     records: Sequence[Mapping[str, Any]], decode: Callable[[Mapping[str, Any]], _T | None]
 ) -> Iterator[_T]:
-    """What the records say, without those that cannot be decoded."""
+    """The decoded records, without those that cannot be decoded."""
     for record in records:
         with suppress(*_UNREADABLE):
             found = decode(record)

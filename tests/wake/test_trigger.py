@@ -21,7 +21,6 @@ from tidemark.aws.sqs import Queues
 from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.protocol.errors import Busy
 from tidemark.service.delete import delete
-from tidemark.settings import Settings
 from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
 
 pytestmark = pytest.mark.slow
@@ -199,17 +198,3 @@ async def test_an_append_of_the_same_process_is_sent_before_the_log_is_read(make
         scene.wake.hub.wake(scene.key)
         await exchange.until(has(b"own"))
         held.set()
-
-
-@BOTH_KINDS
-@on_a_loop
-async def test_a_client_that_hangs_up_causes_no_more_reads(make_scene: MakeScene, live: str) -> None:
-    """Its answer, which would have lasted for a quarter of an hour, ends at once."""
-    scene = make_scene(settings=Settings(long_poll_seconds=900, sse_seconds=900))
-    async with scene.reading(live):
-        assert scene.wake.hub.following == 1
-    scene.reader.calls.taken()
-    await scene.append(b"unseen")
-    scene.wake.hub.wake_all()
-    await asyncio.sleep(0.05)
-    assert scene.reader.calls.taken() == {}

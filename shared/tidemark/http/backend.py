@@ -68,7 +68,7 @@ class CommitAppend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend(Process):
-    """What the routes of an application use."""
+    """The dependencies of an application's routes."""
 
     settings: Settings
     append: CommitAppend
@@ -104,7 +104,7 @@ def make_wake(stores: Stores, settings: Settings) -> WakeByQueue:
 
 
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
-    """For Lambda: an environment has one request, so nothing is gained by a thread."""
+    """The backend of a Lambda function: it has one request at a time, so threads would gain nothing."""
 
     async def call_directly(call: Callable[[], _T], /) -> _T:
         return call()
@@ -125,8 +125,8 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
 def in_turns(
     stores: Stores, settings: Settings, run: Run, wake: Wake, probe: Callable[[], object]
 ) -> Backend:
-    """For a server with the embedded engine: `run` makes one call after the other, and each commit wakes the
-    waiters."""
+    """The backend of a server with the embedded engine: `run` makes one call after the other, and each commit
+    wakes the followers."""
     from tidemark.service.group_commit import GroupCommit
 
     group_commit = GroupCommit(stores, run, committed=lambda _: None)
@@ -135,8 +135,8 @@ def in_turns(
 
 
 def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
-    """For a server with AWS behind it: appends in groups, waiters woken directly, and storage calls on
-    threads."""
+    """The backend of a server in front of AWS: it commits appends in groups, wakes its followers directly,
+    and calls storage on threads."""
     from tidemark.service.group_commit import GroupCommit
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")

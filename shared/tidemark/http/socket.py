@@ -86,7 +86,7 @@ class WatchAnswers:
 
 
 def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
-    """What the client is told in place of the tail."""
+    """The message to the client in place of the tail."""
     if isinstance(failure, ProtocolError):
         return error_message(name, failure.status, told_message(failure, has_token=has_token))
     _log.error("unexpected error in a watch", exc_info=failure)

@@ -33,14 +33,14 @@ from tidemark.settings import Settings
 
 
 class SocketEvents:
-    """For any number of connections."""
+    """Answers the messages of any number of connections."""
 
     def __init__(self, stores: Stores, settings: Settings) -> None:
         self._stores = stores
         self._answers = WatchAnswers(settings.authorization, stores.clock_ms)
 
     async def answer(self, event: Mapping[str, Any]) -> list[Message]:
-        """What the client is told at once about its message."""
+        """The messages that answer the client's message."""
         context = event["requestContext"]
         connection_id, asked_ms = context["connectionId"], context["requestTimeEpoch"]
         try:

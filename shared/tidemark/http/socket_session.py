@@ -80,7 +80,7 @@ class SocketSession:
         self._receive = receive
         self._send = send
         self._watches: dict[StreamKey, Watch] = {}
-        #: Those whose tail may have moved, in the order in which they were woken.
+        #: The watches whose tail may have moved, in the order in which they were woken.
         self._woken: dict[Watch, None] = {}
         self._telling: asyncio.Task[None] | None = None
         self._pace = TokenBucket(MESSAGES_PER_SECOND)
@@ -173,7 +173,7 @@ class SocketSession:
             self._telling = None
 
     async def _look(self, watch: Watch) -> socket.Message | None:
-        """What there is to tell about the stream: its tail has moved, or it has ended."""
+        """The message about a stream whose tail has moved, or that has ended; None if there is no news."""
         if time.monotonic() >= watch.ends_at:
             return None  # It is no watch any more; the next message of the client ends it.
         try:

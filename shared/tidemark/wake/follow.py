@@ -1,7 +1,9 @@
 """Following a stream: register, read, wait, and read again (`docs/live.md`).
 
-Process       what the requests of a process share, so that they can follow streams
-SingleFlight  one read for all followers that an append wakes at once
+Hub           knows the followers of each stream in this process, and wakes them
+Wake          makes appends wake the hub's followers; `queue.py` has the one for several processes
+Process       holds storage and what wakes followers, for all requests of a process
+SingleFlight  makes one read for all followers that an append wakes at once
 LiveRead      follows the pages of a stream: long-polls and event streams
 Watch         follows the tail of a stream: one stream of a socket
 """
@@ -123,7 +125,7 @@ class Hub:
         return None
 
     def start_waiting(self, waiting: object, seconds: float) -> None:
-        """For a follower, or for a socket with several of them."""
+        """A follower waits, or a socket with several of them."""
         with self._changed:
             self._waiting[waiting] = time.monotonic() + seconds
             if len(self._waiting) == 1:
@@ -176,8 +178,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What the followers in a process share: storage, two ways to call it from a coroutine, and what wakes
-    them."""
+    """The followers of a process share its storage, two ways to call that from a coroutine, and a `Wake`."""
 
     stores: Stores
     run: Run
@@ -276,7 +277,7 @@ class LiveRead(Follower):
         return await self._read() if self._has_waited else self._place
 
     async def _wait(self, seconds: float) -> None:
-        """Until it is woken, for at most `seconds`; not at all if that was since the last wait."""
+        """Wait for at most `seconds` until it is woken, and not at all if it was since the last wait."""
         self._has_waited = True
         if not self._wakes.is_set():
             self._hub.start_waiting(self, seconds)
@@ -321,7 +322,7 @@ class LiveRead(Follower):
         return self._go_on(reading)
 
     def _go_on(self, reading: Reading) -> Reading:
-        """From now on it waits for what comes after `reading`."""
+        """Go on behind `reading`, which is returned."""
         batches, now_ms = reading.page.batches, self._process.stores.clock_ms()
         if batches and batches[0].time_ms >= self._since_ms:
             PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
@@ -403,13 +404,13 @@ class Watch(Follower):
         return watched
 
     def answered(self, ends_at: float) -> None:
-        """The client has the answer: it is told of what comes later, and of what came meanwhile."""
+        """The client has the answer. From now on it is told when the tail moves, and at once if it has."""
         self.ends_at, self._is_answered = ends_at, True
         if self._was_woken:
             self._moved(self)
 
     async def message(self) -> Message | None:
-        """Says where the tail is now; None if the client knows. Raises ProtocolError."""
+        """Read the tail again. Returns None if the client knows it. Raises ProtocolError."""
         stores, wake, record = self._process.stores, self._process.wake, self._record
         assert record is not None, "it has begun"
         told = self.offset if self._wants_data else None
@@ -427,7 +428,7 @@ class Watch(Follower):
         return news_message(self.name, tail, record.content_type, news)
 
     def _read_in(self, seconds: float) -> None:
-        """Where appends of other processes may go unnoticed, the tail is read again."""
+        """Read the tail again after these seconds: appends of other processes may go unnoticed."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds > MAX_LEASE_SECONDS else self.loop.call_later(seconds, self.wake)

@@ -67,7 +67,7 @@ RENEW_MS: Final = LIFE_MS // 2
 
 @dataclass(slots=True)
 class _Registration:
-    """It is written under its lock, so that many requests at once make one write."""
+    """A registration is written under its lock, so that many requests at once make one write."""
 
     until_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -120,6 +120,8 @@ _LATE_MS: Final = 3000
 
 @dataclass(frozen=True, slots=True)
 class OwnQueue:
+    """The queue of this process."""
+
     url: str
     settled_at: float
 
