@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.recorder import Recorder
-from tidemark.local.emulators import Ministack, credentials_of
+from tidemark.local.emulators import Ministack, environment_for
 from tidemark.spark import lake, lake_files
 from tidemark.spark.lake import ClosedStream, LakeTable
 from tidemark.spark.side_tables import Reach
@@ -46,7 +46,7 @@ def client(emulator: Ministack, service: str) -> Any:
 @pytest.fixture(params=["glue", "rest"])
 def properties(request: pytest.FixtureRequest, emulator: Ministack, name: str) -> Mapping[str, str]:
     """As a job is given them by --catalog-property."""
-    credentials = credentials_of(os.environ)
+    credentials = os.environ | environment_for({}, os.environ)
     given = {
         "s3.endpoint": emulator.endpoint,
         "s3.region": REGION,

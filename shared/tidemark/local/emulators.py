@@ -56,18 +56,13 @@ def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]
     return added
 
 
-def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The credentials that clients will sign with, as far as the environment tells: an emulator that verifies
-    presigned URLs must know it."""
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    given = {name: environment[name] for name in names if environment.get(name)}
-    return given if any(environment.get(name) for name in CREDENTIALS) else dict(DUMMY_CREDENTIALS)
-
-
 MINISTACK_SERVER = "tidemark.local.ministack_server"
 #: The emulator gets these variables. It gets none of the user's AWS_* but the credentials: it verifies the
 #: presigned URLs that are signed with them.
-INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
+INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
 
 
 class Ministack:
@@ -97,10 +92,9 @@ class Ministack:
         self.child.wait_until(lambda: health(LOOPBACK, self.port, "/_ministack/health") == 200)
 
     def _environment(self) -> Mapping[str, str]:
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        known = os.environ | environment_for({}, os.environ)
         return {
-            **inherited,
-            **credentials_of(os.environ),
+            **{name: known[name] for name in INHERITED if known.get(name)},
             "SERVICES": ",".join(sorted(self.services)),
             "GATEWAY_PORT": str(self.port),
             "MINISTACK_HOST": LOOPBACK,
