@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Security
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
-from tidemark.http.catalog import StreamListing, stream_listing
+from tidemark.http.catalog import Milliseconds, StreamListing, stream_listing
 from tidemark.http.dependencies import (
     BUCKET,
     STREAM_IN_BUCKET,
@@ -33,7 +34,7 @@ from tidemark.http.requests import (
     read_body,
     single_header,
 )
-from tidemark.http.responses import absolute_url, data_headers, setting_headers
+from tidemark.http.responses import EMPTY, absolute_url, data_headers, setting_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
 from tidemark.protocol.compaction import MODE_HEADER, Compaction
@@ -49,20 +50,7 @@ from tidemark.protocol.snapshot import (
     render_multipart,
 )
 from tidemark.protocol.stream_key import parse_listing
-from tidemark.service import buckets
-from tidemark.service.snapshots import (
-    FEW_PARTS,
-    Bootstrap,
-    PublishRequest,
-    SnapshotReading,
-    Upload,
-    begin_upload,
-    bootstrap,
-    delete_snapshot,
-    latest_snapshot,
-    publish_snapshot,
-    read_snapshot,
-)
+from tidemark.service import buckets, snapshots
 
 router: Final = APIRouter(tags=["buckets"])
 _STREAM: Final = "/{bucket}/{stream}"
@@ -84,7 +72,7 @@ async def offset_in_path(at: str) -> int:
 OffsetInPath = Annotated[int, Depends(offset_in_path)]
 
 
-async def parse_publish(request: Request, offset: int) -> PublishRequest:
+async def parse_publish(request: Request, offset: int) -> snapshots.PublishRequest:
     upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
     body_type = parse_body_type(request) or parse_content_type(messages.DEFAULT)
     try:
@@ -93,7 +81,7 @@ async def parse_publish(request: Request, offset: int) -> PublishRequest:
         raise PayloadTooLarge(MAX_BODY_BYTES, _WAY_OUT) from None
     if upload is not None and body:
         raise Malformed("A publish that names a Snapshot-Upload has no body of its own")
-    return PublishRequest(offset, body_type, body, upload)
+    return snapshots.PublishRequest(offset, body_type, body, upload)
 
 
 async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retention, Compaction | None]:
@@ -110,34 +98,26 @@ async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retentio
     if is_for_stream or await read_body(request):
         raise Malformed(
             f"/{bucket} is a bucket's path, and a bucket has no body, no Content-Type, and none of a "
-            f"stream's headers but {AGE_HEADER}, {SIZE_HEADER} and {MODE_HEADER}; "
-            f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+            f"stream's headers but {AGE_HEADER}, {SIZE_HEADER} and {MODE_HEADER}; " + streams_go_to(bucket)
         )
     return parse_settings(request)
 
 
-def check_bootstrap(request: Request) -> None:
-    """Extensions §3.1: it is answered once, and there is nothing to wait for."""
-    if "live" in request.query_params:
-        raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")
+def streams_go_to(bucket: str) -> str:
+    return f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
 
 
-#: Without a type, a 204 leaves an HTTP API as application/json anyhow.
-_EMPTY = {"Content-Type": "application/json"}
+class UploadBegun(BaseModel):
+    upload: Annotated[str, Field(description="Send it as `Snapshot-Upload` with the publish.")]
+    method: Literal["PUT"] = "PUT"
+    url: str
+    headers: Annotated[dict[str, str], Field(description="To send with the bytes.")] = PUT_HEADERS
+    url_expires_at_ms: Milliseconds
+    publish_before_ms: Milliseconds
+    max_bytes: int = MAX_UPLOAD_BYTES
 
 
-def render_bucket_made(request: Request, record: BucketRecord) -> Response:
-    headers = {"Location": absolute_url(request)} | setting_headers(record.retention, record.compaction)
-    bucket = record.bucket
-    note = f"A bucket was made; to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
-    return JSONResponse(_bucket(record) | {"note": note}, 201, headers)
-
-
-def render_bucket(record: BucketRecord) -> Response:
-    return JSONResponse(_bucket(record), headers=setting_headers(record.retention, record.compaction))
-
-
-def _bucket(record: BucketRecord) -> dict[str, Any]:
+def bucket_fields(record: BucketRecord) -> dict[str, Any]:
     names = ("compact", "compact_after", "compact_tombstones", "compact_key")
     return {
         "bucket_id": record.bucket,
@@ -148,28 +128,7 @@ def _bucket(record: BucketRecord) -> dict[str, Any]:
     }
 
 
-def render_published(snapshot: Snapshot) -> Response:
-    return Response(status_code=204, headers=_EMPTY | _snapshot_offset(snapshot))
-
-
-def render_upload_begun(upload: Upload) -> Response:
-    body = {
-        "upload": str(upload.id),
-        "method": "PUT",
-        "url": upload.url,
-        "headers": PUT_HEADERS,
-        "url_expires_at_ms": upload.url_expires_ms,
-        "publish_before_ms": upload.id.lapses_ms,
-        "max_bytes": MAX_UPLOAD_BYTES,
-    }
-    return JSONResponse(body, 201)
-
-
-def render_latest_snapshot(snapshot: Snapshot) -> Response:
-    return _redirect(f"snapshot/{render_offset(snapshot.offset)}", _snapshot_offset(snapshot))
-
-
-def render_snapshot(reading: SnapshotReading) -> Response:
+def render_snapshot(reading: snapshots.SnapshotReading) -> Response:
     """A redirect carries the same headers, because S3, where it leads, knows nothing of streams."""
     found, tail = reading.snapshot, reading.head.tail
     headers = _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
@@ -183,7 +142,7 @@ def render_snapshot(reading: SnapshotReading) -> Response:
     )
 
 
-def render_bootstrap(made: Bootstrap) -> Response:
+def render_bootstrap(made: snapshots.Bootstrap) -> Response:
     headers = {"Stream-Next-Offset": render_offset(made.next_offset)}
     headers |= _snapshot_offset(made.snapshot) if made.snapshot else {"Stream-Snapshot-Offset": "-1"}
     if made.up_to_date:
@@ -198,7 +157,7 @@ def render_bootstrap(made: Bootstrap) -> Response:
 
 
 def _redirect(location: str, headers: dict[str, str]) -> Response:
-    return Response(status_code=307, headers=_EMPTY | headers | {"Location": location})
+    return Response(status_code=307, headers=EMPTY | headers | {"Location": location})
 
 
 def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
@@ -216,7 +175,9 @@ async def create_bucket(request: Request, backend: Served, bucket: str) -> Respo
     """Create a bucket (extensions §1.2)."""
     retention, compaction = await parse_bucket_creation(request, bucket)
     made = await backend.call(buckets.create_bucket, bucket, retention, compaction)
-    return render_bucket_made(request, made)
+    headers = {"Location": absolute_url(request)} | setting_headers(made.retention, made.compaction)
+    note = f"A bucket was made; {streams_go_to(bucket)}"
+    return JSONResponse(bucket_fields(made) | {"note": note}, 201, headers)
 
 
 @router.get(
@@ -226,7 +187,8 @@ async def create_bucket(request: Request, backend: Served, bucket: str) -> Respo
 )
 async def describe_bucket(backend: Served, bucket: str) -> Response:
     """A bucket (extensions §1.3)."""
-    return render_bucket(await backend.call(buckets.describe_bucket, bucket))
+    found = await backend.call(buckets.describe_bucket, bucket)
+    return JSONResponse(bucket_fields(found), headers=setting_headers(found.retention, found.compaction))
 
 
 @router.delete(
@@ -258,7 +220,8 @@ async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> StreamLi
 )
 async def redirect_to_latest(backend: Served, key: StreamInPath) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
-    return render_latest_snapshot(await backend.call(latest_snapshot, key))
+    latest = await backend.call(snapshots.latest_snapshot, key)
+    return _redirect(f"snapshot/{render_offset(latest.offset)}", _snapshot_offset(latest))
 
 
 @router.put(
@@ -279,7 +242,8 @@ async def put_snapshot(
 ) -> Response:
     """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
     publish_request = await parse_publish(request, offset)
-    return render_published(await backend.call(publish_snapshot, key, publish_request))
+    published = await backend.call(snapshots.publish_snapshot, key, publish_request)
+    return Response(status_code=204, headers=EMPTY | _snapshot_offset(published))
 
 
 @router.get(
@@ -296,7 +260,7 @@ async def put_snapshot(
 )
 async def get_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> Response:
     """A snapshot (extensions §2.3)."""
-    return render_snapshot(await backend.call(read_snapshot, key, offset))
+    return render_snapshot(await backend.call(snapshots.read_snapshot, key, offset))
 
 
 @router.delete(
@@ -307,7 +271,7 @@ async def get_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath)
 )
 async def remove_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> None:
     """Delete a superseded snapshot (extensions §2.4)."""
-    await backend.call(delete_snapshot, key, offset)
+    await backend.call(snapshots.delete_snapshot, key, offset)
 
 
 @router.post(
@@ -316,9 +280,15 @@ async def remove_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPa
     status_code=201,
     responses=answers({201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")}),
 )
-async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPath) -> Response:
+async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPath) -> UploadBegun:
     """Where to put a snapshot that is too large for a request."""
-    return render_upload_begun(await backend.call(begin_upload, key, offset))
+    upload = await backend.call(snapshots.begin_upload, key, offset)
+    return UploadBegun(
+        upload=str(upload.id),
+        url=upload.url,
+        url_expires_at_ms=upload.url_expires_ms,
+        publish_before_ms=upload.id.lapses_ms,
+    )
 
 
 @router.get(
@@ -335,8 +305,9 @@ async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPat
 )
 async def get_bootstrap(request: Request, backend: Served, key: StreamInPath) -> Response:
     """The latest snapshot and the messages since, in one answer (extensions §3)."""
-    check_bootstrap(request)
-    made = await backend.call(bootstrap, key)
+    if "live" in request.query_params:  # Extensions §3.1.
+        raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")
+    made = await backend.call(snapshots.bootstrap, key)
     render = partial(render_bootstrap, made)
     # Rendering many parts takes long, so a thread does it.
-    return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()
+    return await asyncio.to_thread(render) if len(made.parts) > snapshots.FEW_PARTS else render()

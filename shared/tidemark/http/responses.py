@@ -35,6 +35,8 @@ from tidemark.service.read import Reading
 
 #: The path below which a proxy serves this server.
 _PREFIX: Final = re.compile(r"(/[\w.~%-]+)+/?", re.ASCII)
+#: An HTTP API gives a response without a type this one.
+EMPTY: Final = {"Content-Type": "application/json"}
 _EVENTS: Final = ContentType("text/event-stream", "text/event-stream")
 
 
@@ -70,7 +72,6 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
     if outcome.closed:
         headers["Stream-Closed"] = "true"
     if request.content_type is not None:
-        # A 204 without a type leaves an HTTP API as application/json.
         headers["Content-Type"] = request.content_type.value
     if request.claim is not None and outcome.producer is not None:
         headers["Producer-Epoch"] = str(outcome.producer.epoch)
@@ -208,7 +209,3 @@ def resumed(request: Request, last: str) -> Response:
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "offset"]
     location = f"?{urlencode([*query, ('offset', last)])}"
     return Response(status_code=307, headers={"Location": location, "Cache-Control": NO_STORE})
-
-
-def deleted() -> Response:
-    return Response(status_code=204, headers={"Content-Type": "application/json"})

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 
 from tidemark.http.error_handlers import INTERNAL, told_message
 from tidemark.http.requests import parse_stream_parameter
@@ -46,10 +45,10 @@ class WatchAnswers:
         #: Access by token; None where no tokens are checked.
         self._granted: Callable[[str], Awaitable[Access]] | None = None
         if settings.is_on:  # Imported here because the libraries add a tenth of a second to a cold start.
-            from tidemark.http.security.authorization import access_of, make_check
+            from tidemark.http.security.authorization import make_check
 
-            public = self._without_token = Access(grants_of_public(settings.public_read_buckets))
-            self._granted = partial(access_of, check=make_check(settings, asyncio.to_thread), public=public)
+            self._without_token = Access(grants_of_public(settings.public_read_buckets))
+            self._granted = make_check(settings, asyncio.to_thread)
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
         """The answers for the streams that it names. The token is checked once for all of them. A stream is

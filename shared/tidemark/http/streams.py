@@ -208,7 +208,7 @@ async def delete_stream(_: Request, backend: Backend, key: StreamKey) -> Respons
     """Delete a stream (§5.4)."""
     await backend.call(delete, key)
     backend.wake.hub.wake(key)
-    return responses.deleted()
+    return Response(status_code=204, headers=responses.EMPTY)
 
 
 _KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset", "Stream-Snapshot-Offset")

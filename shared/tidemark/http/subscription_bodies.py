@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, cast
 
 from pydantic import (
-    AfterValidator,
     AliasChoices,
     BaseModel,
     ConfigDict,
@@ -33,20 +32,8 @@ from tidemark.subscriptions.webhook_url import parse_webhook_url
 from tidemark.subscriptions.workers import Claimed
 
 
-def _whole_characters(text: str) -> str:
-    """Refuses a lone surrogate, which JSON can escape but UTF-8 cannot store."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a surrogate without its other half is no character") from None
-    return text
-
-
-_Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
-
-
 class WebhookTarget(BaseModel):
-    url: _Text
+    url: StrictStr
 
 
 class CreateSubscription(BaseModel):
@@ -59,12 +46,12 @@ class CreateSubscription(BaseModel):
     )
 
     type: Literal["webhook", "pull-wake"]
-    pattern: _Text | None = None
-    streams: Annotated[list[_Text], Field(max_length=MAX_NAMED_STREAMS)] | None = None
+    pattern: StrictStr | None = None
+    streams: Annotated[list[StrictStr], Field(max_length=MAX_NAMED_STREAMS)] | None = None
     webhook: WebhookTarget | None = None
-    wake_stream: _Text | None = None
+    wake_stream: StrictStr | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
-    description: _Text | None = None
+    description: StrictStr | None = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -86,13 +73,13 @@ class CreateSubscription(BaseModel):
 class NameStreams(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"streams": ["tasks/anna"]}]})
 
-    streams: Annotated[list[_Text], Field(min_length=1, max_length=MAX_NAMED_STREAMS)]
+    streams: Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_NAMED_STREAMS)]
 
 
 class ClaimWake(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1"}]})
 
-    worker: Annotated[_Text, Field(min_length=1, max_length=500)]
+    worker: Annotated[StrictStr, Field(min_length=1, max_length=500)]
 
 
 class StreamAck(BaseModel):
@@ -100,8 +87,8 @@ class StreamAck(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    stream: _Text = Field(validation_alias=AliasChoices("stream", "path"))
-    offset: _Text
+    stream: StrictStr = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: StrictStr
 
 
 class AnswerWake(BaseModel):
@@ -111,7 +98,7 @@ class AnswerWake(BaseModel):
         json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
     )
 
-    wake_id: _Text
+    wake_id: StrictStr
     generation: StrictInt
     acks: Annotated[list[StreamAck], Field(max_length=MAX_NAMED_STREAMS)] = []
     done: StrictBool = False

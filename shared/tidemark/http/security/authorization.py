@@ -23,7 +23,7 @@ from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.paths import Find, Operation
 from tidemark.http.requests import ACCESS, header, url_path
 from tidemark.http.security.keys import Keys, keys_of
-from tidemark.protocol.authorization import Access, Right, grants_of_public, parse_scopes
+from tidemark.protocol.authorization import Access, Grant, Right, grants_of_public, parse_scopes
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.settings import AuthorizationSettings
@@ -61,7 +61,9 @@ class Tokens:
         issuer: str = "",
         audience: str = "",
         clock: Callable[[], float] = time.time,
+        public: tuple[Grant, ...] = (),
     ) -> None:
+        self._public = public
         self._keys = tuple(keys)
         self._issuer = issuer or None
         self._audience = audience or None
@@ -82,8 +84,10 @@ class Tokens:
         claims = self.verify(token, algorithm, candidates)
         subject, token_id = (_text(claims.get(name)) for name in ("sub", "jti"))
         ends = float(claims["exp"]) + LEEWAY_SECONDS
+        granted = parse_scopes(claims.get("scope"))
         access = replace(
-            parse_scopes(claims.get("scope")),
+            granted,
+            grants=(*granted.grants, *self._public),
             until_ms=int(min(ends, _FAR_SECONDS) * 1000),
             subject=subject,
             token_id=token_id,
@@ -217,8 +221,7 @@ class Authorization:
             except ProtocolError:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
             return True
-        access = await access_of(credential.token, self._check, self._public)
-        request.scope[ACCESS] = access
+        request.scope[ACCESS] = access = await self._check(credential.token)
         buckets = set()
         for demand in list(operation.demand(request, operation.rights)):
             access.check(demand)
@@ -270,25 +273,19 @@ def read_credential(request: Request) -> Credential:
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True) if QUERY_NAME.encode() in query else []
     tokens = [value for name, value in pairs if name == QUERY_NAME]
     if len(tokens) > 1:
-        raise Unauthorized(f"{QUERY_NAME} must be given once", token_given=True)
+        raise _invalid(f"{QUERY_NAME} must be given once")
     if tokens and (request.method != "GET" or request.query_params.get("live") != "sse"):
-        raise Unauthorized(f"{QUERY_NAME} is for GET with live=sse; send a header instead", token_given=True)
+        raise _invalid(f"{QUERY_NAME} is for GET with live=sse; send a header instead")
     if tokens and sent is not None:
-        raise Unauthorized(f"Send the token once: by header, or as {QUERY_NAME}", token_given=True)
+        raise _invalid(f"Send the token once: by header, or as {QUERY_NAME}")
     if tokens:
-        return Credential(_sized(tokens[0]), in_query=True)
+        return Credential(tokens[0], in_query=True)
     if sent is None:
         return Credential(None)
     scheme, _, token = sent.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthorized("Authorization must be: Bearer <token>", token_given=True)
-    return Credential(_sized(token.strip()))
-
-
-def _sized(token: str) -> str:
-    if len(token) > MAX_TOKEN_BYTES:
-        raise Unauthorized(f"Token is too long: at most {MAX_TOKEN_BYTES} bytes", token_given=True)
-    return token
+        raise _invalid("Authorization must be: Bearer <token>")
+    return Credential(token.strip())
 
 
 def _private(send: Send, *, in_query: bool) -> Send:
@@ -305,17 +302,13 @@ def _private(send: Send, *, in_query: bool) -> Send:
     return send_privately
 
 
-async def access_of(token: str, check: Check, public: Access) -> Access:
-    """What the token grants, and what everybody may. Raises Unauthorized, KeysUnavailable."""
-    granted = await check(_sized(token))
-    return replace(granted, grants=(*granted.grants, *public.grants))
-
-
 def make_check(
     settings: AuthorizationSettings, run: Callable[[Callable[[], Access]], Awaitable[Access]]
 ) -> Check:
-    """Says what a token grants: from memory, or, where keys may have to be fetched, through `run`."""
-    tokens = Tokens(keys_of(settings), settings.issuer, settings.audience)
+    """Says what a token grants, and what everybody may: from memory, or, where keys may have to be fetched,
+    through `run`."""
+    public = grants_of_public(settings.public_read_buckets)
+    tokens = Tokens(keys_of(settings), settings.issuer, settings.audience, public=public)
 
     async def check(token: str) -> Access:
         return tokens.recall(token) or await run(lambda: tokens.check(token))
