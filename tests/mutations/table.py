@@ -120,7 +120,7 @@ a socket is told beyond the end of its lease, and so of its token
     time.monotonic() >= watch.ends_at => False
 an upload is removed that is published while the janitor looks at it
     janitor.sweep:remove_unused caught by faults/test_late_writes.py
-    not is_used and claim(stores.table, due) => not is_used
+    not is_used and claim_entry(stores.table, due) => not is_used
 a stream is closed before the last part of its data
     http.live:EventStream.events caught by http/test_sse.py
     closed and is_last => closed
