@@ -35,7 +35,7 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.read import read
-from tidemark.service.stores import Stores
+from tidemark.service.stores import Stores, Threads
 from tidemark.wake.notifier import Notifier, message_from_record
 
 #: Streams, readers at each of them, appends to each of them, and the seconds that these take.
@@ -199,9 +199,14 @@ class _Notifier(Notifier):
     def __init__(self, burst: Burst) -> None:
         stores = burst.new_process()
         super().__init__(stores.table, _Queues(burst), stores.clock_ms)  # type: ignore[arg-type]
+        self._threads = _VirtualThreads(burst)
+
+
+class _VirtualThreads(Threads):
+    def __init__(self, burst: Burst) -> None:
         self._time = burst.time
 
-    def _each(self, call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    def each(self, call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
         results: list[Any] = [None] * len(arguments)
         left = iter(range(len(arguments)))
 
