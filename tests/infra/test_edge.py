@@ -395,7 +395,7 @@ def test_the_edge_says_its_word_before_anybody_asks_for_it() -> None:
     for given in (
         {},
         {"EdgeSecretName": "/w"},
-        {"EdgeName": "streams.example.org"},
+        {"EdgeName": "streams.example.org,arn:c"},
         {"AllowAnonymous": "true"},
     ):
         required, optional = (
@@ -417,30 +417,46 @@ ALARMS = {
 }
 
 
+def metrics_of(alarm: dict[str, Any]) -> int:
+    """AWS bills an alarm by the metrics that it looks at."""
+    return sum("MetricStat" in each for each in alarm["Properties"].get("Metrics", [])) or 1
+
+
 def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
     only_with = {"Edge": "HasEdgeAlarm", "Socket": "HasSocketAlarms"}
     for name, alarm in ALARMS.items():
         part = re.split("(?<=[a-z])(?=[A-Z])", name)[0]
         assert alarm["Condition"] == only_with.get(part, "HasAlarms"), name
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
-    own = ALARMS.keys() - CONTAINER.keys()
+    own = sum(metrics_of(alarm) for name, alarm in ALARMS.items() if name not in CONTAINER)
     costs = (ROOT / "docs" / "costs.md").read_text()
-    assert re.search(rf"\*\*{len(own) / 10:.2f}\*\* .* {len(own)} alarms at 0.10", costs)
+    assert re.search(rf"\*\*{own / 10:.2f}\*\* .* {own} metrics of alarms at 0.10", costs)
+
+
+def test_a_function_on_a_schedule_that_stands_still_is_an_alarm() -> None:
+    """No value is what a schedule that is off looks like."""
+    for name in ("JanitorStoppedAlarm", "PackerStoppedAlarm"):
+        alarm = ALARMS[name]["Properties"]
+        assert (alarm["MetricName"], alarm["ComparisonOperator"]) == ("Invocations", "LessThanThreshold")
+        assert (alarm["TreatMissingData"], alarm["Threshold"]) == ("breaching", 1)
+        assert alarm["Period"] > 2 * 5 * 60, "two rounds may be late"
 
 
 def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
-    watched = json.dumps([alarm["Properties"]["Dimensions"] for alarm in ALARMS.values()])
+    watched = json.dumps([alarm["Properties"] for alarm in ALARMS.values()])
     answering = {*FUNCTIONS, "Api", "Table", "Distribution", "write", "read", "live", "socket"}
     assert [name for name in answering if f'"{name}"' not in watched] == []
 
 
-def test_a_name_of_ones_own_needs_an_edge_and_a_certificate() -> None:
-    parameters = DEFAULTS | {"EdgeName": "streams.example.org", "EdgeCertificateArn": "arn:certificate"}
-    [assertion] = TEMPLATE["Rules"]["NameWithCertificate"]["Assertions"]
-    assert holds(assertion["Assert"], DEFAULTS)
-    assert holds(assertion["Assert"], parameters)
-    for missing in ({"EdgeName": ""}, {"EdgeCertificateArn": ""}, {"Edge": "false"}):
-        assert not holds(assertion["Assert"], parameters | missing)
+def test_a_name_of_ones_own_comes_with_its_certificate() -> None:
+    given = DEFAULTS | {"EdgeName": "streams.example.org,arn:aws:acm:us-east-1:1:certificate/2"}
+    certificate = DISTRIBUTION["ViewerCertificate"]["If"][1]["AcmCertificateArn"]
+    assert resolve(certificate, given) == "arn:aws:acm:us-east-1:1:certificate/2"
+    assert resolve(certificate, DEFAULTS) == "", "Select fails where there is nothing to choose from"
+    assert resolve(DISTRIBUTION["Aliases"]["If"][1][0], given) == "streams.example.org"
+    pattern = TEMPLATE["Parameters"]["EdgeName"]["AllowedPattern"]
+    assert re.fullmatch(pattern, given["EdgeName"])
+    assert not re.fullmatch(pattern, "streams.example.org")
 
 
 def test_nothing_in_front_logs_addresses() -> None:
