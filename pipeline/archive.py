@@ -1,17 +1,16 @@
-"""Archive streams as Parquet, by bucket and date.
+"""Archive streams into an Iceberg table, which any engine reads.
 
-Incremental: a run takes what has come since the last one with the same --checkpoint, ends when
-it has read what was there at its beginning, and may be repeated or killed at any time: no
-message is missing from the archive or twice in it. Read the archive with Spark, which leaves
-out the files of a run that did not end. With --option failOnDataLoss=false a run goes on where
-messages are gone: then it says how much of which stream it could not archive, and exits with 5.
+Incremental: a run takes what has come since the last one, ends when it has read what was there at its
+beginning, and may be repeated or killed at any time: no message is missing from the table or twice in it.
+With --option failOnDataLoss=false a run goes on where messages are gone: then it says how much of which
+stream it could not archive, and exits with 5.
 
 With --every 60 the job goes on: it takes what has come every minute, until SIGTERM or Ctrl-C stops it.
 
-With --iceberg the archive is an Iceberg table in place of a directory: any engine reads it, and nobody sees
-a run that did not end. Its catalog is pyiceberg's: Glue, REST, or SQL on a laptop.
+The table's catalog is pyiceberg's: Glue, REST, or SQL on a laptop.
 
-    spark-submit pipeline/archive.py --pattern '.*' --out s3a://lake/streams --checkpoint s3a://lake/_archive
+    spark-submit pipeline/archive.py --pattern '.*' --checkpoint s3a://lake/_archive \\
+        --iceberg lake.messages --catalog-property type=glue
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidemark.spark.failures import Exit, repeat_slow_start
@@ -40,17 +39,15 @@ from tidemark.spark.job import (
 from tidemark.spark.options.read import columns_of, parse_read_options
 from tidemark.spark.progress import (
     NoCheckpoint,
+    Positions,
     Progress,
-    file_sink_fits,
-    last_planned,
-    pending_batch,
-    query_id,
-    taken_by_all,
+    encode_offset,
+    planned_progress,
     taken_progress,
 )
 from tidemark.spark.queries import load_heads
 from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import Head, NoTimes, is_past
+from tidemark.spark.readers.port import Head, NoTimes, Position, is_past
 
 NAME = "archive"
 LOOK_SECONDS = 1
@@ -71,8 +68,7 @@ ROWS = "stream STRING, incarnation STRING, offset STRING, end_offset STRING, pos
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    made.add_argument("--out", help="directory of the archive, as Parquet by bucket and date")
-    add_lake(made)
+    add_lake(made, required=True)
     made.add_argument(
         "--batch-bytes",
         type=above_zero,
@@ -80,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"of a batch, at most: a run that failed goes on behind its last batch ({BATCH_BYTES})",
     )
     made.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look for more so often")
-    made.add_argument("--checkpoint", help="where the progress is kept; one for each archive")
+    made.add_argument("--checkpoint", required=True, help="where the progress is kept; one for each table")
     return made
 
 
@@ -94,17 +90,10 @@ class Archived:
 
 
 def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    if bool(given.out) == bool(given.iceberg):
-        raise JobFailed("give either --out or --iceberg")
     require_driver("archive keeps a checkpoint: it")
-    if not given.checkpoint:
-        raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
     if given.every is not None and given.every <= 0:
         raise JobFailed(f"--every must be a number of seconds above 0, got {given.every:g}")
-    if given.out and given.out.rstrip("/") == given.checkpoint.rstrip("/"):
-        raise JobFailed("--out and --checkpoint must be two directories")
     found, streams = Archived(), SubscribedStreams(given)
-    require_own_checkpoint(spark, given, streams)
     if given.every is None:
         take_what_came(spark, given, job, found, streams)
     else:
@@ -116,7 +105,7 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(
         messages=found.messages,
         batches=found.batches,
-        out=given.out or given.iceberg,
+        out=given.iceberg,
         streams_with_loss=len(found.lost),
         lost_bytes=sum(size or 0 for size in found.lost.values()),
     )
@@ -145,14 +134,14 @@ class SubscribedStreams:
 
     def source_options(self, heads: dict[str, Head], job: Job) -> dict[str, str]:
         """Those of the source. Over HTTP it asks for event time, unless the user has decided that: the
-        archive is parted by it, and it cannot be asked for later. Where a server has none it goes without."""
+        table is parted by it, and it cannot be asked for later. Where a server has none it goes without."""
         if "includetimestamps" not in map(str.lower, self._given):
             self._given |= {"includeTimestamps": "true"}
             try:
                 for head in list(heads.values())[:1]:
                     self._reader.check_times(head)
             except NoTimes as fault:
-                job.say(f"{fault}: messages are archived without their time, under the day of this run")
+                job.say(f"{fault}: messages are archived without their time")
                 self._given |= {"includeTimestamps": "false"}
         return dict(self._given)
 
@@ -160,8 +149,7 @@ class SubscribedStreams:
 def open_source(spark: Any, given: argparse.Namespace, options: dict[str, str]) -> Any:
     """With a column `timestamp`, which is null where nobody tells the time."""
     options |= {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
-    if given.iceberg:
-        options["columns"] = ",".join([*columns_of(options), "key"])
+    options["columns"] = ",".join([*columns_of(options), "key"])
     source = spark.readStream.format("tidemark").options(**options).load()
     if "timestamp" in source.columns:
         return source
@@ -173,12 +161,12 @@ def take_what_came(
 ) -> None:
     """Archive what is there now, and add to `found` what that was."""
     heads = streams.heads()
-    source = open_source(spark, given, streams.source_options(heads, job))
+    options = streams.source_options(heads, job)
     before = progress(spark, given.checkpoint)
-    if given.iceberg:
-        start, new_files = to_table(spark, source, given)
-    else:
-        start, new_files = to_directory(spark, source, given, is_first=not before.positions)
+    begin = {} if before.positions else reached(spark, given, streams.bucket, heads)
+    if begin:
+        options["between"] = json.dumps([encode_offset(Progress(begin)), {}])
+    start, new_files = to_table(spark, open_source(spark, given, options), given, streams.bucket, begin)
     batches: dict[int, int] = {}
     came_to = before
     while True:
@@ -188,17 +176,15 @@ def take_what_came(
         came_from, came_to = came_to, progress(spark, given.checkpoint)
         if came_to == came_from or has_reached(came_to, streams.bucket, heads.values()):
             break
-    if given.iceberg:
-        record_closed(open_lake(given), streams.bucket, heads, came_to)
     found.messages += sum(batches.values())
     found.batches += len(batches)
     # Where no loss is allowed the query has stopped at the first one.
     if streams.may_lose:
-        new = new_files()
-        rows = spark.read.schema(ROWS).parquet(*new) if new else None
-        lost = find_losses(rows, before.positions, came_to.positions)
+        rows = spark.read.schema(ROWS).parquet(*new_files) if new_files else None
+        taken = before.positions or begin
+        lost = find_losses(rows, taken, came_to.positions)
         if lost:
-            lost = losses_beside_compaction(lost, before.positions, heads, streams.heads())
+            lost = losses_beside_compaction(lost, taken, heads, streams.heads())
         tell_losses(lost, job, found)
 
 
@@ -210,120 +196,45 @@ def tell_losses(lost: dict[str, int | None], job: Job, found: Archived) -> None:
         found.lost[name] = None if size is None or before_this is None else before_this + size
 
 
-def to_directory(
-    spark: Any, source: Any, given: argparse.Namespace, *, is_first: bool
-) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
-    """What starts the query, and the files that it has written since."""
-    files_before = frozenset() if is_first else files_of(spark, given.out)
-    # A batch that the archive has and the checkpoint does not know of belongs to this run.
-    files_before -= logged_files(spark, given.out, pending_batch(spark, given.checkpoint))
-    writing = (
-        with_date(source)
-        .writeStream.format("parquet")
-        .partitionBy("bucket", "date")
-        .option("checkpointLocation", given.checkpoint)
-        .trigger(availableNow=True)
-    )
-    return lambda: writing.start(given.out), lambda: sorted(files_of(spark, given.out) - files_before)
-
-
 def to_table(
-    spark: Any, source: Any, given: argparse.Namespace
-) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
-    """The same; each batch is a snapshot of the table."""
+    spark: Any, source: Any, given: argparse.Namespace, bucket: str, begin: Positions
+) -> tuple[Callable[[], Any], list[str]]:
+    """What starts the query, and the files that it has written since. Each batch is a snapshot of the table.
+    `begin` is where the first batch begins."""
+    from tidemark.spark.reach import ArchiveBatch
+
     lake, new = open_lake(given), list[str]()
+    lake.ensure()
     # Iceberg has no INT96, which Spark writes otherwise.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
-    def write(rows: Any, batch: int) -> None:
-        # Kept in the checkpoint, so that the next run is the same query.
-        query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        new.extend(lake.write_batch(rows, query_id, batch))
+    def write(rows: Any, number: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        start = planned_progress(spark, given.checkpoint, number - 1).positions if number else begin
+        end = planned_progress(spark, given.checkpoint, number).positions
+        new.extend(lake.write_batch(rows, ArchiveBatch(query, number, bucket, start, end)))
 
     writing = source.writeStream.foreachBatch(write).option("checkpointLocation", given.checkpoint)
-    return writing.trigger(availableNow=True).start, lambda: new
+    return writing.trigger(availableNow=True).start, new
 
 
-def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: SubscribedStreams) -> None:
-    """Raises JobFailed where the checkpoint is that of another archive or older than this one, and where it
-    is new and the archive is not: the archive would lack messages, or a table would have them twice."""
-    if given.out:
-        if not file_sink_fits(spark, given.checkpoint, given.out):
-            why = "the directory does not have the batches that the checkpoint knows of"
-            raise JobFailed(not_one_archive(given, why))
-        return
+def reached(
+    spark: Any, given: argparse.Namespace, bucket: str, heads: Mapping[str, Head]
+) -> dict[str, Position]:
+    """Where the table ends in the streams that it has: there the first batch of a checkpoint begins."""
     lake = open_lake(given)
     lake.ensure()
-    planned = last_planned(spark, given.checkpoint)
-    if planned < 0:
-        twice = streams_in(spark, lake, streams)
-        if twice:
-            more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
-            why = f"the checkpoint is new, and the table has {', '.join(twice[:3])}{more}"
-            raise JobFailed(not_one_archive(given, why))
-        return
-    written = lake.last_batch(query_id(spark, given.checkpoint))
-    if written < 0 and progress(spark, given.checkpoint).positions:
-        raise JobFailed(not_one_archive(given, "the table has no batch of this checkpoint"))
-    # The table would take new batches under numbers that it has for repetitions, and leave their rows out.
-    if written > planned:
-        why = f"the table has batch {written}, and the checkpoint is older: it ends with batch {planned}"
-        raise JobFailed(not_one_archive(given, why))
-
-
-def not_one_archive(given: argparse.Namespace, why: str) -> str:
-    return (
-        f"{given.out or given.iceberg} and {given.checkpoint} do not belong together: {why}. "
-        "An archive has one checkpoint, and a new checkpoint needs a new archive"
-    )
-
-
-def streams_in(spark: Any, lake: Any, streams: SubscribedStreams) -> list[str]:
-    """Those of which the table has messages."""
-    from pyspark.sql import functions
-
-    from tidemark.spark.lake_files import SPARK_SCHEMA
-
-    files = lake.files_of_bucket(streams.bucket)
-    if not files:
-        return []
-    rows = spark.read.schema(SPARK_SCHEMA).parquet(*files).where(functions.col("bucket") == streams.bucket)
-    incarnation = functions.coalesce("incarnation", functions.lit(""))
-    there = {tuple(row) for row in rows.select("stream", incarnation).distinct().collect()}
-    return sorted(name for name, head in streams.heads().items() if (name, head.tail.incarnation) in there)
-
-
-def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
-    """The files of a batch by the log of Spark's file sink; none where the batch is not in it."""
-    from pyspark.errors import AnalysisException
-
-    if batch is None:
-        return frozenset()
-    try:
-        lines = spark.read.text(f"{out}/_spark_metadata/{batch}").collect()
-    except AnalysisException:
-        return frozenset()
-    return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
+    reaches = lake.reach(spark, lake.load(), bucket)
+    return {
+        name: head.tail.at(reach.last)
+        for name, head in heads.items()
+        if (reach := reaches.get((name, head.tail.incarnation))) is not None
+    }
 
 
 def has_reached(reached: Progress, bucket: str, heads: Iterable[Head]) -> bool:
     places = [(head, reached.taken(bucket, head)) for head in heads]
     return all(place is not None and not is_past(head.tail.offset, place.offset) for head, place in places)
-
-
-def record_closed(lake: Any, bucket: str, heads: dict[str, Head], reached: Progress) -> None:
-    """Streams that were closed, once the table has all of them."""
-    from tidemark.spark.lake import ClosedStream
-
-    lake.add_closed(
-        [
-            ClosedStream(bucket, head.name, head.tail.incarnation, head.tail.offset, head.tail.content_type)
-            for head in heads.values()
-            if head.closed
-            and has_reached(reached, bucket, [head])
-            and taken_by_all([reached], bucket, head) is not None
-        ]
-    )
 
 
 def progress(spark: Any, checkpoint: str) -> Progress:
@@ -332,16 +243,6 @@ def progress(spark: Any, checkpoint: str) -> Progress:
         return taken_progress(spark, checkpoint)
     except NoCheckpoint:
         return Progress({})
-
-
-def files_of(spark: Any, out: str) -> frozenset[str]:
-    """The files of the runs that ended; none where there is no archive yet."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return frozenset(spark.read.schema(ROWS).parquet(out).inputFiles())
-    except AnalysisException:
-        return frozenset()
 
 
 def follow(query: Any, job: Job) -> dict[int, int]:
@@ -356,14 +257,6 @@ def follow(query: Any, job: Job) -> dict[int, int]:
                 job.say(f"batch {batch}: {rows} messages")
                 batches[batch] = rows
     return batches
-
-
-def with_date(rows: Any) -> Any:
-    """A message's size and its day: today, where the server does not tell when it was appended."""
-    from pyspark.sql import functions
-
-    when = functions.coalesce(functions.col("timestamp"), functions.current_timestamp())
-    return rows.withColumn("bytes", functions.length("value")).withColumn("date", functions.to_date(when))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ The messages go out in the order of their offsets, and each must begin where the
 of which the archive lacks a part is not rebuilt, unless --allow-gaps says so. So it is with a stream that was
 compacted before it was archived. Run again with the same --id after a failure.
 
-    spark-submit pipeline/replay.py --archive s3a://lake/streams --stream chat --to chat-restored \\
-        --staging s3://lake-staging/replay --id chat-restored
+    spark-submit pipeline/replay.py --iceberg lake.messages --catalog-property type=glue \\
+        --stream chat --to chat-restored --staging s3://lake-staging/replay --id chat-restored
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ NAME = "replay"
 
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
-    made.add_argument("--archive", help="directory that the archive job writes; or, of a table:")
-    add_lake(made)
+    add_lake(made, required=True)
     made.add_argument("--from-bucket", default="v1", help="bucket of the archived stream (default: v1)")
     made.add_argument("--stream", required=True, help="the archived stream")
     made.add_argument("--to", required=True, help="the new stream; it is created, or has no messages yet")
@@ -50,11 +49,13 @@ def parser() -> argparse.ArgumentParser:
 def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from pyspark.sql import functions
 
-    if bool(given.archive) == bool(given.iceberg):
-        raise JobFailed("give either --archive or --iceberg")
-    name = given.archive or given.iceberg
+    from tidemark.spark.lake_files import read_files
+
+    files = open_lake(given).files_of(given.from_bucket, given.stream)
+    if not files:
+        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
     rows = (
-        archived_rows(spark, given)
+        read_files(spark, files)
         .where((functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream))
         .select("offset", "position", "end_offset", "content_type", "incarnation", "value")
     )
@@ -65,13 +66,13 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
         functions.sum(functions.length("value")),
     ).first()
     if not messages:
-        raise JobFailed(f"{name} has nothing of {given.from_bucket}/{given.stream}")
+        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
     if len(content_types) > 1 or places != messages:
         raise JobFailed(f"{given.stream} was created again while it was archived: its offsets are ambiguous")
     gaps = find_gaps(rows)
     if gaps and not given.allow_gaps:
         raise JobFailed(
-            f"{name} has {given.stream} with {len(gaps)} gaps, the first {gaps[0]}; "
+            f"{given.iceberg} has {given.stream} with {len(gaps)} gaps, the first {gaps[0]}; "
             "--allow-gaps writes what is there, as of a stream that was compacted before it was archived"
         )
     for gap in gaps:
@@ -101,27 +102,15 @@ def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
 
 
 def is_closed(rows: Any, given: argparse.Namespace) -> bool:
-    """Whether the archived stream was closed where its rows end. Only a table says so."""
+    """Whether the archived stream was closed where its rows end."""
     from pyspark.sql import functions
 
-    if not given.iceberg:
-        return False
     incarnation = functions.coalesce("incarnation", functions.lit(""))
     last, ends = rows.agg(functions.max("end_offset"), functions.collect_set(incarnation)).first()
-    closed = open_lake(given).closed_streams(given.from_bucket, given.stream)
-    return any(each.offset == last and each.incarnation in ends for each in closed)
-
-
-def archived_rows(spark: Any, given: argparse.Namespace) -> Any:
-    """Raises JobFailed."""
-    if given.archive:
-        return spark.read.parquet(given.archive)
-    from tidemark.spark.lake_files import SPARK_SCHEMA
-
-    files = open_lake(given).files_of(given.from_bucket, given.stream)
-    if not files:
-        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
-    return spark.read.schema(SPARK_SCHEMA).parquet(*files)
+    lake = open_lake(given)
+    reaches = lake.reach(rows.sparkSession, lake.load(), given.from_bucket)
+    found = [reaches.get((given.stream, incarnation)) for incarnation in ends]
+    return any(reach is not None and reach.closed and reach.last == last for reach in found)
 
 
 if __name__ == "__main__":

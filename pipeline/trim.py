@@ -39,7 +39,7 @@ NAME = "trim"
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    add_lake(made)
+    add_lake(made, required=True)
     made.add_argument("--archived", action="store_true", help="let go of what the table has")
     made.add_argument(
         "--keep-hours", type=float, default=24, help="messages that are younger stay (24); 0 for none"
@@ -54,11 +54,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.lake_files import SPARK_SCHEMA
+    from tidemark.spark.lake_files import read_files
     from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
 
-    if not given.archived or not given.iceberg:
-        raise JobFailed("give --archived and --iceberg: streams let go of what this table has")
+    if not given.archived:
+        raise JobFailed("give --archived: streams let go of what the table has")
     options = parse_read_options(read_options(given), streaming=False)
     if options.connection.transport is Transport.HTTP:
         raise JobFailed("trim works on the table of the streams: give --table in place of --url")
@@ -71,7 +71,7 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     files = open_lake(given).files_of_bucket(options.connection.bucket, since)
     if not files:
         raise JobFailed(f"{given.iceberg} has nothing of {options.connection.bucket}")
-    rows = subscribed(spark.read.schema(SPARK_SCHEMA).parquet(*files), options)
+    rows = subscribed(read_files(spark, files), options)
     if given.keep_hours:
         rows = rows.where(rows["time"] < now - timedelta(hours=given.keep_hours))
     results = trim_streams(plan, archived_stretches(rows), given.tasks).collect()

@@ -23,25 +23,9 @@ TASKS = {name: state for name, state in STATES.items() if state["Type"] == "Task
 APPLICATION = RESOURCES["Application"]["Properties"]
 
 
-def taken(value: Any, *, has_table: bool) -> Any:
-    """A value of the template with its conditions decided."""
-    match value:
-        case {"If": ["HasLakeTable", there, elsewhere]}:
-            return taken(there if has_table else elsewhere, has_table=has_table)
-        case dict():
-            return {name: taken(each, has_table=has_table) for name, each in value.items()}
-        case list():
-            decided = [taken(each, has_table=has_table) for each in value]
-            return [each for each in decided if each != {"Ref": "AWS::NoValue"}]
-    return value
-
-
-def statements_of(role: str, *, has_table: bool = True) -> list[dict[str, Any]]:
-    return [
-        statement
-        for policy in RESOURCES[role]["Properties"]["Policies"]
-        for statement in taken(policy["PolicyDocument"]["Statement"], has_table=has_table)
-    ]
+def statements_of(role: str) -> list[dict[str, Any]]:
+    policies = RESOURCES[role]["Properties"]["Policies"]
+    return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
 
 JOB_STATEMENTS = {statement["Sid"]: statement for statement in statements_of("JobRole")}
@@ -94,86 +78,46 @@ def test_what_is_put_into_it_is_what_it_asks_for() -> None:
     assert asked == MACHINE["DefinitionSubstitutions"].keys()
 
 
-def run(table: str, *, failing: set[str]) -> tuple[list[str], str]:
+def run(*, failing: set[str]) -> tuple[list[str], str]:
     """The jobs that a run starts, and how it ends: the machine, played."""
-    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.table": table}
-    while True:
-        state = STATES[name]
-        match state["Type"]:
-            case "Task":
-                jobs.append(state["Parameters"]["Name"])
-                failed = jobs[-1] in failing
-                if failed:
-                    data["failure"] = jobs[-1]
-                name = state["Catch"][0]["Next"] if failed else state["Next"]
-            case "Choice":
-                name = next((way["Next"] for way in state["Choices"] if holds(way, data)), state["Default"])
-            case "Pass":
-                name = state["Next"]
-            case _:
-                return jobs, state["Type"]
+    name, jobs = MACHINE["Definition"]["StartAt"], []
+    while (state := STATES[name])["Type"] == "Task":
+        jobs.append(state["Parameters"]["Name"])
+        name = state["Catch"][0]["Next"] if jobs[-1] in failing else state["Next"]
+    return jobs, state["Type"]
 
 
-def holds(choice: dict[str, Any], data: dict[str, str]) -> bool:
-    variable = choice["Variable"].removeprefix("$.")
-    if "IsPresent" in choice:
-        return (variable in data) == choice["IsPresent"]
-    return bool(data[variable] == choice["StringEquals"])
+def test_a_run_of_which_a_job_failed_has_failed() -> None:
+    """Nothing follows an archive that failed."""
+    assert run(failing=set()) == (["archive", "stats"], "Succeed")
+    assert run(failing={"archive"}) == (["archive"], "Fail")
+    assert run(failing={"stats"}) == (["archive", "stats"], "Fail")
 
 
-ALL_JOBS = ("archive", "compact", "stats")
-SUBSETS = [subset for size in range(4) for subset in itertools.combinations(ALL_JOBS, size)]
-
-
-@pytest.mark.parametrize("table", ["", "lake.messages"])
-def test_a_run_of_which_a_job_failed_has_failed(table: str) -> None:
-    """Nothing follows an archive that failed; the numbers follow a compaction that failed."""
-    wanted = ["archive", *(["compact"] if table else []), "stats"]
-    for failing in SUBSETS:
-        jobs, end = run(table, failing=set(failing))
-        assert jobs == (["archive"] if "archive" in failing else wanted), failing
-        assert end == ("Fail" if set(jobs) & set(failing) else "Succeed"), failing
-
-
-@pytest.mark.parametrize("has_table", [False, True], ids=["files", "a table"])
 @pytest.mark.parametrize("name", TASKS)
-def test_every_job_exists_and_understands_its_arguments(name: str, has_table: bool) -> None:
+def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
     """By its own parser, with what the template puts in."""
     spark = TASKS[name]["Parameters"]["JobDriver"]["SparkSubmit"]
     job = TASKS[name]["Parameters"]["Name"]
     assert spark["EntryPoint"] == f"s3://${{Lake}}/code/{job}.py"
     assert job in package.JOBS
-    kind = "lake.messages" if has_table else "files"
-    progress = f"s3://a-lake/checkpoints/{kind}/agents"
-    given = arguments_of(job, taken(spark["EntryPointArguments"], has_table=has_table), f"{kind}/agents")
-    if has_table:
-        assert given.iceberg == "lake.messages"
-        assert set(given.catalog_property) == {
-            "type=glue",
-            "client.region=eu-central-1",
-            "warehouse=s3://a-lake/tables",
-        }
-    if job == "compact":
-        return
+    # Another table is filled from the beginning.
+    assert MACHINE["DefinitionSubstitutions"]["Progress"] == {"Sub": "${LakeTable}/${Streams}"}
+    progress = "s3://a-lake/checkpoints/lake.messages/agents"
+    given = arguments_of(job, spark["EntryPointArguments"], "lake.messages/agents")
+    assert given.iceberg == "lake.messages"
+    assert set(given.catalog_property) == {
+        "type=glue",
+        "client.region=eu-central-1",
+        "warehouse=s3://a-lake/tables",
+    }
     assert (given.table, given.bucket, given.pattern) == ("a-table", "agents", ".*")
     assert "region=eu-central-1" in given.option
     if job == "archive":
-        assert (given.out, given.checkpoint) == (
-            None if has_table else "s3://a-lake/archive/agents",
-            progress,
-        )
+        assert given.checkpoint == progress
     else:
         # What the archive has taken is read where the archive keeps it.
         assert given.consumer == [f"archive={progress}"]
-    if job == "stats":
-        assert given.archive == (None if has_table else "s3://a-lake/archive/agents")
-
-
-def test_each_archive_has_its_own_progress() -> None:
-    """Another table is filled from the beginning, and so is one in place of files."""
-    progress = MACHINE["DefinitionSubstitutions"]["Progress"]
-    assert taken(progress, has_table=True) == {"Sub": "${LakeTable}/${Streams}"}
-    assert taken(progress, has_table=False) == {"Sub": "files/${Streams}"}
 
 
 VALUES = {
@@ -245,11 +189,6 @@ def test_a_role_is_its_services_for_this_account_alone_and_may_not_do_everything
             assert statement["Condition"]["StringEquals"] == {
                 "iam:PassedToService": "emr-serverless.amazonaws.com"
             }
-
-
-def test_the_jobs_touch_no_catalog_where_the_archive_is_files() -> None:
-    sids = [{each["Sid"] for each in statements_of("JobRole", has_table=has)} for has in (True, False)]
-    assert sids[0] - sids[1] == {"KeepTable", "Catalog"}
 
 
 def test_jobs_cannot_change_what_jobs_run() -> None:

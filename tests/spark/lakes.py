@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.table import Table
 
-from pipeline.duckdb_iceberg import connect_duckdb
+from tests.spark.duckdb_iceberg import connect_duckdb
+from tidemark.spark import lake
+from tidemark.spark.reach import ArchiveBatch, Reach
+from tidemark.spark.readers.port import Position
 
 #: How many rows there are, and a digest of all of them.
 Content = tuple[int, str]
@@ -50,12 +60,22 @@ class Lake:
     def files(self) -> list[str]:
         return [task.file.file_path for task in self.table.scan().plan_files()]
 
-    def closed(self) -> list[tuple[str, str]]:
-        """Streams and where they were closed."""
-        found = (
-            load_catalog("default", **self.properties).load_table("lake.messages_closed").scan().to_arrow()
-        )
-        return sorted((row["stream"], row["offset"]) for row in found.to_pylist())
+    def rewrite(self) -> None:
+        """As another engine compacts it: the rows of a partition in one new file, and a snapshot without our
+        summary."""
+        table = self.table
+        old: dict[str, list[Any]] = {}
+        for task in table.scan().plan_files():
+            old.setdefault(str(task.file.partition), []).append(task.file)
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            for files in old.values():
+                place = self.directory / "data" / f"rewritten-{os.urandom(4).hex()}.parquet"
+                rows = (pq.read_table(file.file_path.removeprefix("file:")) for file in files)
+                pq.write_table(pa.concat_tables(rows), place)
+                for file in files:
+                    overwrite.delete_data_file(file)
+                for file in parquet_files_to_data_files(table.io, table.metadata, iter([f"file://{place}"])):
+                    overwrite.append_data_file(file)
 
     def rows(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.table.scan().to_arrow().to_pylist()
@@ -83,3 +103,43 @@ class Lake:
     def by_spark(self, spark: Any) -> Content:
         found = spark.read.parquet(*self.files).select("stream", "offset", "value").collect()
         return digest([(row["stream"], row["offset"], bytes(row["value"])) for row in found])
+
+
+def write_by_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Spark's place. Each batch has one message."""
+    monkeypatch.setattr(lake, "write_files", _write_file)
+    monkeypatch.setattr(lake, "read_files", lambda _spark, files: files)
+    monkeypatch.setattr(lake, "measure_reach", lambda _files: {("v1", "s", ""): Reach("0", "0")})
+
+
+def batch(number: int, query: str = "q") -> ArchiveBatch:
+    """Of one stream, a message long."""
+    start = {"s": Position(f"{number:016}")} if number else {}
+    return ArchiveBatch(query, number, "v1", start, {"s": Position(f"{number + 1:016}")})
+
+
+class Rows:
+    """A batch of one message, in the place of a data frame."""
+
+    sparkSession = None  # noqa: N815 - Spark's name
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def selectExpr(self, *_: str) -> Rows:  # noqa: N802 - Spark's name
+        return self
+
+
+def _write_file(rows: Rows, table: Table, name: str) -> list[str]:
+    place = f"{table.location()}/data/{name}/part-{os.urandom(4).hex()}.parquet"
+    row = {
+        "bucket": "v1",
+        "stream": "s",
+        "offset": f"{0:016}",
+        "time": datetime.now(UTC),
+        "value": rows.value,
+    }
+    columns = pa.schema(list(table.schema().as_arrow())).remove_metadata()
+    with table.io.new_output(place).create() as file:
+        pq.write_table(pa.Table.from_pylist([row], columns), file)
+    return [place]

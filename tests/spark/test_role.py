@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
+from tests.spark.lakes import Lake
 from tests.spark.recorder import Recorder
 from tests.spark.streams import table_options
 from tests.support import World
@@ -81,19 +82,17 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
         web.request("PUT", f"{root}/{name}", headers=json)
         for body in bodies:
             web.request("POST", f"{root}/{name}", headers=json, body=body)
-    lake, every = str(tmp_path / "lake"), ["--pattern", ".*"]
-    archive = ["archive", *every, "--out", lake, "--checkpoint", str(tmp_path / "checkpoint")]
+    lake, every = Lake(tmp_path / "lake"), ["--pattern", ".*"]
+    archive = ["archive", *every, *lake.given, "--checkpoint", str(tmp_path / "checkpoint")]
     consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
     for _ in range(2):
         run(*archive)
         web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
-    run("stats", *every, *consumer)
-    run("stats", *every, *consumer, "--archive", lake)
+    run("stats", *every, *consumer, *lake.given)
     staging = ["--staging", f"s3://{LAKE}/staging"]
     run(
         "replay",
-        "--archive",
-        lake,
+        *lake.given,
         "--from-bucket",
         BUCKET,
         "--stream",

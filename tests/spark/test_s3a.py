@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -33,7 +34,13 @@ def lake(services: Any, spark: Any) -> Iterator[tuple[str, Recorder]]:
 
 
 def test_every_job_with_its_lake_in_s3(
-    start: Start, where: list[str], spark: Any, world: World, name: str, lake: tuple[str, Recorder]
+    start: Start,
+    where: list[str],
+    spark: Any,
+    world: World,
+    name: str,
+    lake: tuple[str, Recorder],
+    tmp_path: Path,
 ) -> None:
     """Archive, replay, ingest and stats, each a second time: checkpoints, Parquet, JSON and
     staging, all of them in one bucket. And what was asked of the bucket is what the role allows."""
@@ -42,27 +49,31 @@ def test_every_job_with_its_lake_in_s3(
     filled(world, f"{name}-a", b'[{"key":1},{"key":2}]', b'{"key":1,"n":2}', content_type=JSON)
     filled(world, f"{name}-b", bytes(range(256)) * 400)
     both = ["--pattern", f"{name}-."]
-    archive = ["archive", *where, *both, "--out", f"{root}/archive", "--checkpoint", f"{root}/checkpoints/a"]
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"{root}/tables"}
+    catalog |= {"s3.endpoint": os.environ["AWS_ENDPOINT_URL_S3"]}
+    given = [f"--catalog-property={name}={value}" for name, value in catalog.items()]
+    table = ["--iceberg", "lake.messages", *given]
+    archive = ["archive", *where, *both, *table, "--checkpoint", f"{root}/checkpoints/a"]
     assert "messages=4" in start(*archive)[1]
     world.process().append(key(f"{name}-a"), b"[3]", content_type=JSON)
     assert "messages=1" in start(*archive)[1]
     assert "messages=0" in start(*archive)[1]
     process, staging = world.process(), ["--staging", f"{root}/staging"]
     for kind in ("a", "b"):
-        replay = ["replay", *where, "--archive", f"{root}/archive", "--stream", f"{name}-{kind}"]
+        replay = ["replay", *where, *table, "--stream", f"{name}-{kind}"]
         for _ in range(2):
             code, _, err = start(*replay, "--to", f"{name}-{kind}2", *staging, "--id", f"{name}{kind}")
             assert code == 0, err
         assert process.read_all(key(f"{name}-{kind}2")) == process.read_all(key(f"{name}-{kind}"))
-    spark.range(100).write.mode("overwrite").parquet(f"{root}/archive-in")
-    ingest = ["ingest", *where, "--input", f"{root}/archive-in", "--stream", f"{name}-in", "--create"]
+    spark.range(100).write.mode("overwrite").parquet(f"{root}/staging/in")
+    ingest = ["ingest", *where, "--input", f"{root}/staging/in", "--stream", f"{name}-in", "--create"]
     for _ in range(2):
         code, _, err = start(*ingest, *staging, "--id", name)
         assert code == 0, err
     stored = orjson.loads(b"[" + process.read_all(key(f"{name}-in"))[:-1] + b"]")
     assert sorted(row["id"] for row in stored) == list(range(100))
     consumer = ["--consumer", f"archive={root}/checkpoints/a"]
-    counted = ["--archive", f"{root}/archive", "--out", f"{root}/stats/t"]
+    counted = [*table, "--out", f"{root}/stats/t"]
     for _ in range(2):
         code, said, err = start("stats", *where, *both, *consumer, *counted)
         assert (code, f"{name}-a" in said) == (0, True), err
@@ -74,7 +85,7 @@ def judge(bucket: str, recorder: Recorder) -> None:
     """Of the JVM's requests; the jobs' own for staging are in `test_role.py`."""
     allowed = {
         action: [pattern.replace("${Lake.Arn}", bucket) for pattern in texts_in(statement["Resource"])]
-        for statement in (JOB_STATEMENTS[sid] for sid in ("Lake", "KeepInLake"))
+        for statement in (JOB_STATEMENTS[sid] for sid in ("Lake", "KeepInLake", "KeepTable"))
         for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
     }
     asked = {(action, place) for action, place in recorder.seen if "/" in place}

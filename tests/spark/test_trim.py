@@ -137,8 +137,8 @@ def test_what_is_young_or_not_taken_by_a_consumer_or_only_looked_at_stays(
 ) -> None:
     filled(world, f"{name}-a", b"one")
     filled(world, f"{name}-b", b"one")
-    out, taken = str(tmp_path / "out"), str(tmp_path / "taken")
-    other = ["archive", *where, "--subscribe", f"{name}-a", "--out", out, "--checkpoint", taken]
+    other_lake, taken = Lake(tmp_path / "other"), str(tmp_path / "taken")
+    other = ["archive", *where, "--subscribe", f"{name}-a", *other_lake.given, "--checkpoint", taken]
     assert start(*other)[0] == 0
     world.process().append(key(f"{name}-a"), b"two")
     assert run("archive")[0] == 0

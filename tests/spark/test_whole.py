@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -12,12 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pytest
 import urllib3
 from pyarrow import parquet
-from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import AlwaysTrue, And, EqualTo
+from pyiceberg.expressions import And, EqualTo
 
 from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
@@ -33,15 +30,8 @@ from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.reach import ArchiveBatch, Reach
 from tidemark.spark.readers.port import Head, Position
-from tidemark.spark.side_tables import (
-    REACH_SCHEMA,
-    Reach,
-    SideTable,
-    committed_reach,
-    join_reaches,
-    merge_reach,
-)
 from tidemark.spark.whole import RowsDeleted, Stretch, WholePlan, files_of_streams, plan_whole, read_whole
 from tidemark.spark.whole_stream import stream_whole
 
@@ -122,9 +112,6 @@ class Life:
         for stream in self.living.values():
             stream.archived = len(stream.values)
 
-    def compact(self) -> None:
-        self.jobs.run("compact", *self.lake.given, "--keep-days", "0")
-
     def sweep(self) -> None:
         """Batches become packs, and what is let go of goes. Another day may begin."""
         self.world.clock.advance(9 * HOUR_MS)
@@ -190,7 +177,7 @@ def test_each_message_is_there_once_in_any_life_of_streams(
         *[lambda _: life.archive(*where)] * 3,
         *[life.delete, life.trim] * 2,
         life.close,
-        lambda _: life.compact(),
+        lambda _: lake.rewrite(),
         lambda _: life.sweep(),
     ]
     random.shuffle(steps)
@@ -209,11 +196,10 @@ def test_each_message_is_there_once_in_any_life_of_streams(
             assert life.by_http(server.url, stream) == generation.values[generation.trimmed :]
 
 
-def test_the_lakes_part_is_the_same_after_a_compaction_that_forgot_its_snapshot(
+def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     spark: Any, world: World, jobs: Jobs, lake: Lake, name: str, tmp_path: Path
 ) -> None:
-    """A frame is pinned: messages and commits that come after it are not in it. A table whose reach was never
-    recorded is measured, and one that is older than its record, because it was restored, as well."""
+    """Messages and commits that come after a frame are not in it."""
     life = Life(world, jobs, lake, tmp_path, name)
     for stream in life.names:
         life.append(stream, 3)
@@ -228,13 +214,12 @@ def test_the_lakes_part_is_the_same_after_a_compaction_that_forgot_its_snapshot(
     life.append("chat", 1)
     life.archive(*jobs.where)
     assert by_stream(pinned) == expected
-    queries = [name for name in lake.table.properties if name.startswith("tidemark.reach.")]
-    with lake.table.transaction() as transaction:
-        transaction.remove_properties(*queries)
-    assert by_stream(whole()) == life.expected(deleted=False), "of a version without the record"
+    for place in lake.directory.rglob("reach-*"):
+        place.unlink()
+    assert by_stream(whole()) == life.expected(deleted=False), "of a table that does not say its reach"
     life.append("log", 1)
     life.archive(*jobs.where)
-    assert [name for name in lake.table.properties if name.startswith("tidemark.reach.")] == queries
+    assert list(lake.directory.rglob("reach-*")), "the next commit says it"
     assert by_stream(whole()) == life.expected(deleted=False)
 
 
@@ -246,8 +231,8 @@ def few_rows_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
     spark: Any, lake: Lake, few_rows_a_group: None
 ) -> None:
-    """Its name is found by the bounds of files, also where all names begin alike, and by those of row groups.
-    A compaction leaves as few."""
+    """Its name is found by the bounds of files, also where all names begin alike, and by those of row
+    groups."""
     table = LakeTable("default", lake.properties, "lake.messages")
     table.ensure()
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -270,7 +255,8 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
     rows = spark.range(8000).selectExpr(*(f"{value} AS {name}" for name, value in columns.items()))
     for batch in range(2):
         # As the data source has them: a task has neighbours, each stream in order.
-        table.write_batch(rows.repartitionByRange(4, "stream"), "q", batch)
+        some = {"s": Position(str(batch))}
+        table.write_batch(rows.repartitionByRange(4, "stream"), ArchiveBatch("q", batch, "v1", {}, some))
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
@@ -287,12 +273,6 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
     opened, files, read, groups = scanned()
     assert (opened, files) == (2, 8)
     assert (read <= 4, groups >= 16) == (True, True), (read, groups)
-    size = sum(file.file.file_size_in_bytes for file in lake.table.scan().plan_files())
-    old, new = table.compact(spark, size // 3)
-    assert (old, new) == (8, 3)
-    opened, files, read, groups = scanned()
-    assert (opened, files) == (1, 3)
-    assert (read <= 3, groups >= 10) == (True, True), (read, groups)
 
 
 def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
@@ -353,6 +333,10 @@ def head(name: str, tail: int, incarnation: str = "i", earliest: int = 0) -> Hea
     return Head(name, begin, begin.at(f"{tail:016}"))
 
 
+def reach(first: int, last: int) -> Reach:
+    return Reach(f"{first:016}", f"{last:016}")
+
+
 def planned(*heads: Head, deleted: bool = False, **reaches: Reach) -> WholePlan:
     """`reaches` are by name, of the incarnation `i`; of a name that ends in `_`, of none."""
     known = {(name.rstrip("_"), "" if name.endswith("_") else "i"): reach for name, reach in reaches.items()}
@@ -373,67 +357,24 @@ def test_the_data_source_begins_where_the_lake_ends() -> None:
         head("later", 30),
         head("new", 5, earliest=2),
         head("short", 4, ""),
-        again=Reach(0, 20),
-        all=Reach(0, 30),
-        later=Reach(10, 20),
-        short_=Reach(0, 8),
-        zone=Reach(0, 1),
+        again=reach(0, 20),
+        all=reach(0, 30),
+        later=reach(10, 20),
+        short_=reach(0, 8),
+        zone=reach(0, 1),
     )
     assert plan.kept == {("all", "i"), ("later", "i")}
     assert plan.left == {("again", "i"), ("short", ""), ("zone", "i")}
     assert stretch(plan.before) == {"later": (0, 10)}
     assert stretch(plan.tail) == {"again": (0, 9), "later": (20, 30), "new": (2, 5), "short": (0, 4)}
-    kept = planned(head("a", 1), deleted=True, a=Reach(0, 1), b=Reach(0, 1), zone=Reach(0, 1))
+    kept = planned(head("a", 1), deleted=True, a=reach(0, 1), b=reach(0, 1), zone=reach(0, 1))
     assert kept.kept == {("a", "i"), ("b", "i")}
     assert kept.left == {("zone", "i")}
 
 
 def test_offsets_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(InvalidOptions, match="a: its offsets are not numbers"):
-        planned(head("a", 1), a=Reach(None, None))
-
-
-def reach_row(query: str, batch: int, last: int, *, since: int | None = None) -> dict[str, Any]:
-    keys = {"bucket": "v1", "stream": "s", "incarnation": "i", "first": 0, "last": last, "query": query}
-    return keys | {"first_batch": batch if since is None else since, "last_batch": batch}
-
-
-def test_what_is_recorded_counts_up_to_the_last_batch_that_the_table_has() -> None:
-    """Rows that a compaction has joined may go beyond a table that was restored: then nothing is known."""
-    rows = [reach_row("", 0, 5), reach_row("q", 0, 7), reach_row("q", 1, 9), reach_row("other", 4, 6)]
-    known = committed_reach(rows, {"q": 0, "other": 4})
-    assert known is not None
-    assert join_reaches(known) == {("s", "i"): Reach(0, 7)}
-    assert committed_reach([reach_row("q", 3, 9, since=0)], {"q": 2}) is None
-    assert committed_reach([reach_row("q", 3, 9, since=3)], {"q": 2}) == []
-    merged = merge_reach(pa.Table.from_pylist(rows, REACH_SCHEMA.as_arrow()), {"q": 1, "other": 3})
-    assert sorted(merged.to_pylist(), key=lambda row: row["query"]) == [
-        reach_row("", 0, 5),
-        reach_row("other", 4, 6),
-        reach_row("q", 1, 9, since=0),
-    ]
-
-
-def test_rows_that_come_while_a_side_table_is_compacted_stay(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidemark.spark.side_tables.MOST_FILES", 1)
-    catalog = load_catalog("default", **lake.properties)
-    catalog.create_namespace("lake")
-    side = SideTable(catalog, "lake.side", REACH_SCHEMA)
-    for batch in range(2):
-        side.append([reach_row("q", batch, batch)])
-
-    def merge(rows: pa.Table) -> pa.Table:
-        if len(rows) == 2:
-            side.append([reach_row("q", 2, 2)])
-        return merge_reach(rows, {"q": 9})
-
-    later = datetime.now(UTC) + timedelta(days=1)
-    side.compact(merge, later)
-    assert len(side.rows(AlwaysTrue())) == 3, "the next run does it"
-    side.compact(merge, later)
-    assert side.rows(AlwaysTrue()) == [reach_row("q", 2, 2, since=0)]
+        planned(head("a", 1), a=Reach("x", "y"))
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,9 @@ def add_write(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_lake(parser: argparse.ArgumentParser) -> None:
-    lake = parser.add_argument_group("an Iceberg table")
-    lake.add_argument("--iceberg", metavar="NAMESPACE.TABLE", help="the table")
+def add_lake(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    lake = parser.add_argument_group("the archive's Iceberg table")
+    lake.add_argument("--iceberg", metavar="NAMESPACE.TABLE", required=required, help="the table")
     lake.add_argument(
         "--catalog", default="default", help="its catalog, as pyiceberg's configuration names it"
     )
@@ -244,6 +244,7 @@ def open_session(name: str) -> Any:
         find_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     from tidemark.spark import register
@@ -260,7 +261,15 @@ def open_session(name: str) -> Any:
     # An error that is raised here is told by the job, in one line.
     for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(each).setLevel(logging.CRITICAL)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as fault:
+        if "JAVA_GATEWAY_EXITED" not in str(fault):
+            raise
+        why = (
+            "Spark's Java process ended as it started: Spark needs Java 17 or newer; see what Java said above"
+        )
+        raise JobFailed(why) from fault
     if not is_remote():
         spark.sparkContext.setLogLevel("ERROR")
     register(spark)

@@ -6,8 +6,7 @@ Executors write and read the files by Spark; which files belong to the table is 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -55,6 +54,10 @@ SCHEMA: Final = Schema(
 )
 #: The order of rows in a file, behind that of the partitions.
 FILE_ORDER: Final = ("stream", "incarnation", "offset", "position")
+#: Iceberg's own property of a table.
+KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
+#: Of a snapshot's summary: the file that says how far the table has each stream (`reach.py`).
+REACH: Final = "tidemark.reach"
 #: Readers without page indexes pass over whole row groups alone.
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 #: As Spark reads the files: by name, whatever columns a file has.
@@ -94,25 +97,29 @@ def added_files(table: Table, snapshot: Snapshot) -> list[str]:
     ]
 
 
-def small_files(table: Table, target_bytes: int) -> list[list[Any]]:
-    """Groups of at least two files of one partition that are less than half the target each."""
-    by_partition: dict[str, list[Any]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < target_bytes // 2:
-            by_partition.setdefault(str(task.file.partition), []).append(task.file)
-    return [files for files in by_partition.values() if len(files) > 1]
+def expire(table: Table) -> None:
+    """Forget the oldest snapshots once there are twice as many as are kept, and delete the metadata that only
+    they had. Data files stay: an engine that replaces them removes them too."""
+    kept = int(table.properties.get(KEPT_SNAPSHOTS, 100))
+    named = {ref.snapshot_id for ref in table.refs().values()}
+    by_age = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
+    old = {each.snapshot_id for each in by_age[:-kept]} - named
+    if len(old) < kept:
+        return
+    unused = _metadata_of(table, old) - _metadata_of(table, {each.snapshot_id for each in by_age} - old)
+    table.maintenance.expire_snapshots().by_ids(list(old)).commit()
+    # A catalog may pass over what it does not know.
+    if old.isdisjoint(each.snapshot_id for each in table.snapshots()):
+        for path in unused:
+            table.io.delete(path)
 
 
-def expire(table: Table, before: datetime) -> tuple[int, int]:
-    """Forget snapshots that are older, and delete the files that only they had. How many of each."""
-    snapshots, files = len(table.snapshots()), all_files(table)
-    table.maintenance.expire_snapshots().older_than(before).commit()
-    table.refresh()
-    unused = files - all_files(table)
-    for path in unused:
-        table.io.delete(path)
-    return snapshots - len(table.snapshots()), len(unused)
-
-
-def all_files(table: Table) -> set[str]:
-    return set(table.inspect.all_data_files().column("file_path").to_pylist())
+def _metadata_of(table: Table, snapshots: Collection[int]) -> set[str]:
+    """The files that they name, but for those of data."""
+    paths = set()
+    for snapshot in table.snapshots():
+        if snapshot.snapshot_id in snapshots:
+            reach = snapshot.summary.additional_properties.get(REACH) if snapshot.summary else None
+            manifests = (manifest.manifest_path for manifest in snapshot.manifests(table.io))
+            paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach])}
+    return paths

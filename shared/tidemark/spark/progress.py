@@ -26,13 +26,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tidemark.spark.bases import BESIDE, Offset, whole_offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers.port import DataLoss, Head, Position, is_past
 
 Positions = Mapping[str, Position]
 
+Offset = dict[str, Any]
+"""The offset that Spark stores for each batch: `{stream: [offset, incarnation, content type, ended since,
+closed]}`, and under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A
+version that does not know of that object stops with an error: it would read again what was read."""
+
+#: The name that no stream has.
+BESIDE: Final = ""
 #: How long after its date a stream's creation may be seen for the first time.
 SETTLED_SECONDS: Final = 300
 
@@ -75,10 +81,12 @@ def encode_offset(progress: Progress) -> Offset:
 
 
 def decode_offset(offset: Mapping[str, Any]) -> Progress:
-    """Raises MissingBase."""
-    whole = whole_offset(offset)
-    named = {name: Position.decode(value) for name, value in whole.items() if name != BESIDE}
-    return Progress(named, whole.get(BESIDE, {}))
+    """Raises InvalidOptions for a checkpoint that keeps its streams elsewhere."""
+    beside = offset.get(BESIDE, {})
+    if isinstance(beside, list):
+        raise InvalidOptions(["the checkpoint was written with offsetsDir, which is gone: begin a new one"])
+    named = {name: Position.decode(value) for name, value in offset.items() if name != BESIDE}
+    return Progress(named, beside)
 
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
@@ -174,36 +182,19 @@ def taken_progress(spark: Any, checkpoint: str) -> Progress:
         raise NoCheckpoint(f"no streaming query has a checkpoint at {checkpoint}")
     if not done:
         return Progress({})
-    lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
+    return planned_progress(spark, checkpoint, max(done))
+
+
+def planned_progress(spark: Any, checkpoint: str, batch: int) -> Progress:
+    """Up to where a batch was planned."""
+    lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{batch}").collect()
     # A version, the query's own state, then a line for each source.
     return decode_offset(json.loads(lines[2]))
-
-
-def pending_batch(spark: Any, checkpoint: str) -> int | None:
-    """The batch that was planned last, if it is not known to be done."""
-    left = _batches(spark, f"{checkpoint}/offsets") - _batches(spark, f"{checkpoint}/commits")
-    return max(left, default=None)
 
 
 def last_planned(spark: Any, checkpoint: str) -> int:
     """The newest batch that it knows of; -1 before the first."""
     return max(_batches(spark, f"{checkpoint}/offsets"), default=-1)
-
-
-def query_id(spark: Any, checkpoint: str) -> str:
-    """The query's own id, which stays the same as long as its checkpoint."""
-    (line,) = spark.sparkContext.textFile(f"{checkpoint}/metadata").collect()
-    found: str = json.loads(line)["id"]
-    return found
-
-
-def file_sink_fits(spark: Any, checkpoint: str, directory: str) -> bool:
-    """Whether Spark's file sink has written just the batches to this directory that the checkpoint knows of;
-    it is not known whether the last planned one was written. The sink skips any batch whose number it has
-    seen, even another query's."""
-    written = max(_batches(spark, f"{directory}/_spark_metadata"), default=None)
-    done, planned = (_batches(spark, f"{checkpoint}/{kind}") for kind in ("commits", "offsets"))
-    return written in {max(done, default=None), max(planned, default=None)}
 
 
 def _batches(spark: Any, directory: str) -> set[int]:
@@ -214,6 +205,5 @@ def _batches(spark: Any, directory: str) -> set[int]:
     files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
     if not files.exists(path):
         return set()
-    # Spark's file sink puts ten of its batches into one file.
-    names = [status.getPath().getName().removesuffix(".compact") for status in files.listStatus(path)]
+    names = [status.getPath().getName() for status in files.listStatus(path)]
     return {int(name) for name in names if name.isdigit()}

@@ -21,17 +21,15 @@ from typing import Any, Final
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.table import Table
 
-from tidemark.protocol.offset import parse_token, render_offset
-from tidemark.spark.bases import Offset
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
-from tidemark.spark.progress import Positions, Progress, encode_offset
+from tidemark.spark.progress import Offset, Positions, Progress, encode_offset
 from tidemark.spark.queries import load_heads, require_all
+from tidemark.spark.reach import Reach
 from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import BEGINNING, Head, Position
-from tidemark.spark.side_tables import Reach
+from tidemark.spark.readers.port import Head, Position, place_of
 
 _Key = tuple[str, str]
 """A stream's name and incarnation."""
@@ -100,22 +98,25 @@ class WholeRead:
         columns, parts = list(columns), []
         if plan.before.ends:
             parts.append(self.source_part(plan.before, columns))
-        if plan.kept:
+        names = sorted({name for name, _ in plan.kept})
+        bucket = self.options.connection.bucket
+        # Of a stream that had no message the table has a reach and no file.
+        files = files_of_streams(self.table, snapshot_id, bucket, names) if names else []
+        if files:
             named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
-            parts.append(self._lake_rows(plan, snapshot_id).selectExpr(*named))
+            parts.append(self._lake_rows(plan, files, names).selectExpr(*named))
         return parts
 
     def source_part(self, stretch: Stretch, columns: Iterable[str]) -> Any:
         told = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
         return self.spark.read.format("tidemark").options(**self.asked, **told).load()
 
-    def _lake_rows(self, plan: WholePlan, snapshot_id: int | None) -> Any:
+    def _lake_rows(self, plan: WholePlan, files: list[str], names: list[str]) -> Any:
         """Of the streams that are kept, by Spark's own Parquet reader."""
         from pyspark.sql import functions
 
-        bucket, names = self.options.connection.bucket, sorted({name for name, _ in plan.kept})
-        rows = read_files(self.spark, files_of_streams(self.table, snapshot_id, bucket, names))
-        rows, left = rows.where(functions.col("bucket") == bucket), plan.left
+        rows = read_files(self.spark, files)
+        rows, left = rows.where(functions.col("bucket") == self.options.connection.bucket), plan.left
         # Where all of the bucket is wanted, its rows are not looked at.
         if left and len(names) <= _NAMED:
             rows = rows.where(functions.col("stream").isin(names))
@@ -168,12 +169,11 @@ def plan_whole(
         key, begin, end = (name, head.tail.incarnation), head.earliest, _place(name, head.tail.offset)
         reach = mine.get(key)
         # Where a server does not tell incarnations, a stream that is shorter than its past is another one.
-        if reach is not None and (key[1] or end >= _number(name, reach.last)):
+        if reach is not None and (key[1] or end >= _place(name, reach.last)):
             living.add(key)
-            first, last = _number(name, reach.first), _number(name, reach.last)
-            if _place(name, begin.offset) < first:
-                before.add(name, begin, head.tail.at(render_offset(first)))
-            begin = reached[name] = head.tail.at(render_offset(last))
+            if _place(name, begin.offset) < _place(name, reach.first):
+                before.add(name, begin, head.tail.at(reach.first))
+            begin = reached[name] = head.tail.at(reach.last)
         if _place(name, begin.offset) < end:
             tail.add(name, begin, head.tail)
     kept = frozenset(mine) if deleted else frozenset(living)
@@ -218,10 +218,7 @@ def _load_heads(options: ReadOptions, deleted: Iterable[_Key]) -> dict[str, Head
 
 
 def _place(name: str, offset: str) -> int:
-    return 0 if offset == BEGINNING else _number(name, parse_token(offset))
-
-
-def _number(name: str, place: int | None) -> int:
+    place = place_of(offset)
     if place is None:
         what = (
             f"{name}: its offsets are not numbers, and only those of Tidemark's own servers can be compared"
