@@ -20,7 +20,7 @@ from tidemark.settings import Settings
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
 #: What runs without Spark as well.
-PURE = {"test_options.py", "test_churn.py", "test_forgetting.py", "test_bases.py"}
+PURE = {"test_options.py", "test_churn.py", "test_forgetting.py"}
 #: What needs Hypothesis, which Spark's environment has not.
 PROPERTIES = {"test_forgetting.py"}
 #: What a newer PySpark can break: the data source, the sinks and the lake. The rest runs by the oldest alone.

@@ -45,7 +45,6 @@ BATCH = [
         TABLE | {"startingTimestamp": "1", "startingOffsets": "latest"},
         "give one of startingOffsets, st",
     ),
-    (TABLE | {"offsetsDir": "/offsets"}, "offsetsDir is for a streaming query"),
     (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
     (TABLE | {"maxBytesPerTrigger": "10"}, "maxBytesPerTrigger is for a streaming query"),
     (TABLE | {"kafka.bootstrap.servers": "h:9092"}, "unknown option kafka.bootstrap.servers (url is the"),
@@ -76,7 +75,6 @@ STREAMING = [
     (TABLE | {"minOffsetsPerTrigger": "10000"}, "position here: minBytesPerTrigger counts bytes"),
     (TABLE | {"maxBytesPerTrigger": "many"}, "maxBytesPerTrigger: must be a whole number"),
     (TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"}, "must be a duration such as 30s or 15m"),
-    (TABLE | {"offsetsDir": "offsets"}, "offsetsDir: must be an absolute path or s3://bucket/prefix"),
     (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
     (TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"}, "have at least 9 bytes and at most 8"),
 ]

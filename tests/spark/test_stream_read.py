@@ -12,9 +12,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tests.spark.streams import Streams, started, values_of
 from tidemark.spark import queries
-from tidemark.spark.bases import MOST_NAMED
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.progress import Progress, decode_offset, encode_offset, everything_until, taken_progress
+from tidemark.spark.progress import Progress, decode_offset, encode_offset, everything_until
 from tidemark.spark.queries import Driver, plan_partitions, within_limit
 from tidemark.spark.source import TidemarkSource, spark_version
 
@@ -152,31 +151,6 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_bytes_at_most(
     assert batch() == 0
 
 
-def test_a_checkpoint_over_many_streams_names_only_those_that_have_moved(
-    spark: Any, query: Query, streams: Streams, tmp_path: Path
-) -> None:
-    """In less than 500 bytes, and a consumer's progress is read from it all the same."""
-    names = [f"-{number:04}" for number in range(MOST_NAMED + 2)]
-    for suffix in names:
-        streams.fill(suffix[1:].encode(), suffix=suffix)
-    given: dict[str, Any] = {
-        "subscribePattern": f"{streams.name}-.*",
-        "offsetsDir": str(tmp_path / "offsets"),
-    }
-    query.run(**given)
-    streams.append(b"more", suffix=names[7])
-    query.run(**given)
-    assert query.batches == [1]
-    assert query.values() == [*(suffix[1:] for suffix in names), "more"]
-    checkpoint = tmp_path / "checkpoint"
-    first, second = ((checkpoint / "offsets" / batch).read_text().splitlines()[2] for batch in "01")
-    assert len(first) < 500 > len(second)
-    assert f"{streams.name}{names[7]}" in second
-    taken = taken_progress(spark, str(checkpoint)).positions
-    assert sorted({position.offset for position in taken.values()}) == [f"{4:016}", f"{8:016}"]
-    assert len(taken) == len(names)
-
-
 class Follower:
     """A query as its driver plans it, with its checkpoint, and no Spark around it."""
 
@@ -228,6 +202,18 @@ def latest_of(reader: Any, start: Any) -> Any:
 def start_reader(streams: Streams, **given: str) -> Any:
     """A query as it is started, and started again after a crash."""
     return TidemarkSource(streams.by_table(**given)).streamReader(SCHEMA)
+
+
+def test_nothing_is_new_only_where_a_look_after_the_question_says_so(streams: Streams) -> None:
+    """`processAllAvailable` waits for that answer: what was appended before it must be read."""
+    streams.fill(b"one")
+    reader = start_reader(streams)
+    place = latest_of(reader, reader.initialOffset())
+    for body in (b"two", b"three"):
+        reader.partitions(place, place)
+        streams.append(body)
+        before, place = place, latest_of(reader, place)
+        assert place != before
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])

@@ -134,7 +134,6 @@ TRIGGER_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "minBytesPerTrigger",
     "maxTriggerDelay",
-    "offsetsDir",
 )
 
 READ_OPTIONS: Final = (
@@ -180,8 +179,6 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     bytes_per_partition: int = 32 * MEGABYTE
     assume_processing_time: bool = False
-    #: Where what most offsets leave out is kept (`bases.py`); empty: nowhere, and offsets are whole.
-    offsets_dir: str = ""
     #: How long the checkpoint remembers where a stream was read that does not exist any more.
     forget_seconds: int = 3600
     #: The columns of a read, in this order. Spark does not tell a source which ones a query needs.
@@ -225,7 +222,6 @@ def parse_read_options(
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
-        offsets_dir=asked.parse("offsetsDir", "", parse_offsets_dir),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
         include_timestamps=asked.parse("includeTimestamps", False, parse_boolean),
         between=asked.parse("between", None, lambda text: tuple(json.loads(text))),
@@ -306,13 +302,6 @@ def _parse_subscription(
     if asked.text("path"):
         return (asked.text("path") or "",), pattern
     return asked.parse("subscribe", (), parse_names), pattern
-
-
-def parse_offsets_dir(text: str) -> str:
-    """It is written into the checkpoint, which may be read from another working directory."""
-    if not text.startswith(("/", "s3://", "s3a://")):
-        raise ValueError(f"must be an absolute path or s3://bucket/prefix, got {text!r}")
-    return text.rstrip("/")
 
 
 def parse_names(text: str) -> tuple[str, ...]:

@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tidemark.spark.bases import Bases, Offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
-from tidemark.spark.progress import Look, Positions, Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.progress import Look, Positions, Progress, decode_offset, everything_until
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,
@@ -232,16 +231,12 @@ class Driver:
 
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
-        self._bases = Bases(options.offsets_dir)
         self._clock = clock
-        self._looked = float("-inf")
+        #: When the last look began, and when it ended.
+        self._asked = self._looked = float("-inf")
         self._let_go = float("-inf")
         self._begins = False
         self._last_look = Look({}, 0)
-        #: The offset that Spark has told last, and what it says.
-        self._told: tuple[Offset, Progress] = {}, Progress({})
-        #: Where no stream had news, and at which look.
-        self._quiet: tuple[Progress, Look] | None = None
         self._connected: Reader | None = None
 
     @property
@@ -255,44 +250,34 @@ class Driver:
         heads = (look or self.look(fresh=True)).heads
         self._begins = True
         require_all(self.options, self.reader, heads)
-        if self.options.between is not None:
-            return decode_offset(self.options.between[0])
-        return Progress(positions_of("starting", self.options, self.reader, heads))
+        given = decode_offset(self.options.between[0]).positions if self.options.between else {}
+        return Progress({**positions_of("starting", self.options, self.reader, heads), **given})
 
-    def encode(self, progress: Progress, *, kept: bool = True) -> Offset:
-        """`kept`: whether Spark keeps the offset, or only shows it."""
-        whole = encode_offset(progress)
-        return self._bases.shorten(whole) if kept else self._bases.difference(whole)
+    def everything_from(self, start: Progress) -> Progress:
+        """As `everything_until`. That nothing is new is answered by a look that began after the question,
+        once that is allowed again: an idle query is asked every 10 ms, and `processAllAvailable` ends by the
+        answer.
 
-    def decode(self, offset: Offset) -> Progress:
-        """An offset that Spark has. The next one goes on from there. An idle query tells the same one every
-        10 ms, and gets the same object."""
-        self._bases.see(offset)
-        if self._told[0] != offset:
-            self._told = offset, decode_offset(offset)
-        return self._told[1]
-
-    def everything_from(self, start: Progress, look: Look) -> Progress:
-        """As `everything_until`."""
-        if self._quiet is not None and self._quiet[0] is start and self._quiet[1] is look:
-            return start
-        end = everything_until(self.options, start, look)
-        if end is start:
-            self._quiet = start, look
+        The first batch ends with the look that the query began with, however long ago: where streams begin at
+        their tails it is empty, as it is when Spark repeats it and asks again where the query begins."""
+        asked, is_first = self._clock(), self._begins
+        self._begins = False
+        if is_first:
+            return everything_until(self.options, start, self._last_look)
+        end = everything_until(self.options, start, self.look())
+        if end is start and self._asked < asked:
+            time.sleep(max(0.0, self._looked + LOOK_SECONDS - asked))
+            end = everything_until(self.options, start, self.look(fresh=True))
         return end
 
     def look(self, *, fresh: bool = False) -> Look:
-        """The first batch ends with the look that it began with, however long ago: where streams begin at
-        their tails it is empty, as it is when Spark repeats it and asks again where the query begins."""
-        is_old = self._clock() - self._looked >= LOOK_SECONDS
-        if fresh or (is_old and not self._begins):
-            began = self._clock()
+        began = self._clock()
+        if fresh or began - self._looked >= LOOK_SECONDS:
             heads = load_heads(self.options, self.reader)
-            self._looked = self._clock()
+            self._asked, self._looked = began, self._clock()
             # By the clock that wrote when the streams were created; it is known once the server has answered.
             at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
             self._last_look = Look(heads, max(0, at_ms))
-        self._begins = False
         return self._last_look
 
     def waits(self, starts: Positions, ends: Positions) -> bool:

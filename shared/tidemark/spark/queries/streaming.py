@@ -8,10 +8,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from tidemark.spark.bases import Offset
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import Earliest, ReadOptions
-from tidemark.spark.progress import Look, Positions
+from tidemark.spark.progress import Look, Offset, Positions, decode_offset, encode_offset
 from tidemark.spark.queries import Driver, pack, plan_partitions, within_limit
 from tidemark.spark.queries.batch import PackedPartition, PartitionReader
 from tidemark.spark.readers.port import is_past
@@ -40,11 +39,11 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
     def initialOffset(self) -> Offset:
         """The same each time: Spark 4.0 asks again once it knows where the first batch ends."""
         if self._initial is None:
-            self._initial = self.driver.encode(self.driver.initial(self._target))
+            self._initial = encode_offset(self.driver.initial(self._target))
         return self._initial
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        starts, ends = self.driver.decode(start).positions, self.driver.decode(end).positions
+        starts, ends = decode_offset(start).positions, decode_offset(end).positions
         if start == self._initial and not isinstance(self._options.starting, Earliest):
             starts = not_beyond(ends, starts)
         planned = plan_partitions(self._options, self.driver.reader, starts, ends)
@@ -91,11 +90,11 @@ class StreamReader(StreamReaderBase):
 
     def latestOffset(self) -> Offset:
         last = self.initialOffset() if self._last is None else self._last
-        begin = self.driver.decode(last)
-        ends = self.driver.everything_from(begin, self.driver.look())
+        begin = decode_offset(last)
+        ends = self.driver.everything_from(begin)
         if ends is begin or self.driver.waits(begin.positions, ends.positions):
             return last
-        return self.driver.encode(within_limit(self._options, self.driver.reader, begin, ends))
+        return encode_offset(within_limit(self._options, self.driver.reader, begin, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._last = end

@@ -11,8 +11,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemark.spark.bases import Offset
-from tidemark.spark.progress import not_before
+from tidemark.spark.progress import Offset, decode_offset, encode_offset, everything_until, not_before
 from tidemark.spark.queries import within_limit
 from tidemark.spark.queries.streaming import StreamReaderBase
 
@@ -34,17 +33,19 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         self._target = self.driver.look(fresh=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        begin = self.driver.decode(start)
-        look = self.driver.look() if self._target is None else not_before(begin, self._target)
-        ends = self.driver.everything_from(begin, look)
-        self._latest = start if ends is begin else self.driver.encode(ends, kept=False)
+        begin = decode_offset(start)
+        if self._target is None:
+            ends = self.driver.everything_from(begin)
+        else:
+            ends = everything_until(self._options, begin, not_before(begin, self._target))
+        self._latest = start if ends is begin else encode_offset(ends)
         # A query that ends by itself takes what is there.
         waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
         if ends is begin or waits:
             return start
         if not isinstance(limit, ReadAllAvailable):
             ends = within_limit(self._options, self.driver.reader, begin, ends)
-        return self.driver.encode(ends)
+        return encode_offset(ends)
 
     def reportLatestOffset(self) -> Offset | None:
         """For Spark's progress, from which `metrics.py` computes how far the query is behind."""
