@@ -209,8 +209,27 @@ def test_a_stream_that_is_created_again_while_it_is_read_is_not_taken_for_the_ol
 def test_an_incarnation_is_read_from_a_tag_of_the_protocols_form_alone() -> None:
     for tag, incarnation in {'"i:0:7"': "i", '"i:0:7:c"': "i", 'W/"a:b:0:7"': "a:b"}.items():
         assert incarnation_in(tag, "7") == incarnation
-    for tag in ('"i:0:8"', '"7"', '":0:7"', "", "i:0:7"):
+    for tag in ('"i:0:8"', '"7"', '":0:7"', '"i:7"', "", "i:0:7"):
         assert incarnation_in(tag, "7") == "", tag
+    ours = f"{7:016}"
+    for tag in (f'"i:{ours}"', f'"i:{ours}:c"', f'"i:{0:016}.0a1b2c3d:{ours}"'):
+        assert incarnation_in(tag, ours) == "i", tag
+
+
+def test_a_look_at_a_stream_that_is_named_is_one_request(streams: Streams) -> None:
+    """Whatever came since: nothing, a message, its closure."""
+    streams.fill(b"one")
+    options = parse_read_options(streams.by_http(), streaming=True)
+    over_http, over_table = (
+        connect(parse_read_options(given, streaming=True).connection)
+        for given in (streams.by_http(), streams.by_table())
+    )
+    for bodies, close in [((), False), ((b"two",), False), ((b"three",), True)]:
+        streams.append(*bodies, close=close)
+        streams.server.seen.clear()
+        head = load_heads(options, over_http)[streams.name]
+        assert [method for method, _ in streams.server.seen] == ["HEAD"]
+        assert head.tail == over_table.head(streams.name).tail
 
 
 @pytest.mark.usefixtures("small_pages")

@@ -18,6 +18,9 @@ from tidemark.http.backend import many_at_once
 from tidemark.service.stores import connect
 from tidemark.settings import AuthorizationSettings, Settings
 from tidemark.spark.failures import Exit, explain_failure
+from tidemark.spark.http_client import ForbiddenHttpFault
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers import connect as reader_of
 from tidemark.spark.writer.writers import plan_write
 
 SCHEMA = StructType([StructField("value", BinaryType())])
@@ -47,13 +50,31 @@ def refused(where: dict[str, str], name: str, scope: str | None = None) -> tuple
 def test_a_token_that_is_missing_or_refused_is_told_so(guarded: dict[str, str], streams: Streams) -> None:
     """The answer to HEAD has no body that could say it."""
     url = f"{guarded['url']}/v1/stream/{streams.name}"
-    wants = "the server wants a token: give it as the option token"
+    wants = "the server wants a token: give it as the option token or tokenFile, or in TIDEMARK_TOKEN"
     assert refused(guarded, streams.name) == (f"HEAD {url}: 401 {wants}", Exit.YOUR_RIGHTS)
     line, code = refused(guarded | {"token": token("read:*", exp=1)}, streams.name)
     assert code == Exit.YOUR_RIGHTS
     assert line.startswith(f"HEAD {url}: 401 the server refuses the token (")
     assert "expired" in line
-    assert line.endswith("): give a valid one as the option token")
+    assert line.endswith("): give a valid one as the option token or tokenFile")
+
+
+def test_a_token_comes_from_the_environment_or_from_a_file_that_is_read_again(
+    guarded: dict[str, str], streams: Streams, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a query that goes on the token is renewed in the file."""
+    place = tmp_path / "token"
+    place.write_text(token("read:*", exp=1))
+    options = parse_read_options(
+        guarded | {"subscribe": streams.name, "tokenFile": str(place)}, streaming=True
+    )
+    reader = reader_of(options.connection)
+    with pytest.raises(ForbiddenHttpFault):
+        reader.head(streams.name)
+    place.write_text(token("read:*") + "\n")
+    assert reader.head(streams.name).name == streams.name
+    monkeypatch.setenv("TIDEMARK_TOKEN", token("read:*"))
+    assert values_of(*plan_here(guarded | {"subscribe": streams.name})) == [b"1"]
 
 
 def test_a_stream_that_the_token_does_not_reach_is_named_with_its_url(
@@ -62,7 +83,7 @@ def test_a_stream_that_the_token_does_not_reach_is_named_with_its_url(
     """The server answers 404, as where there is none."""
     line, code = refused(guarded, streams.name, "read:other-bucket")
     url = f"{guarded['url']}/v1/stream/{streams.name}"
-    asked = f"{url} answers 404: is the address right, and does the token reach it?"
+    asked = f"{url} answers 404: is the address right, and may the token read it?"
     assert (line, code) == (f"no such stream in v1: {streams.name} ({asked})", Exit.YOUR_INPUT)
     given = guarded | {"subscribe": streams.name, "token": token("read:v1")}
     assert values_of(*plan_here(given)) == [b"1"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -64,12 +65,17 @@ class ForbiddenHttpFault(HttpFault):
 class HttpClient:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
-    def __init__(self, token: str | None, *, retry_seconds: float) -> None:
+    def __init__(self, token: str | None, *, retry_seconds: float, token_file: str = "") -> None:
+        self._token, self._token_file = token, token_file
         self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_seconds = retry_seconds
         #: The date of the last reply that had one, in seconds since 1970, and when it was here.
         self._dated: tuple[float, float] | None = None
+
+    def _authorization(self) -> dict[str, str]:
+        """By the file as it is now: a token that was renewed counts at once."""
+        token = Path(self._token_file).read_text().strip() if self._token_file else self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def now_ms(self) -> int:
         """The time by the server's clock, or a little earlier; 0 if no reply had a `Date`."""
@@ -102,7 +108,7 @@ class HttpClient:
                 response = self._pool.request(
                     method,
                     url,
-                    headers=self._headers | dict(headers or {}),
+                    headers=self._authorization() | dict(headers or {}),
                     body=body,
                     preload_content=not stream,
                     redirect=method in ("GET", "HEAD"),
@@ -127,14 +133,14 @@ class HttpClient:
         """From its headers, because the answer to HEAD has no body."""
         if response.status != 401:
             return ""
-        if not self._headers:
-            return "the server wants a token: give it as the option token"
+        if not (self._token or self._token_file):
+            return "the server wants a token: give it as the option token or tokenFile, or in TIDEMARK_TOKEN"
         told = re.search(r'error_description="([^"]*)"', response.headers.get("WWW-Authenticate", ""))
         why = f" ({told[1]})" if told else ""
-        return f"the server refuses the token{why}: give a valid one as the option token"
+        return f"the server refuses the token{why}: give a valid one as the option token or tokenFile"
 
     def posts_in_order(self, url: str) -> PostsInOrder:
-        return PostsInOrder(url, self._headers)
+        return PostsInOrder(url, self._authorization())
 
 
 class PostsInOrder:

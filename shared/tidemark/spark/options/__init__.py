@@ -113,6 +113,7 @@ CONNECTION_OPTIONS: Final = (
     "url",
     "streamPath",
     "token",
+    "tokenFile",
     "retrySeconds",
 )
 
@@ -139,6 +140,8 @@ class ConnectionOptions:
     url: str = ""
     stream_path: str = ""
     token: str | None = field(default=None, repr=False)
+    #: A file with the token, which every process reads for each request: so it may be renewed.
+    token_file: str = ""
     #: How long a request is repeated that is not answered, or is answered "later".
     retry_seconds: int = 30
 
@@ -176,7 +179,7 @@ class ConnectionOptions:
         if self.transport is Transport.DYNAMODB:
             return told
         asked = self.stream_url(names[0] if names else "streams")
-        return f"{told} ({asked} answers 404: is the address right, and does the token reach it?)"
+        return f"{told} ({asked} answers 404: is the address right, and may the token read it?)"
 
 
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
@@ -187,6 +190,9 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
     plain = _PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}"
     endpoint = environment.get("AWS_ENDPOINT_URL")
     _check_transport(asked, transport)
+    # That of the environment does not show where options do.
+    is_without = transport is Transport.HTTP and not asked.has("tokenFile")
+    token = environment.get("TIDEMARK_TOKEN") if is_without else None
     return ConnectionOptions(
         transport=transport,
         bucket=bucket,
@@ -199,16 +205,19 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
         s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
         url=asked.parse("url", "", parse_url),
         stream_path=asked.parse("streamPath", plain, parse_stream_option),
-        token=asked.parse("token", None, parse_token_option),
+        token=asked.parse("token", token, parse_token_option),
+        token_file=asked.text("tokenFile", "") or "",
         retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
     )
 
 
 def _check_transport(asked: GivenOptions, transport: Transport) -> None:
-    of_http = ("url", "streamPath", "token")
+    of_http = ("url", "streamPath", "token", "tokenFile")
     of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
     if transport is Transport.HTTP and not asked.has("url"):
         asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
+    if asked.has("token") and asked.has("tokenFile"):
+        asked.faults.append("give either token or tokenFile")
     others = of_http if transport is Transport.DYNAMODB else of_dynamodb
     given = [name for name in others if asked.has(name)]
     if given:

@@ -68,7 +68,9 @@ class HttpReader:
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
-        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
+        self._client = HttpClient(
+            connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
+        )
         #: The last listing of each stream: its head if the listing has all of it; else a part.
         self._listed: dict[str, Head | Listed] = {}
         #: The head that was loaded when a listing told a part.

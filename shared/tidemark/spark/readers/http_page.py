@@ -17,7 +17,7 @@ import urllib3
 
 from tidemark.protocol import json_text
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.offset import render_offset
+from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
 from tidemark.spark.readers.port import BEGINNING, Head, Position, place_of
@@ -234,9 +234,11 @@ class HttpPage:
 
 
 def incarnation_in(etag: str, end: str) -> str:
-    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or "". If a server puts the stream's
-    path there, the id stays the same after the stream was created again."""
-    named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
+    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or `"{id}:{end}"`, as this project's
+    server answers HEAD; or "". If a server puts the stream's path there, the id stays the same after the
+    stream was created again."""
+    start = "[^:]*:" if parse_token(end) is None else "(?:[^:]*:)?"
+    named = re.fullmatch(rf'(?:W/)?"(.+?):{start}{re.escape(end)}(?::c)?"', etag)
     return named[1] if named else ""
 
 

@@ -113,7 +113,9 @@ def connect_publisher(connection: ConnectionOptions) -> Publisher:
 class HttpPublisher:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
-        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
+        self._client = HttpClient(
+            connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
+        )
 
     def find(self, stream: str) -> TargetStream | None:
         answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
