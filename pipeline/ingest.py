@@ -13,15 +13,24 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_write, parser_for, run, write_once
+from tidemark.spark.job import Job, JobFailed, add_write, parse_pairs, parser_for, run, write_once
 
 NAME = "ingest"
+#: A member that is NULL stays: without this Spark leaves it out.
+NULLS = {"ignoreNullFields": "false"}
 
 
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     made.add_argument("--input", required=True, help="path of the files")
     made.add_argument("--format", default="parquet", help="parquet, json, csv, text, … (default: parquet)")
+    made.add_argument(
+        "--input-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of Spark's reader of that format: header=true, multiLine=true, …; may be repeated",
+    )
     made.add_argument("--value-column", help="the column to append (default: the row as JSON)")
     target = made.add_mutually_exclusive_group(required=True)
     target.add_argument("--stream", help="the stream for all rows")
@@ -35,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ingest(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    frame = spark.read.format(given.format).load(given.input)
+    options = dict(parse_pairs("--input-option", given.input_option))
+    frame = spark.read.format(given.format).options(**options).load(given.input)
     if given.stream_column and given.stream_column not in frame.columns:
         raise JobFailed(f"there is no column {given.stream_column}; columns: {', '.join(frame.columns)}")
     rows = to_messages(frame, given.value_column, given.stream_column)
@@ -53,9 +63,9 @@ def to_messages(frame: Any, value_column: str | None, stream_column: str | None)
 
     streams = [column(stream_column).alias("stream")] if stream_column else []
     if value_column:
-        return frame.select(*streams, functions.col(value_column).alias("value"))
+        return frame.select(*streams, column(value_column).alias("value"))
     fields = [column(name) for name in frame.columns if name != stream_column]
-    return frame.select(*streams, functions.to_json(functions.struct(*fields)).alias("value"))
+    return frame.select(*streams, functions.to_json(functions.struct(*fields), NULLS).alias("value"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from tests.spark.jobs import Jobs
+from tests.spark.lakes import Lake
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here
 from tests.support import JSON
@@ -72,7 +73,7 @@ def test_a_refusal_of_aws_is_the_last_line_of_a_streaming_job(
     """Planned in a process of Spark's, which hands on a trace."""
     refusing.code = "AccessDeniedException"
     where = ["--table", "t", "--option", "region=r", "--option", f"dynamodbEndpoint={refusing.url}"]
-    places = ["--out", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")]
+    places = [*Lake(tmp_path / "lake").given, "--checkpoint", str(tmp_path / "c")]
     code, said, err = jobs.start("archive", *where, "--subscribe", "a", *places)
     assert (code, said) == (Exit.YOUR_RIGHTS, ""), err
     assert err.splitlines()[-1].startswith("archive: DynamoDB GetItem of table t in r at http://127.0.0.1:")
@@ -182,6 +183,14 @@ CONCURRENT = "[STREAM_FAILED] x: [CONCURRENT_STREAM_LOG_UPDATE] Multiple jobs. S
 REST = "[UNSUPPORTED_FEATURE.X] Queries are disallowed when{}rest. SQLSTATE: 0A000"
 RESET = "java.net.SocketException: Connection reset"
 
+#: A Python process that ended as it started, as Spark tells it.
+DIED = (
+    "Error from python worker:\n{}PYTHONPATH was:\n  /a:/b\norg.apache.spark.SparkException: No port number"
+)
+TRACE_OF_DIED = (
+    '  Traceback (most recent call last):\n    File "a.py", line 1, in f\n  OSError: no space left\n'
+)
+
 EXPLAINED: dict[str, tuple[BaseException, str, Exit]] = {
     "ours": (ForbiddenHttpFault("GET", "h", 401, "no\ntoken"), "GET h: 401 no token", Exit.YOUR_RIGHTS),
     "ours inside of Spark's": (RuntimeError(TRACED), "s, append 0: no token", Exit.YOUR_RIGHTS),
@@ -217,6 +226,16 @@ EXPLAINED: dict[str, tuple[BaseException, str, Exit]] = {
     "a host": (java("java.net.ConnectException: Call to b:9 failed"), "Call to b:9 failed", Exit.TRY_AGAIN),
     "two queries": (RuntimeError(CONCURRENT), CONCURRENT, Exit.TRY_AGAIN),
     "Spark's own": (ValueError(f"{REST};\n'Project".format("\n")), REST.format(" "), Exit.FAILED),
+    "a dead daemon": (
+        java(f"{SPARK}: \n" + DIED.format(TRACE_OF_DIED)),
+        "OSError: no space left",
+        Exit.FAILED,
+    ),
+    "a Python without pyspark": (
+        java(f"{SPARK}: \n" + DIED.format("  python3: No module named pyspark\n")),
+        "a Python process of Spark cannot start: python3: No module named pyspark",
+        Exit.FAILED,
+    ),
     "a query's": (
         without_message("java.lang.NullPointerException"), "java.lang.NullPointerException", Exit.FAILED
     ),

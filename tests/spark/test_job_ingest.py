@@ -30,3 +30,18 @@ def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Stream
         assert "give it an id of its own" in said
     for user in range(3):
         assert streams.values(f"-{user}") == [{"row.id": index} for index in range(user, 300, 3)]
+
+
+def test_a_file_of_csv_is_read_by_the_options_of_spark_and_null_stays(
+    jobs: Jobs, streams: Streams, tmp_path: Path
+) -> None:
+    """Its header names the columns, also with dots; a quoted line break is part of a value."""
+    (tmp_path / "in.csv").write_text('a.b,text\n1,"two\nlines"\n2,\n')
+    ingest = ["ingest", "--url", streams.server.url, "--staging", str(tmp_path / "s"), "--format", "csv"]
+    ingest += ["--input", str(tmp_path / "in.csv"), "--create"]
+    ingest += ["--input-option", "header=true", "--input-option", "multiLine=true"]
+    jobs.run(*ingest, "--id", f"{streams.name}-1", "--stream", streams.name)
+    assert streams.values() == [{"a.b": "1", "text": "two\nlines"}, {"a.b": "2", "text": None}]
+    column = ["--value-column", "a.b", "--content-type", "text/plain"]
+    jobs.run(*ingest, "--id", f"{streams.name}-2", "--stream", f"{streams.name}-column", *column)
+    assert streams.stored("-column") == b"12"

@@ -7,6 +7,7 @@ another. The last one is what the user needs to know.
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -21,6 +22,8 @@ SLOW_START: Final = "Python worker failed to connect back"
 _RAISED_BY_PYTHON: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(?P<name>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?"
 )
+#: What a Python process of Spark wrote before it ended, indented.
+_WORKER: Final = re.compile(r"Error from python worker:\n((?:  .*\n|\n)+)")
 #: The line of an error of Java, of each of its causes, and of a task's; one that says no more than that the
 #: job has failed is none of them.
 _RAISED_BY_JAVA: Final = re.compile(
@@ -39,6 +42,9 @@ def errors_in(fault: BaseException) -> list[tuple[str, str]]:
     text = str(fault)
     if _ENDED_BY in text:
         text += f"\n{getattr(fault, '_stackTrace', '')}"
+    worker = _WORKER.search(text)
+    if worker is not None:
+        text = textwrap.dedent(worker[1])
     traced = [
         (found["name"], f"{found['name']}: {found['text']}" if found["text"] else found["name"])
         for found in _RAISED_BY_PYTHON.finditer(text)
@@ -47,6 +53,9 @@ def errors_in(fault: BaseException) -> list[tuple[str, str]]:
     ]
     if traced:
         return traced
+    if worker is not None:
+        last = worker[1].rstrip().splitlines()[-1].strip()
+        return [("PythonWorkerFailed", f"a Python process of Spark cannot start: {last}")]
     raised = list(_RAISED_BY_JAVA.finditer(text))
     for each in raised:
         if each["text"]:
@@ -65,6 +74,9 @@ def _one_line(text: str) -> str:
 
 
 _T = TypeVar("_T")
+
+#: Before a query is started again.
+PAUSE_SECONDS: Final = 5
 
 
 class Exit(IntEnum):
@@ -89,9 +101,9 @@ _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 #: Classes of errors: ours, and Python's and Java's own of paths and hosts that the user has given.
 _CLASSES: Final = {
     Exit.YOUR_INPUT: "AnalysisException BadOffset BadRow ForeignBatch FormatTooNew InvalidOptions JobFailed"
-    " MissingStream NoCatalog NoCheckpoint NoLakeTable NoTimes ReusedId StorageMissing FileNotFoundError"
-    " FileNotFoundException IsADirectoryError NotADirectoryError SparkClassNotFoundException"
-    " UnsupportedFileSystemException",
+    " MissingStream NoCatalog NoCheckpoint NoLakeTable NoTimes ReachMismatch ReusedId StorageMissing"
+    " FileNotFoundError FileNotFoundException IsADirectoryError NotADirectoryError"
+    " SparkClassNotFoundException UnsupportedFileSystemException",
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
     " AccessDeniedException PermissionError",
     Exit.TRY_AGAIN: "RetryableHttpFault StorageOutOfReach StorageSlow ConnectException ConnectionError"
@@ -133,6 +145,8 @@ def repeat_slow_start(run: Callable[[], _T], seconds: float, tell: Callable[[str
             if SLOW_START not in str(fault) or time.monotonic() > deadline:
                 raise
             tell("Spark's Python process took more than ten seconds to start: the query starts again")
+            # Those that were too slow import still, and would slow the next one down.
+            time.sleep(PAUSE_SECONDS)
 
 
 def explain_failure(fault: BaseException) -> tuple[str, Exit]:
