@@ -129,7 +129,7 @@ guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limi
 
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked
-	@.venv-spark/bin/python -m pipeline.whole $(ARGS)
+	@.venv-spark/bin/python -m tests.pipeline $(ARGS)
 
 # SPARK_VERSION=4.2, SPARK_VERSION=next: newer versions of PySpark, each in an environment of its own.
 .PHONY: testspark
