@@ -33,7 +33,6 @@ from tidemark.protocol.authorization import Access, render_scopes
 from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.compaction import LAST_BY_KEY
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
 from tidemark.service.buckets import list_buckets
@@ -211,7 +210,7 @@ async def stream_listing(backend: Backend, bucket: str, asked: ListingRequest) -
             tail_offset=head.tail.offset,
             retained_offset=render_offset(head.record.retained),
             etag=render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
-            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+            expires_at_ms=head.ends_ms,
         )
         for head in found.streams
     ]
@@ -251,10 +250,10 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
         producers_complete=found.producers_complete,
         forks=record.references,
     )
-    if found.ends_ms is not None:
+    if found.head.ends_ms is not None:
         expiry = record.expiry
         shown.expiry = ExpiryModel(
-            ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.ends_ms
+            ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.head.ends_ms
         )
     if tail.closed_by is not None:
         claim = tail.closed_by

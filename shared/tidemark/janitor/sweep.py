@@ -26,7 +26,6 @@ from tidemark.log.table import MAX_DELETES, Table
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
 from tidemark.protocol.errors import BlobUnreadable, Conflict, Damaged, SoftDeleted, StreamNotFound
-from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end, release_unreferenced
 from tidemark.service.load import load_due_head
 from tidemark.service.retention import retained_from, trim_below, written_ms_at
@@ -99,9 +98,8 @@ def expire(run: Sweep, due: Due) -> bool:
     if head is None:
         return True
     if not head.is_expired(head.learned_ms):
-        deadline = deadline_ms(head.record.expiry, head.touched_ms)
-        assert deadline is not None, "only a stream that can expire is due"
-        schedule(stores.table, replace(due, due_ms=deadline))
+        assert head.ends_ms is not None, "only a stream that can expire is due"
+        schedule(stores.table, replace(due, due_ms=head.ends_ms))
         run.swept.postponed += 1
         return True
     try:

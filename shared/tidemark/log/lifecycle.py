@@ -76,12 +76,6 @@ def if_unreferenced(incarnation: str) -> Condition:
     return AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT)
 
 
-def if_live_and_unreferenced(incarnation: str) -> Condition:
-    """As above, and it was not deleted while forks needed it: else its release ends it, and has its log
-    reclaimed."""
-    return AllOf(if_live(incarnation), NONE_LEFT)
-
-
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
     """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced, trimmed or
     compacted in the meantime: until the fork is counted, the data that it inherits may be removed."""
@@ -268,7 +262,9 @@ def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
     """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
     item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
     Raises StreamChanged if the item is another by now."""
-    ended = Write(end_mark(record, now_ms), condition=if_live_and_unreferenced(record.incarnation))
+    # If it was deleted while forks needed it, its release ends it, and has its log reclaimed.
+    is_free = AllOf(if_live(record.incarnation), NONE_LEFT)
+    ended = Write(end_mark(record, now_ms), condition=is_free)
     try:
         table.transact([ended, *count_streams(record.key.bucket, -1, now_ms)])
     except TransactionRefused as refused:

@@ -17,7 +17,7 @@ from typing import Final
 
 from tidemark.log.combining import ChainEnd, Mailed
 from tidemark.log.records import Batch, Pack, StreamRecord
-from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -58,8 +58,14 @@ class StreamHead:
     def touched_ms(self) -> int:
         return max(self.record.used_ms, self.written_ms)
 
+    @property
+    def ends_ms(self) -> int | None:
+        """When the stream expires, if nobody uses it until then."""
+        return deadline_ms(self.record.expiry, self.touched_ms)
+
     def is_expired(self, now_ms: int) -> bool:
-        return is_expired(self.record.expiry, self.touched_ms, now_ms)
+        ends_ms = self.ends_ms
+        return ends_ms is not None and now_ms >= ends_ms
 
 
 class TailCache:

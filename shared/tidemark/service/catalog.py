@@ -16,7 +16,7 @@ from tidemark.log.read import Page, load_last, logs_written_at
 from tidemark.log.records import Batch, Pack, StreamRecord, Tombstone
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.expiry import deadline_ms, is_expired
+from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey
@@ -135,11 +135,6 @@ class StreamStats:
     @property
     def retained_bytes(self) -> int:
         return self.head.tail.offset - self.head.record.retained
-
-    @property
-    def ends_ms(self) -> int | None:
-        """When the stream expires, if nobody uses it until then."""
-        return deadline_ms(self.head.record.expiry, self.head.touched_ms)
 
 
 def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
