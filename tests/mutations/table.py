@@ -129,10 +129,11 @@ what a try may have written is forgotten with the next one, and written twice
     batch.may_be_written |= not not_carried_out(reply) => batch.may_be_written = not not_carried_out(reply)
 a lapsed watch is removed though it was renewed meanwhile
     log.waiters:remove_lapsed caught by wake/test_interleavings_of_sockets.py
-    table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms)) => table.delete(waiter_key(waiter))
+    table.delete(schema.waiter_key(waiter), equals(schema.UNTIL_MS, waiter.until_ms))
+        => table.delete(schema.waiter_key(waiter))
 an unwatch that is handled late ends a later watch
     log.waiters:end_watches.end caught by wake/test_socket_function.py
-    table.delete(_watch_key(connection_id, incarnation), Compared(ASKED_MS, '<', asked_ms))
+    table.delete(_watch_key(connection_id, incarnation), Compared(schema.ASKED_MS, '<', asked_ms))
         => table.delete(_watch_key(connection_id, incarnation))
 a socket is told of a stream beyond the end of its token
     http.socket_events:SocketEvents._begin.register caught by wake/test_socket_function.py
@@ -243,7 +244,7 @@ a fork is made below what its source has compacted
     anchor < record.compacted => False
 a late copy of a pass's last write puts back which deletions may go
     log.packs:commit_horizon caught by faults/test_late_writes.py
-    _is(COMPACTED, record.compacted), is_before) => _is(COMPACTED, record.compacted))
+    _is(schema.COMPACTED, record.compacted), is_before) => _is(schema.COMPACTED, record.compacted))
 a stream gets no compaction from its bucket
     log.buckets:count_created caught by http/test_compaction.py
     (schema.COMPACTION,) if may_compact else () => ()
@@ -269,7 +270,7 @@ a message is superseded by an earlier one
 a janitor takes another's pack for its own
     log.packs:commit_pack
         caught by janitor/test_packs_interleaved.py::test_janitors_readers_and_a_writer_at_once_lose_nothing
-    found is None or found.get(BLOB) != item[BLOB] => found is None
+    found is None or found.get(schema.BLOB) != item[schema.BLOB] => found is None
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start

@@ -7,24 +7,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
+from tidemark.log import schema
 from tidemark.log.combining import MAX_APPENDS, Mail
 from tidemark.log.records import Batch, Entry, StreamRecord, Tombstone
-from tidemark.log.schema import (
-    EPOCH,
-    FIRST_MAIL,
-    SEQUENCE,
-    batch_key,
-    decode_mail,
-    decode_receipt,
-    decode_state,
-    encode_batch,
-    encode_mail,
-    encode_producer,
-    encode_receipt,
-    log_pk,
-    mail_pk,
-    receipt_key,
-)
 from tidemark.log.table import (
     IF_ABSENT,
     AllOf,
@@ -59,7 +44,7 @@ def put_batch(
     A write whose reply was lost is sent again, and then finds its own item: the append id tells
     that it has landed.
     """
-    item = encode_batch(log_pk(record.key, record.incarnation), batch)
+    item = schema.encode_batch(schema.log_pk(record.key, record.incarnation), batch)
     try:
         if pushed_out:
             states = [put_producer(record.incarnation, state) for state in pushed_out]
@@ -77,16 +62,16 @@ def put_producer(incarnation: str, state: ProducerState) -> Write:
     late finds that its own state is no longer ahead, and changes nothing."""
     is_ahead = AnyOf(
         IF_ABSENT,
-        Compared(EPOCH, "<", state.epoch),
-        AllOf(equals(EPOCH, state.epoch), Compared(SEQUENCE, "<", state.seq)),
+        Compared(schema.EPOCH, "<", state.epoch),
+        AllOf(equals(schema.EPOCH, state.epoch), Compared(schema.SEQUENCE, "<", state.seq)),
     )
-    return Write(encode_producer(incarnation, state), condition=is_ahead)
+    return Write(schema.encode_producer(incarnation, state), condition=is_ahead)
 
 
 def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -> None:
     """Raises TailMoved unless the item that is in the way is the entry itself."""
     assert existing is not None, "a refused write names the item that is there"
-    winner = decode_state(existing)
+    winner = schema.decode_state(existing)
     if winner.append_id != entry.append_id:
         raise TailMoved(winner)
 
@@ -97,30 +82,32 @@ MAX_FOUND: Final = MAX_APPENDS
 
 def post_mail(table: Table, record: StreamRecord, mail: Mail) -> None:
     """Put mail into its box. No condition is needed: a late copy is the same mail in the same box."""
-    table.put(encode_mail(record.incarnation, mail))
+    table.put(schema.encode_mail(record.incarnation, mail))
 
 
 def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
     """The mail in a box. Damaged mail is left out: its writer finds it uncommitted, and commits it itself."""
-    items, _ = table.query(mail_pk(record.incarnation, box), at_least=FIRST_MAIL, limit=MAX_FOUND)
+    items, _ = table.query(
+        schema.mail_pk(record.incarnation, box), at_least=schema.FIRST_MAIL, limit=MAX_FOUND
+    )
     mails = []
     for item in items:
         with suppress(Damaged):
-            mails.append(decode_mail(item))
+            mails.append(schema.decode_mail(item))
     return mails
 
 
 def put_receipt(table: Table, record: StreamRecord, batch: Batch) -> None:
     """Tell the writers of mail at this batch's offset its outcome. Only the batch's own writer may do so."""
-    table.put(encode_receipt(record.incarnation, batch))
+    table.put(schema.encode_receipt(record.incarnation, batch))
 
 
 def find_receipt(table: Table, record: StreamRecord, start: int) -> Entry | None:
-    item = table.get(receipt_key(record.incarnation, start))
-    return decode_receipt(item) if item else None
+    item = table.get(schema.receipt_key(record.incarnation, start))
+    return schema.decode_receipt(item) if item else None
 
 
 def find_entry(table: Table, record: StreamRecord, start: int) -> Entry | None:
     """The entry at this offset, without its bytes."""
-    item = table.get(batch_key(log_pk(record.key, record.incarnation), start))
-    return decode_state(item) if item else None
+    item = table.get(schema.batch_key(schema.log_pk(record.key, record.incarnation), start))
+    return schema.decode_state(item) if item else None

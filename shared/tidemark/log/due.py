@@ -8,18 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.log import schema
 from tidemark.log.pack_format import BLOCK_BYTES
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.schema import (
-    DUE_SHARDS,
-    KIND,
-    Item,
-    decode_due,
-    due_before,
-    due_key,
-    due_pk,
-    encode_due,
-)
 from tidemark.log.table import (
     IF_ABSENT,
     Condition,
@@ -40,30 +31,30 @@ def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator
     """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
     waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
     with another shard, so that runs that are cut short reach every shard in time."""
-    turns = [(now_ms // _TURN_MS + turn) % DUE_SHARDS for turn in range(DUE_SHARDS)]
-    waiting = deque(_pages(table, due_pk(shard, packing=packing), now_ms) for shard in turns)
+    turns = [(now_ms // _TURN_MS + turn) % schema.DUE_SHARDS for turn in range(schema.DUE_SHARDS)]
+    waiting = deque(_pages(table, schema.due_pk(shard, packing=packing), now_ms) for shard in turns)
     while waiting:
         pages = waiting.popleft()
         if (page := next(pages, None)) is not None:
-            yield from map(decode_due, page)
+            yield from map(schema.decode_due, page)
             waiting.append(pages)
 
 
 def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
     """All that has fallen due in one shard."""
-    pages = _pages(table, due_pk(shard), now_ms)
-    return [decode_due(item) for page in pages for item in page]
+    pages = _pages(table, schema.due_pk(shard), now_ms)
+    return [schema.decode_due(item) for page in pages for item in page]
 
 
-def _pages(table: Table, pk: str, now_ms: int) -> Iterator[list[Item]]:
+def _pages(table: Table, pk: str, now_ms: int) -> Iterator[list[schema.Item]]:
     with suppress(Damaged):  # The other shards go on.
-        yield from pages_around_damage(table, pk, "0", due_before(now_ms), limit=100)
+        yield from pages_around_damage(table, pk, "0", schema.due_before(now_ms), limit=100)
 
 
 def schedule(table: Table, due: Due) -> None:
     """Put an entry into the queue. It may be put there again at any time: the janitor checks
     whether there is anything to do."""
-    table.put(encode_due(due))
+    table.put(schema.encode_due(due))
 
 
 _KILOBYTE: Final = 1024
@@ -155,29 +146,29 @@ def schedule_once(table: Table, due: Due) -> None:
     """Put an entry into the queue whose key it never had before: an upload's or an orphan's, which
     stays under its key, settled, so that this write cannot be repeated."""
     with suppress(ConditionFailed):
-        table.put(encode_due(due), IF_ABSENT)
+        table.put(schema.encode_due(due), IF_ABSENT)
 
 
 def settle_for_good(due: Due) -> Write:
     """The write, for the transaction that uses an upload or a spilled body, after which the janitor does not
     remove it. Refused if the janitor has claimed it."""
-    return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
+    return Write(schema.encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
 def claim_entry(table: Table, due: Due) -> bool:
     """Claim the entry's blob for the janitor; False if it was used first."""
     try:
-        table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
+        table.put(schema.encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except ConditionFailed as refused:
         # A retried claim finds its own entry.
-        return refused.existing is not None and decode_due(refused.existing).kind is DueKind.REMOVE
+        return refused.existing is not None and schema.decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 
 
 def _if_kind(kind: DueKind) -> Condition:
-    return equals(KIND, kind.value)
+    return equals(schema.KIND, kind.value)
 
 
 def settle(table: Table, due: Due) -> None:
     """Take the entry out of the queue. No key of an entry is used a second time."""
-    table.delete(due_key(due))
+    table.delete(schema.due_key(due))

@@ -13,24 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
+from tidemark.log import schema
 from tidemark.log.lifecycle import NONE_LEFT, if_live, retains_from
 from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
 from tidemark.log.records import Batch, Checksums, Due, DueKind, Pack, StreamRecord, UnreadBlock
-from tidemark.log.schema import (
-    APPEND_ID,
-    BLOB,
-    COMPACTED,
-    END,
-    HORIZON,
-    PACK_INDEX,
-    PACKED,
-    PACKS_MADE,
-    encode_due,
-    encode_horizon,
-    encode_pack,
-    log_pk,
-    stream_key,
-)
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
 from tidemark.protocol.compaction import NOT_YET, Horizon
 from tidemark.protocol.errors import BlobUnreadable, Damaged
@@ -162,13 +148,13 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     those is the pack's.
     """
     first, last = new.first, new.last
-    pk = log_pk(record.key, record.incarnation)
-    item = encode_pack(pk, first, last, new.blob, new.index, compacted=new.compacted)
+    pk = schema.log_pk(record.key, record.incarnation)
+    item = schema.encode_pack(pk, first, last, new.blob, new.index, compacted=new.compacted)
     is_known: Condition = AllOf(
-        equals(APPEND_ID, first.append_id), equals(END, first.end), Missing(PACK_INDEX)
+        equals(schema.APPEND_ID, first.append_id), equals(schema.END, first.end), Missing(schema.PACK_INDEX)
     )
     if isinstance(first, Pack):
-        is_known = equals(BLOB, first.blob or "")
+        is_known = equals(schema.BLOB, first.blob or "")
     due = Due(
         DueKind.PACKED,
         record.key,
@@ -185,11 +171,13 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         compacted=max(record.compacted, new.compacted),
     )
     try:
-        table.transact([Write(item, condition=is_known), _move(record, after, new), Write(encode_due(due))])
+        table.transact(
+            [Write(item, condition=is_known), _move(record, after, new), Write(schema.encode_due(due))]
+        )
     except TransactionRefused as refused:
         found = refused.existing[0]
         # The reply to this very transaction may have been lost: then its own pack is there.
-        if found is None or found.get(BLOB) != item[BLOB]:
+        if found is None or found.get(schema.BLOB) != item[schema.BLOB]:
             raise PackRefused(maybe_landed=refused.maybe_landed) from refused
     return due, after
 
@@ -198,18 +186,18 @@ def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
     """The write to the stream's item of how far packs reach and are compacted. A compaction is refused while
     there are forks, which read what it removes; afterwards no fork is made below it
     (`log/lifecycle.py: add_reference`)."""
-    numbers = {PACKED: after.packed, PACKS_MADE: after.packs_made}
+    numbers = {schema.PACKED: after.packed, schema.PACKS_MADE: after.packs_made}
     condition = _if_unmoved(record, new.first.start)
     if new.compacted:
-        numbers[COMPACTED] = after.compacted
-        condition = AllOf(condition, _is(COMPACTED, record.compacted), NONE_LEFT)
+        numbers[schema.COMPACTED] = after.compacted
+        condition = AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
-    return Write(update=Update(stream_key(record.key), sets), condition=condition)
+    return Write(update=Update(schema.stream_key(record.key), sets), condition=condition)
 
 
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
     # Earlier releases do not count the packs that they make, but move the end of the last one.
-    is_next = AllOf(_is(PACKS_MADE, record.packs_made), _is(PACKED, record.packed))
+    is_next = AllOf(_is(schema.PACKS_MADE, record.packs_made), _is(schema.PACKED, record.packed))
     return AllOf(if_live(record.incarnation), is_next, retains_from(start))
 
 
@@ -217,10 +205,10 @@ def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None
     """Write the horizon that a pass has reached; a late copy is refused. Raises PackRefused."""
     if horizon == record.horizon:
         return
-    before = encode_horizon(record.horizon)[HORIZON]["S"]
-    is_before = Missing(HORIZON) if record.horizon == NOT_YET else equals(HORIZON, before)
-    as_seen = AllOf(if_live(record.incarnation), _is(COMPACTED, record.compacted), is_before)
-    update = Update(stream_key(record.key), encode_horizon(horizon))
+    before = schema.encode_horizon(record.horizon)[schema.HORIZON]["S"]
+    is_before = Missing(schema.HORIZON) if record.horizon == NOT_YET else equals(schema.HORIZON, before)
+    as_seen = AllOf(if_live(record.incarnation), _is(schema.COMPACTED, record.compacted), is_before)
+    update = Update(schema.stream_key(record.key), schema.encode_horizon(horizon))
     try:
         table.transact([Write(update=update, condition=as_seen)])
     except TransactionRefused as refused:

@@ -11,21 +11,10 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from tidemark.log import schema
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
 from tidemark.log.records import Batch, Due, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
-from tidemark.log.schema import (
-    BOUNDARY_ATTRIBUTES,
-    PK,
-    STATE_ATTRIBUTES,
-    Item,
-    batch_key,
-    decode_entry,
-    decode_log_pk,
-    decode_stream,
-    is_end_mark,
-    stream_key,
-)
 from tidemark.log.table import EachHundred, Table, in_hundreds
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
@@ -36,12 +25,12 @@ from tidemark.protocol.tail import Tail
 
 
 def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
-    return stream_in(table.get(stream_key(key)))
+    return stream_in(table.get(schema.stream_key(key)))
 
 
-def stream_in(item: Item | None) -> StreamRecord | None:
+def stream_in(item: schema.Item | None) -> StreamRecord | None:
     """The stream that a stream's item describes; None without an item, and for an end mark."""
-    return None if item is None or is_end_mark(item) else decode_stream(item)
+    return None if item is None or schema.is_end_mark(item) else schema.decode_stream(item)
 
 
 def load_incarnation(table: Table, due: Due) -> StreamRecord | None:
@@ -52,17 +41,17 @@ def load_incarnation(table: Table, due: Due) -> StreamRecord | None:
 
 def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> dict[StreamKey, StreamRecord]:
     """The streams that exist. One call asks for a hundred."""
-    pages = each(table.get_many, in_hundreds(list(map(stream_key, keys))))
-    found = (decode_stream(item) for page in pages for item in page if not is_end_mark(item))
+    pages = each(table.get_many, in_hundreds(list(map(schema.stream_key, keys))))
+    found = (schema.decode_stream(item) for page in pages for item in page if not schema.is_end_mark(item))
     return {record.key: record for record in found}
 
 
 def logs_written_at(table: Table, places: Mapping[str, int], each: EachHundred) -> set[str]:
     """The logs, of `places` by partition, in which an entry begins at this offset. The next write takes the
     place at the tail: if the offset was the tail, the log has grown. One call asks for a hundred."""
-    keys = in_hundreds([batch_key(pk, offset) for pk, offset in places.items()])
-    pages = each(lambda some: table.get_many(some, (PK,)), keys)
-    return {item[PK]["S"] for page in pages for item in page}
+    keys = in_hundreds([schema.batch_key(pk, offset) for pk, offset in places.items()])
+    pages = each(lambda some: table.get_many(some, (schema.PK,)), keys)
+    return {item[schema.PK]["S"] for page in pages for item in page}
 
 
 def load_batch_at(
@@ -78,9 +67,13 @@ def load_batch_at(
     found: Entry | None = None
     for limit in (1, MOST_BEHIND):
         items, _ = table.query(
-            span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=limit, backward=True
+            span.pk,
+            at_most=render_offset(offset),
+            attributes=schema.BOUNDARY_ATTRIBUTES,
+            limit=limit,
+            backward=True,
         )
-        entries = [decode_entry(item) for item in items]
+        entries = [schema.decode_entry(item) for item in items]
         reaching = (each for each in entries if each.end > offset or (or_before and each.end == offset))
         found = next(reaching, entries[0] if or_before and entries else None)
         if not entries or (found is not None and found.end >= offset):
@@ -100,12 +93,12 @@ _NEWS_BATCHES: Final = 8
 
 def load_last(table: Table, pk: str) -> Batch | Tombstone | None:
     """The end of a log, without its bytes; None for a log that nothing was written to."""
-    items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
+    items, _ = table.query(pk, attributes=schema.STATE_ATTRIBUTES, limit=1, backward=True)
     return _last_of(pk, items)
 
 
-def _last_of(pk: str, items: Sequence[Item]) -> Batch | Tombstone | None:
-    last = decode_entry(items[0]) if items else None
+def _last_of(pk: str, items: Sequence[schema.Item]) -> Batch | Tombstone | None:
+    last = schema.decode_entry(items[0]) if items else None
     if isinstance(last, Pack):
         raise Damaged from LookupError(f"the batches behind the pack at {last.start} are missing: {pk}")
     return last
@@ -116,7 +109,7 @@ def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | No
     whose bytes lie elsewhere, nor of those before it."""
     items, _ = table.query(pk, limit=_NEWS_BATCHES, backward=True)
     last, behind = _last_of(pk, items), list[Batch]()
-    for entry in map(decode_entry, items):
+    for entry in map(schema.decode_entry, items):
         if not isinstance(entry, Batch) or entry.data is None or entry.start < start:
             break
         if behind and entry.end != behind[0].start:
@@ -125,7 +118,7 @@ def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | No
     if not behind:
         return last, None
     stored, crc = b"".join(batch.data or b"" for batch in behind), behind[-1].checksums.after
-    _, incarnation = decode_log_pk(pk)
+    _, incarnation = schema.decode_log_pk(pk)
     return last, News(incarnation, behind[0].start, stored, crc32(stored) if crc is None else crc)
 
 
@@ -334,7 +327,7 @@ def _walk(
     """The entries from `start` on; those in `recent` cost no query."""
     return ChainWalk(
         query,
-        partial(map, decode_entry),
+        partial(map, schema.decode_entry),
         [span for span in spans_of(record) if span.end is None or span.end > start],
         start,
         known=partial(recent.chain_with_pack, last=start + limit_bytes) if recent else None,

@@ -8,24 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from tidemark.log import schema
 from tidemark.log.records import Waiter
-from tidemark.log.schema import (
-    ASKED_MS,
-    REVISION,
-    SK,
-    UNTIL_MS,
-    WAIT_SHARDS,
-    Key,
-    connection_key,
-    decode_asked_for,
-    decode_waiter,
-    encode_asked_for,
-    encode_waiter,
-    mark_of,
-    wait_pk,
-    waiter_key,
-    waiters_of,
-)
 from tidemark.log.table import (
     IF_ABSENT,
     MAX_DELETES,
@@ -56,11 +40,13 @@ def put_waiter(table: Table, waiter: Waiter) -> None:
     """Register, or register again for longer. A registration that lands late does not shorten a later one,
     and a connection's messages may be handled in another order than they were sent."""
     with suppress(ConditionFailed):
-        table.put(encode_waiter(waiter), _is_later(waiter))
+        table.put(schema.encode_waiter(waiter), _is_later(waiter))
 
 
 def _is_later(waiter: Waiter) -> Condition:
-    name, value = (ASKED_MS, waiter.asked_ms) if waiter.is_socket else (UNTIL_MS, waiter.until_ms)
+    name, value = (
+        (schema.ASKED_MS, waiter.asked_ms) if waiter.is_socket else (schema.UNTIL_MS, waiter.until_ms)
+    )
     return AnyOf(IF_ABSENT, Compared(name, "<", value))
 
 
@@ -69,11 +55,11 @@ def put_watches(
 ) -> None:
     """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
     so it is only for more than `_AT_ONCE` streams. Raises Malformed for too many."""
-    asked = {mark_of(key): waiter.incarnation for key, waiter in watches.items()}
+    asked = {schema.mark_of(key): waiter.incarnation for key, waiter in watches.items()}
     _ask_for(table, connection_id, asked, now_ms, each)
     waiters = list(watches.values())
     if len(waiters) > _AT_ONCE:
-        writes = [Write(encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters]
+        writes = [Write(schema.encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters]
         with suppress(TransactionRefused, Busy):  # One of them is not the latest, or is being written.
             table.transact(writes)
             return
@@ -83,17 +69,17 @@ def put_watches(
 def _ask_for(table: Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
     """Note what a connection asks for: one read, and one write if a stream is new. Streams whose watch has
     ended stay until there are too many."""
-    known, revision = decode_asked_for(table.get(connection_key(connection_id)))
+    known, revision = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
     while not asked.items() <= known.items():
         if len(known | asked) > socket.MAX_WATCHED:
             known = _still_watched(table, connection_id, known, now_ms, each)
         socket.check_watched(len(known | asked))
         ttl_seconds = now_ms // 1000 + 2 * socket.MAX_LEASE_SECONDS  # API Gateway ends it before.
-        item = encode_asked_for(connection_id, known | asked, revision + 1, ttl_seconds)
+        item = schema.encode_asked_for(connection_id, known | asked, revision + 1, ttl_seconds)
         try:
-            table.put(item, AnyOf(IF_ABSENT, equals(REVISION, revision)))
+            table.put(item, AnyOf(IF_ABSENT, equals(schema.REVISION, revision)))
         except ConditionFailed as refused:  # Another message of the connection is handled now.
-            known, revision = decode_asked_for(refused.existing)
+            known, revision = schema.decode_asked_for(refused.existing)
         else:
             return
 
@@ -102,7 +88,7 @@ def _still_watched(
     table: Table, connection_id: str, known: dict[str, str], now_ms: int, each: Each
 ) -> dict[str, str]:
     keys = [_watch_key(connection_id, incarnation) for incarnation in known.values()]
-    found = (decode_waiter(item) for page in each(table.get_many, in_hundreds(keys)) for item in page)
+    found = (schema.decode_waiter(item) for page in each(table.get_many, in_hundreds(keys)) for item in page)
     left = {waiter.incarnation for waiter in found if waiter.until_ms > now_ms}
     return {mark: incarnation for mark, incarnation in known.items() if incarnation in left}
 
@@ -112,46 +98,46 @@ def end_watches(
 ) -> None:
     """Remove a connection's waiters of these streams, unless it has asked again later: one read, and a
     deletion for each."""
-    known, _ = decode_asked_for(table.get(connection_key(connection_id)))
+    known, _ = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
 
     def end(incarnation: str) -> None:
         with suppress(ConditionFailed):
-            table.delete(_watch_key(connection_id, incarnation), Compared(ASKED_MS, "<", asked_ms))
+            table.delete(_watch_key(connection_id, incarnation), Compared(schema.ASKED_MS, "<", asked_ms))
 
-    each(end, [known[mark] for mark in map(mark_of, keys) if mark in known])
+    each(end, [known[mark] for mark in map(schema.mark_of, keys) if mark in known])
 
 
-def _watch_key(connection_id: str, incarnation: str) -> Key:
-    return waiter_key(Waiter(incarnation, connection_id, 0, name=""))
+def _watch_key(connection_id: str, incarnation: str) -> schema.Key:
+    return schema.waiter_key(Waiter(incarnation, connection_id, 0, name=""))
 
 
 def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
     """The waiters of one stream that have not lapsed: one consistent query."""
-    pk, low, high = waiters_of(incarnation)
+    pk, low, high = schema.waiters_of(incarnation)
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 
 
 def all_waiters(table: Table) -> Iterator[Waiter]:
     """All waiters, lapsed ones too: DynamoDB removes those late, and some engines never do."""
-    for shard in range(WAIT_SHARDS):
-        yield from _query(table, wait_pk(shard), "-", "~")
+    for shard in range(schema.WAIT_SHARDS):
+        yield from _query(table, schema.wait_pk(shard), "-", "~")
 
 
 def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
     more = True
     while more:
         items, more = table.query(pk, at_least=low, at_most=high)
-        yield from map(decode_waiter, items)
+        yield from map(schema.decode_waiter, items)
         if more:
-            low = items[-1][SK]["S"] + _JUST_BEHIND
+            low = items[-1][schema.SK]["S"] + _JUST_BEHIND
 
 
 def remove_lapsed(table: Table, waiter: Waiter) -> None:
     """Remove it, unless its process has renewed it in the meantime."""
     with suppress(ConditionFailed):
-        table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))
+        table.delete(schema.waiter_key(waiter), equals(schema.UNTIL_MS, waiter.until_ms))
 
 
 def remove_waiters(table: Table, waiters: Sequence[Waiter]) -> None:
     for start in range(0, len(waiters), MAX_DELETES):
-        table.delete_many([waiter_key(waiter) for waiter in waiters[start : start + MAX_DELETES]])
+        table.delete_many([schema.waiter_key(waiter) for waiter in waiters[start : start + MAX_DELETES]])

@@ -23,16 +23,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
+from tidemark.log import schema
 from tidemark.log.records import EndMark
-from tidemark.log.schema import (
-    INCARNATION,
-    PK,
-    SK,
-    Item,
-    decode_end_mark,
-    encode_end_mark,
-    is_end_mark,
-)
 from tidemark.log.table import (
     IF_ABSENT,
     MAX_DELETES,
@@ -75,7 +67,7 @@ class SubscriptionChanged(Exception):
 
 def load_subscription(table: Table, subscription_id: str) -> SubscriptionRecord | None:
     item = table.get(records.subscription_key(subscription_id))
-    return None if item is None or is_end_mark(item) else records.decode_subscription(item)
+    return None if item is None or schema.is_end_mark(item) else records.decode_subscription(item)
 
 
 def reload_subscription(table: Table, seen: SubscriptionRecord) -> SubscriptionRecord | None:
@@ -87,7 +79,7 @@ def reload_subscription(table: Table, seen: SubscriptionRecord) -> SubscriptionR
 def load_ended(table: Table, subscription_id: str) -> EndMark | None:
     """The end mark of a subscription of this id that was deleted within the last day."""
     item = table.get(records.subscription_key(subscription_id))
-    return decode_end_mark(item) if item is not None and is_end_mark(item) else None
+    return schema.decode_end_mark(item) if item is not None and schema.is_end_mark(item) else None
 
 
 def put_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
@@ -98,11 +90,11 @@ def put_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRe
     except ConditionFailed as refused:
         existing = refused.existing
         assert existing is not None, "a refused creation names what is there"
-        if not is_end_mark(existing):
+        if not schema.is_end_mark(existing):
             return records.decode_subscription(existing)
         if refused.maybe_landed:
             raise OutcomeUnknown from refused
-        return decode_end_mark(existing)
+        return schema.decode_end_mark(existing)
     return record
 
 
@@ -134,10 +126,10 @@ def commit_subscription(
 
 
 def _as_seen(seen: SubscriptionRecord) -> Condition:
-    return AllOf(equals(INCARNATION, seen.incarnation), equals(records.VERSION, seen.version))
+    return AllOf(equals(schema.INCARNATION, seen.incarnation), equals(records.VERSION, seen.version))
 
 
-def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None:
+def _check_own(existing: schema.Item | None, write_id: str, refused: Exception) -> None:
     if existing is None or existing.get(records.WRITE_ID) != {"S": write_id}:
         raise SubscriptionChanged from refused
 
@@ -146,11 +138,11 @@ def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> N
     """Replace it by an end mark, whatever state it is in. Its other items are removed later
     (`remove_belongings`). A repeated deletion finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
-    mark = encode_end_mark(
+    mark = schema.encode_end_mark(
         records.subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation)
     )
     with suppress(ConditionFailed):
-        table.put(mark, equals(INCARNATION, seen.incarnation))
+        table.put(mark, equals(schema.INCARNATION, seen.incarnation))
 
 
 # --- the roster, and a stream's followers by name -----------------------------------
@@ -292,17 +284,19 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
         if link.explicit:
             keys.append(records.follower_key(StreamFollower(link.path, subscription_id, incarnation)))
     marks = _pages(table, records.MARKS + incarnation)
-    keys += [{PK: mark[PK], SK: mark[SK]} for mark in marks]
+    keys += [{schema.PK: mark[schema.PK], schema.SK: mark[schema.SK]} for mark in marks]
     # The roster entry goes last: while it is there, appends lead here again.
     keys.append(records.roster_key(incarnation))
     for start in range(0, len(keys), MAX_DELETES):
         table.delete_many(keys[start : start + MAX_DELETES])
 
 
-def _pages(table: Table, pk: str, low: str = records.SLASH, limit: int | None = None) -> Iterator[Item]:
+def _pages(
+    table: Table, pk: str, low: str = records.SLASH, limit: int | None = None
+) -> Iterator[schema.Item]:
     more = True
     while more:
         items, more = table.query(pk, at_least=low, at_most=records.BEHIND_SLASH, limit=limit)
         yield from items
         if items:
-            low = items[-1][SK]["S"] + _NEXT
+            low = items[-1][schema.SK]["S"] + _NEXT
