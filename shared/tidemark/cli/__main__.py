@@ -31,7 +31,7 @@ from tidemark.cli.commands import (
     server_of,
     stream_path,
 )
-from tidemark.cli.messages import append_messages, cat, tail
+from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import (
     ago,
@@ -360,7 +360,7 @@ def traffic_cells(stream: dict[str, Any]) -> list[str]:
     ]
 
 
-for _command in (append_messages, bench, cat, cp, sub, tail):
+for _command in (append, bench, cat, cp, sub, tail):
     main.add_command(_command)
 
 

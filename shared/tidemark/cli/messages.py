@@ -115,7 +115,7 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
 @asks_a_server
-def append_messages(
+def append(
     server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
 ) -> None:
     """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
