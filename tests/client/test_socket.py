@@ -68,8 +68,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @dataclass
 class Network:
     asked: list[str]
-    #: Nothing comes any more on what was opened in an earlier one.
+    #: Nothing comes any more on what was opened in an earlier one,
     life: int = 0
+    #: or the server closes it.
+    closes: bool = False
     #: An answer passes when it is whole, and no upgrade does.
     buffers: bool = False
 
@@ -88,6 +90,8 @@ def network(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Network:
             if life == there.life and (is_whole or not is_held):
                 while held:
                     await send(held.pop(0))
+            elif life != there.life and there.closes and scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1012})
 
         if is_held and scope["type"] == "websocket":
             await receive()
@@ -198,14 +202,15 @@ def test_a_hundred_streams_share_one_connection_and_are_read_once(
 
 
 @both
-@pytest.mark.parametrize("sleeps", [False, True], ids=["silence", "sleep"])
+@pytest.mark.parametrize("happening", ["silence", "sleep", "end"])
 def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_anew(
-    tidemark_url: str, network: Network, kind: Any, monkeypatch: pytest.MonkeyPatch, sleeps: bool
+    tidemark_url: str, network: Network, kind: Any, monkeypatch: pytest.MonkeyPatch, happening: str
 ) -> None:
     slept_seconds = 0
     monkeypatch.setattr(socket, "time", lambda: time.time() + slept_seconds)
     monkeypatch.setattr(socket, "_LOOK_SECONDS", 0.1)
-    quiet_seconds = watches.QUIET_SECONDS if sleeps else 0.5
+    network.closes = happening == "end"
+    quiet_seconds = {"silence": 0.5, "sleep": watches.QUIET_SECONDS, "end": 10_000}[happening]
     made = partial(watches.Watches, quiet_seconds=quiet_seconds, pong_seconds=0.5)
     monkeypatch.setattr(socket, "Watches", made)
     writer = Stream.create(f"{tidemark_url}/v1/stream/dead", content_type="text/plain")
@@ -215,7 +220,7 @@ def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_ane
     until(reader.text_ends_with, "one")
     network.life += 1
     writer.append("two")
-    slept_seconds = 10
+    slept_seconds = 10 if happening == "sleep" else 0
     until(reader.text_ends_with, "two")
     writer.close("end")
     reader.end()
