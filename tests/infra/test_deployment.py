@@ -86,12 +86,6 @@ def test_a_functions_log_ends_has_no_line_for_each_invocation_and_timers_are_no_
     assert RESOURCES["WriteLogs"]["Properties"]["LogGroupName"]["Sub"][0].endswith("-${Id}")
 
 
-def test_the_template_is_short_enough_to_be_read() -> None:
-    """A parameter more, or a part that could be a stack of its own, is a decision."""
-    assert len(TEMPLATE["Parameters"]) <= 26
-    assert len((ROOT / "template.yaml").read_text().splitlines()) <= 1680
-
-
 TRY = ("TryCreate", "TryFollow")
 
 

@@ -20,7 +20,6 @@ RESOURCES = NESTED["Resources"]
 MACHINE = RESOURCES["Run"]["Properties"]
 STATES = MACHINE["Definition"]["States"]
 TASKS = {name: state for name, state in STATES.items() if state["Type"] == "Task"}
-APPLICATION = RESOURCES["Application"]["Properties"]
 
 
 def statements_of(role: str) -> list[dict[str, Any]]:
@@ -51,14 +50,6 @@ def test_it_is_given_the_main_stacks_own_table_and_bucket() -> None:
     }
     for name in NESTED["Parameters"].keys() & TEMPLATE["Parameters"].keys():
         assert TEMPLATE["Parameters"][name]["Default"] == NESTED["Parameters"][name]["Default"], name
-
-
-def test_nothing_of_it_runs_while_nobody_asks() -> None:
-    """No capacity is kept ready, what was started stops by itself, and two archives share no checkpoint."""
-    assert "InitialCapacity" not in APPLICATION
-    assert APPLICATION["AutoStopConfiguration"]["Enabled"] is True
-    assert APPLICATION["AutoStopConfiguration"]["IdleTimeoutMinutes"] <= 5
-    assert APPLICATION["SchedulerConfiguration"]["MaxConcurrentRuns"] == 1
 
 
 # --- the state machine --------------------------------------------------------------------------------------

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.house import own_variables
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
-from tidemark import service
 from tidemark.observability.metrics import COUNTERS, HISTOGRAMS
 from tidemark.protocol import errors
 
@@ -63,10 +59,6 @@ def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> No
     assert {name for name in named if f'"{name}"' not in sources} == set()
 
 
-def test_each_variable_says_when_to_change_it() -> None:
-    assert {row.count(" | ") for row in own_variables()} <= {3, 4}, "a column is missing"
-
-
 def test_the_template_parameters_on_the_page_exist() -> None:
     named = set(re.findall(r"^\| `[A-Z_]+` \| [^|]+ \| `(\w+)` \|", VARIABLES_PAGE, re.MULTILINE))
     assert len(named) >= 10
@@ -99,38 +91,3 @@ def test_every_header_of_the_protocol_is_on_a_page() -> None:
     pages = "".join((REFERENCE / page).read_text() for page in ("http.md", "errors.md"))
     assert len(names) > 15
     assert {name for name in names if f"`{name}" not in pages} == set()
-
-
-def used_by_http() -> Iterator[tuple[str, str, object]]:
-    """Module, name and value of what `http` takes from the service."""
-    for path in (ROOT / "shared" / "tidemark" / "http").rglob("*.py"):
-        importlib.import_module(".".join(path.relative_to(ROOT / "shared").with_suffix("").parts))
-        tree = ast.parse(path.read_text())
-        named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tidemark.service"):
-                continue
-            for name in (alias.name for alias in node.names):
-                value = getattr(importlib.import_module(str(node.module)), name)
-                if inspect.ismodule(value):
-                    members = {each.partition(".")[2] for each in named if each.startswith(f"{name}.")}
-                    yield from ((value.__name__, each, vars(value).get(each)) for each in members)
-                else:
-                    yield str(node.module), name, value
-
-
-def test_the_index_of_the_service_names_every_operation_with_what_it_raises() -> None:
-    """What the function's own docstring says is in its row, and each name is an error's."""
-    text = re.sub(r"\n {26}", " ", inspect.getdoc(service) or "")
-    rows = {
-        (f"tidemark.service.{module}", name): set(re.findall(r"[A-Z]\w+", refusals))
-        for name, module, refusals in re.findall(r"^ {4}(\w+) +([\w.]+): (.+)$", text, re.MULTILINE)
-    }
-    used = {(module, name) for module, name, value in used_by_http() if inspect.isfunction(value)}
-    used |= {("tidemark.service.group_commit", "GroupCommit")}
-    assert used - {("tidemark.service.stores", "connect")} == rows.keys()
-    for (module, name), refusals in rows.items():
-        assert all(issubclass(getattr(errors, each), errors.ProtocolError) for each in refusals)
-        told = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
-        raised = set(re.findall(r"[A-Z]\w+", "".join(re.findall(r"Raises([^.]*)", told)))) & set(dir(errors))
-        assert raised - refusals <= {"Busy", "OutcomeUnknown"}, name

@@ -67,15 +67,6 @@ def test_every_module_that_a_page_or_a_docstring_names_exists() -> None:
     assert {str(path.relative_to(ROOT)): names for path, names in broken.items() if names} == {}
 
 
-def test_a_reference_to_what_is_missing_is_found() -> None:
-    text = "`test_every_test_that_a_page_*` `test_of_nothing` `tests/infra` `tests/infra/test_nothing.py`"
-    assert broken_references(text) == ["test_of_nothing", "tests/infra/test_nothing.py"]
-    text = "`log/append.py: check_landed` `log/append.py: check_nothing` `log/none.py` `turns.py` `turn.py`"
-    assert broken_modules(text) == ["log/append.py: check_nothing", "log/none.py", "turn.py"]
-    text = "`log.table.Table` `blobs.store.Blobs` `Table.get_many` `Table.get_none`"
-    assert broken_names(text) == ["blobs.store.Blobs", "Table.get_none"]
-
-
 def test_nothing_tells_people_to_install_another_programs_package() -> None:
     """On PyPI the name `tidemark` is a stranger's; the distribution is `tidemark-streams`."""
     wrong = re.compile(r"""(?:install|add|--from) (?:-\S+ )*['"]?tidemark\b(?![_-]streams)""")

@@ -32,13 +32,10 @@ from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact
 from tidemark.janitor.sweep import sweep
-from tidemark.log import lifecycle, packs
 from tidemark.log.chain import cut_batch
 from tidemark.log.due import Packing
 from tidemark.log.records import Batch
-from tidemark.log.schema import PACKS_MADE
-from tidemark.log.table import Condition, Missing, equals
-from tidemark.protocol.compaction import Compaction, Horizon
+from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Conflict, Damaged, HistoryGone, Malformed, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
@@ -588,7 +585,7 @@ def test_a_pass_that_storage_interrupts_is_made_in_the_next_round(caplog: pytest
     assert rows.scene.record().compacted
 
 
-# --- one rule taken out at a time ---------------------------------------------------------
+# --- the rules, each of which `tests/mutations` takes out --------------------------------
 
 #: Messages stay for two hours, so that packs are made an hour before a pass may look at them.
 SLOWER = replace(HOURLY, after_seconds=2 * 3600)
@@ -680,39 +677,15 @@ def of_two_passes_at_once_one_goes_on() -> bool:
     return all_is_read(rows)
 
 
-def uncounted(name: str, value: int) -> Condition:
-    """A pack is made whatever others were made meanwhile."""
-    return ALWAYS if name == PACKS_MADE or not value else equals(name, value)
-
-
-ALWAYS = Missing("nothing")
-Rule = tuple[object, str, object]
-RULES: dict[str, tuple[Rule, Callable[[], bool]]] = {
-    "no pass while there are forks": (
-        (packs, "NONE_LEFT", ALWAYS),
+@pytest.mark.parametrize(
+    "is_right",
+    [
         a_fork_that_is_made_during_a_pass_has_all,
-    ),
-    "no fork below what is compacted": (
-        (lifecycle, "compacted_up_to", lambda _offset: ALWAYS),
         a_fork_that_a_pass_overtakes_has_all,
-    ),
-    "a deletion stays until what it deletes has been gone for a while": (
-        (Horizon, "at", lambda self, _now_ms: Horizon(self.next_offset or self.offset)),
         a_reader_on_its_way_hears_of_a_deletion,
-    ),
-    "a pack takes in nothing that a pass replaces": (
-        (packs, "_is", uncounted),
         a_pack_takes_in_nothing_that_a_pass_replaces,
-    ),
-    "of two passes at once one goes on": ((packs, "_is", uncounted), of_two_passes_at_once_one_goes_on),
-}
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_with_the_rule_all_is_read_and_without_it_something_is_lost(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (owner, attribute, instead), is_right = RULES[name]
+        of_two_passes_at_once_one_goes_on,
+    ],
+)
+def test_all_is_read_though(is_right: Callable[[], bool]) -> None:
     assert is_right()
-    monkeypatch.setattr(owner, attribute, instead)
-    assert not is_right()

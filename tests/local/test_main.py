@@ -141,34 +141,6 @@ def test_without_keys_it_has_its_own_names_and_takes_writes_of_its_own_pages(sys
         assert system.request(method, path, headers=TEXT | headers)[0] == status, (path, headers)
 
 
-def test_different_names_are_different_streams(system: System) -> None:
-    """Also names that an HTTP API confuses: `VIA=lambda` has the edge by default."""
-    names = ["a", "a%3Fb", "a%23b", "100%25", "a%253Fb", "a%20b"]
-    for name in names:
-        assert system.request("PUT", f"/v1/stream/{name}", name.encode())[0] == 201
-    assert system.request("DELETE", "/v1/stream/a%3Fb")[0] == 204
-    left = {name: system.request("GET", f"/v1/stream/{name}") for name in names}
-    assert left.pop("a%3Fb")[0] == 404
-    assert left == {name: (200, name.encode()) for name in left}
-    for bad in ("a%zz", "a%FF", "a%2Fb"):
-        assert system.request("GET", f"/v1/stream/{bad}")[0] == 400
-
-
-def test_a_body_of_four_mebibytes_of_any_characters_is_accepted(system: System) -> None:
-    """Also of quotes and control characters, which take two and six bytes each in an event as text."""
-    size = 4 * 1024 * 1024
-    for name, body, content_type in (
-        ("quotes", b'"' * size, "text/plain"),
-        ("controls", b"\1" * size, "text/plain"),
-        ("json", b'"' + b"\\n" * (size // 2 - 1) + b'"', "application/json"),
-    ):
-        path, headers = f"/v1/stream/{name}", {"Content-Type": content_type}
-        assert system.request("PUT", path, headers=headers)[0] == 201
-        assert system.request("POST", path, body, headers) == (204, b"")
-        status, answer = system.request("POST", path, body + b" ", headers)
-        assert (status, f"at most {size} bytes" in answer.decode()) == (413, True)
-
-
 # --- what it says, and what it leaves ------------------------------------------------------
 
 

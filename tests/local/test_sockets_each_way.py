@@ -107,17 +107,6 @@ def test_an_append_wakes_every_socket_that_watches_and_none_that_has_ceased_to(s
         assert third.told() == tail(other, 6)
 
 
-def test_a_ping_is_answered_with_nothing_and_a_frame_that_cannot_be_used_with_the_reason(
-    system: System,
-) -> None:
-    with open_socket(system) as client:
-        client.say({"action": "ping"})
-        assert client.heard() == []
-        client.say("tides")
-        refusal = client.told()
-        assert (refusal["status"], "JSON object" in refusal["error"]) == (400, True)
-
-
 def test_the_python_client_reads_by_it_and_what_fits_no_frame_by_a_plain_get(system: System) -> None:
     path, asked = create(system, "python"), list[dict[str, str]]()
     hooks = {"request": [lambda request: asked.append(dict(request.url.params))]}

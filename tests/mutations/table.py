@@ -245,6 +245,41 @@ a fork is made below what its source has compacted
 a late copy of a pass's last write puts back which deletions may go
     log.packs:commit_horizon caught by faults/test_late_writes.py
     _is(schema.COMPACTED, record.compacted), is_before) => _is(schema.COMPACTED, record.compacted))
+a lower snapshot takes the place of one that landed meanwhile
+    log.retention:_move_pointer caught by service/test_snapshots.py
+    AllOf(if_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot))
+        => if_live(record.incarnation)
+batches below a snapshot are removed while a writer may know them for the tail
+    service.snapshots:_commit caught by service/test_snapshots.py
+    stores.clock_ms() + RECLAIM_AFTER_MS => stores.clock_ms()
+a reader does not skip batches that a pack holds
+    log.chain:ChainWalk._in_order caught by janitor/test_packs_interleaved.py
+    link.start < reached and self._last is not None => False
+a reader does not look for the pack before an offset
+    log.chain:ChainWalk._look_back caught by janitor/test_packs_interleaved.py::test_all_is_read_though
+    at_most >= 0 and seen < MOST_BEHIND => False
+a pack is made of what is trimmed meanwhile
+    log.packs:_if_unmoved caught by janitor/test_packs_interleaved.py::test_all_is_read_though
+    AllOf(if_live(record.incarnation), is_next, retains_from(start))
+        => AllOf(if_live(record.incarnation), is_next)
+a pack is made wherever the last one ends
+    log.packs:_if_unmoved caught by janitor/test_packs_interleaved.py::test_all_is_read_though
+    AllOf(if_live(record.incarnation), is_next, retains_from(start))
+        => AllOf(if_live(record.incarnation), retains_from(start))
+a pack is made whatever others were made meanwhile
+    log.packs:_if_unmoved caught by janitor/test_compact.py::test_all_is_read_though
+    AllOf(_is(schema.PACKS_MADE, record.packs_made), _is(schema.PACKED, record.packed))
+        => _is(schema.PACKED, record.packed)
+a pack is remembered for ever
+    log.tails:RecentBatches._pack caught by janitor/test_packs_interleaved.py::test_all_is_read_though
+    self._clock_ms() - found_ms <= MAX_AGE_MS => True
+a pass goes on though a fork was made
+    log.packs:_move caught by janitor/test_compact.py::test_all_is_read_though
+    AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
+        => AllOf(condition, _is(schema.COMPACTED, record.compacted))
+a deletion goes with what it deletes
+    protocol.compaction:Horizon.at caught by janitor/test_compact.py::test_all_is_read_though
+    self.next_offset and now_ms >= self.next_ms => self.next_offset
 a stream gets no compaction from its bucket
     log.buckets:count_created caught by http/test_compaction.py
     (schema.COMPACTION,) if may_compact else () => ()
@@ -449,7 +484,7 @@ the host of a webhook may lead into the private network
 the parts of a bootstrap are put together on the event loop
     http.buckets:get_bootstrap
         caught by http/test_loop_lag.py::test_no_snapshot_and_no_bootstrap_blocks_the_event_loop
-    await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render() => render()
+    await asyncio.to_thread(render) if len(made.parts) > snapshots.FEW_PARTS else render() => render()
 a page of the console may run scripts from anywhere
     http.pages:_CONTENT_SECURITY_POLICY caught by http/test_catalog.py
     script-src 'self' => script-src *

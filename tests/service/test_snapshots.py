@@ -23,9 +23,6 @@ from tests.buckets import (
 from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
 from tidemark.blobs import log_prefix, snapshot_prefix
 from tidemark.janitor.sweep import sweep
-from tidemark.log import retention
-from tidemark.log.records import StreamRecord
-from tidemark.log.table import Write
 from tidemark.protocol.errors import (
     ProtocolError,
     RetentionGone,
@@ -36,7 +33,6 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service import snapshots as publishing
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -137,21 +133,6 @@ def test_of_two_concurrent_publishes_the_higher_offset_wins(world: World) -> Non
     sweep_after(world, process)
     assert len(snapshot_objects(process, world, key)) == 1, "one for the pointer, and none left over"
     assert read_snapshot(rival.stores, key, 6).data == b"later"
-
-
-def test_without_the_pointers_condition_a_lower_snapshot_would_win(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    move = retention._move_pointer
-
-    def unconditional(record: StreamRecord, snapshot: object) -> Write:
-        return Write(update=move(record, snapshot).update)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(retention, "_move_pointer", unconditional)
-    process, key = stream_of(world, b"12345", b"6")
-    insert_before_commit(process, partial(publish, world.process(), key, 6, b"higher"))
-    publish(process, key, 5, b"lower")
-    assert record_of(process, key).retained == 5
 
 
 def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_intact(world: World) -> None:
@@ -331,10 +312,3 @@ def append_by_a_sleeper(world: World, minutes: float) -> bool:
 @pytest.mark.parametrize("minutes", [0, 4.9, 5.1, 59, 61, 600])
 def test_no_append_lands_at_the_key_of_a_trimmed_batch(world: World, minutes: float) -> None:
     assert append_by_a_sleeper(world, minutes)
-
-
-def test_if_batches_were_trimmed_at_once_an_append_would_be_lost(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "RECLAIM_AFTER_MS", 0)
-    assert not append_by_a_sleeper(world, 4)
