@@ -72,8 +72,8 @@ def build_of(version: str, target: Path) -> Path:
         source / "shared" / "tidemark", package, ignore=shutil.ignore_patterns("local", "spark", "ops", "cli")
     )
     text = git("show", f"{version}:template.yaml")
-    for name in re.findall(r"CodeUri: functions/(\w+)/", text):
-        built = target / f"{name.capitalize()}Function"
+    for name in re.findall(r"Code(?:Uri)?: functions/(\w+)/", text):
+        built = target / {"setup": "OriginSecretFunction"}.get(name, f"{name.capitalize()}Function")
         shutil.rmtree(built)
         shutil.copytree(source / "functions" / name, built)
         text = text.replace(f"functions/{name}/", built.name)
