@@ -13,8 +13,6 @@ from typing import Final
 
 #: The `wbits` of deflate without a header.
 RAW: Final = -zlib.MAX_WBITS
-#: Smaller bodies are not deflated: their items fit the one kilobyte that every write is billed.
-_FROM_BYTES: Final = 768
 #: If this many bytes at the start of a body do not shrink, the rest is not tried.
 _PROBE_BYTES: Final = 2048
 #: The fastest level of ISA-L for text. zlib's takes a third of its default's time, for a tenth more bytes.
@@ -33,8 +31,6 @@ def library() -> ModuleType:
 
 def deflate(data: bytes) -> bytes | None:
     """`data` in fewer bytes, by an eighth at least; None if it is to be stored as it is."""
-    if len(data) < _FROM_BYTES:
-        return None
     if len(data) > 2 * _PROBE_BYTES and _smaller(data[:_PROBE_BYTES]) is None:
         return None
     return _smaller(data)

@@ -145,8 +145,12 @@ def decode_checksums(encoded: bytes) -> Checksums:
     return Checksums(before, int.from_bytes(encoded[-4:], "big"))
 
 
+#: Smaller bodies are not deflated: their items fit the one kilobyte that every write is billed.
+_DEFLATED_FROM_BYTES: Final = 768
+
+
 def encode_data(data: bytes) -> Item:
-    deflated = deflate(data)
+    deflated = deflate(data) if len(data) >= _DEFLATED_FROM_BYTES else None
     return {DATA: binary(data)} if deflated is None else {DEFLATED_DATA: binary(deflated)}
 
 
