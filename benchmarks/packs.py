@@ -31,7 +31,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
 from tidemark.janitor.sweep import sweep
-from tidemark.log import deflate
+from tidemark.log import pack_format
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.create import ForkPoint
@@ -142,8 +142,8 @@ def numbers(folder: Path) -> None:
 
 def inflated_by(library: str) -> AbstractContextManager[Any]:
     """Blocks by zlib, as where there is no wheel of isal; any other name changes nothing."""
-    chosen = zlib if library == "zlib" else deflate.library()
-    return patch.object(deflate, "library", lambda: chosen)
+    chosen = zlib if library == "zlib" else pack_format.deflate_library()
+    return patch.object(pack_format, "deflate_library", lambda: chosen)
 
 
 def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:

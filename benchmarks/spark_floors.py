@@ -26,8 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
-from tidemark.log.deflate import library
-from tidemark.log.pack_format import BLOCK_BYTES, PackWriter, read_index
+from tidemark.log.pack_format import BLOCK_BYTES, PackWriter, deflate_library, read_index
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_columns, render_schema
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
@@ -101,7 +100,7 @@ def _inflating(count: int) -> Callable[[], object]:
     pack, _ = writer.finish()
     entries = read_index(pack).blocks
     blocks = [pack[entry.first_byte : entry.first_byte + entry.stored_bytes] for entry in entries]
-    inflate = library().decompress
+    inflate = deflate_library().decompress
     return lambda: [inflate(block, -zlib.MAX_WBITS, 2 * BLOCK_BYTES) for block in blocks]
 
 

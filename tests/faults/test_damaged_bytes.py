@@ -15,10 +15,10 @@ from tests.buckets import key_in_new_bucket, objects, publish
 from tests.support import Process, World, a_key
 from tidemark.blobs import log_prefix, snapshot_blob_key
 from tidemark.janitor.pack import pack_stream
-from tidemark.log.deflate import deflate, inflate
 from tidemark.log.due import Packing
 from tidemark.log.records import Batch, Checksums, Due, DueKind
 from tidemark.log.schema import decode_entry, encode_batch, log_pk, stream_key
+from tidemark.log.schema.batches import deflate, inflate
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.stream_key import StreamKey

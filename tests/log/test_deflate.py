@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.costs.page import json_event, random_bytes
 from tests.support import JSON, World, a_key
-from tidemark.log import deflate as deflating
-from tidemark.log.deflate import deflate, inflate
+from tidemark.log.pack_format import RAW, deflate_library
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
-from tidemark.log.schema.batches import encode_data
+from tidemark.log.schema.batches import deflate, encode_data, inflate
 from tidemark.log.schema.items import binary
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.load import load_head
@@ -28,8 +27,8 @@ def test_a_deflated_body_inflates_to_the_same_bytes_by_either_library(piece: byt
     deflated = deflate(data)
     if deflated is not None:
         assert len(deflated) < len(data)
-        assert inflate(deflated, len(data)) == zlib.decompress(deflated, deflating.RAW) == data
-        assert inflate(zlib.compress(data, 1, deflating.RAW), len(data)) == data
+        assert inflate(deflated, len(data)) == zlib.decompress(deflated, RAW) == data
+        assert inflate(zlib.compress(data, 1, RAW), len(data)) == data
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
@@ -50,13 +49,13 @@ def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An image or a video costs its writer a test of its beginning, not of all its bytes."""
-    tried, plain = [], deflating.library().compress
+    tried, plain = [], deflate_library().compress
 
     def compress(data: bytes, *arguments: int) -> bytes:
         tried.append(len(data))
         return plain(data, *arguments)
 
-    monkeypatch.setattr(deflating.library(), "compress", compress)
+    monkeypatch.setattr(deflate_library(), "compress", compress)
     assert deflate(random_bytes(INLINE_BYTES)) is None
     assert tried == [2048]
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.log import deflate
 from tidemark.log.pack_format import (
     BLOCK_BYTES,
     MAGIC,
@@ -30,6 +29,7 @@ from tidemark.log.pack_format import (
     batches_of,
     decode_block,
     decode_index,
+    deflate_library,
     read_index,
 )
 
@@ -40,13 +40,13 @@ def inflated_by(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setitem(sys.modules, "isal", None)
-        deflate.library.cache_clear()
+        deflate_library.cache_clear()
         yield request.param
-    deflate.library.cache_clear()
+    deflate_library.cache_clear()
 
 
 def test_a_block_is_inflated_by_isal_or_by_zlib_where_that_is_missing(inflated_by: str) -> None:
-    assert deflate.library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
+    assert deflate_library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
 
 
 def test_the_library_is_not_imported_before_a_block_is_read() -> None:

@@ -32,11 +32,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, islice
 from operator import add
+from types import ModuleType
 from typing import Final
-
-from tidemark.log import deflate
 
 MAGIC: Final = b"TIDEPACK"
 _VERSION: Final = 1
@@ -44,6 +44,9 @@ COMPACTED_VERSION: Final = 2
 #: A block is closed before it has more data than this. A batch in the table has at most half of it, so all
 #: blocks but the last of a pack have at least the other half.
 BLOCK_BYTES: Final = 128 * 1024
+
+#: Raw deflate, without header and checksum: the index has one, and so has DynamoDB.
+RAW: Final = -zlib.MAX_WBITS
 
 _HEADER: Final = struct.Struct("<8sB7x")
 _INDEX_HEAD: Final = struct.Struct("<BQ")
@@ -235,7 +238,7 @@ class PackWriter:
         counts = _COUNTS.pack(*map(len, columns[:3]))
         if self._gaps:
             columns.append(self._gap_column())
-        deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, deflate.RAW)
+        deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, RAW)
         pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
         stored = b"".join((*pieces, deflating.flush()))
         self._append_block(self.end, self._data_bytes, stored)
@@ -299,14 +302,25 @@ def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
         raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
 
 
+@cache
+def deflate_library() -> ModuleType:
+    """ISA-L, several times as fast as zlib and with its interface; zlib where that is not there. Each reads
+    what the other wrote. The first body or block imports it."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
+
+
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.data_bytes
-    inflating = deflate.library().decompressobj(deflate.RAW)
+    inflating = deflate_library().decompressobj(RAW)
     try:
         plain = inflating.decompress(stored, _COUNTS.size + _MOST_PER_BYTE * size)
-    except deflate.library().error as failure:
+    except deflate_library().error as failure:
         raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
     if not inflating.eof or len(plain) < _COUNTS.size:
         raise CorruptPack(f"the block at {entry.start} has another size")

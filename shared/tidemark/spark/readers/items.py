@@ -21,7 +21,6 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
-from tidemark.log.deflate import inflate, inflate_all
 from tidemark.log.pack_format import CorruptPack, decode_block, decode_index
 from tidemark.log.schema import (
     BLOB,
@@ -38,6 +37,7 @@ from tidemark.log.schema import (
     decode_lengths,
     encode_lengths,
 )
+from tidemark.log.schema.batches import inflate, inflate_all
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.storage import ExplainingDynamoDB
