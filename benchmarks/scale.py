@@ -14,7 +14,15 @@ from typing import Final
 
 from tests.costs import prices
 from tests.costs.bill import Bill
-from tests.costs.page import HOURS_A_MONTH, compute_dollars, function_hour, socket_month
+from tests.costs.page import (
+    HOURS_A_MONTH,
+    compute_dollars,
+    container_hour,
+    edge_request,
+    function_hour,
+    gigabyte_seconds,
+    socket_month,
+)
 
 #: Counted for a minute of one reader's long-polls, with nothing written (`docs/live.md`).
 POLL_GET_ITEMS: Final = 2.4
@@ -130,11 +138,39 @@ READ: Final = (
 )
 
 
-def event_stream_wins_from() -> float:
-    """Wake-ups a second, from which on an event stream is cheaper than a socket: its function is billed for
-    the hour, whatever comes."""
-    an_hour = function_hour(1) * 1e6
-    return an_hour / (WAKE_UP + READ) / HOUR
+#: Per million, of a reader that a queue wakes: a message sent and received, and the consistent read.
+WAKE_BY_QUEUE: Final = 2 * prices.SQS_CALL + prices.READ_UNIT
+
+
+def event_stream_wins_from(by_socket: float) -> float:
+    """Wake-ups a second, from which on an event stream is cheaper than a socket, whose wake-ups cost
+    `by_socket` dollars a million: an event stream's function is billed for the hour, whatever comes."""
+    return function_hour(1) * 1e6 / (by_socket - WAKE_BY_QUEUE) / HOUR
+
+
+def crowd_dollars(readers: int = 1_000) -> dict[str, float]:
+    """A month of readers of one stream that gets an append a second. The bytes sent are not in it."""
+    woken = readers * HOURS_A_MONTH * HOUR / 1e6
+    memory = readers * HOURS_A_MONTH * HOUR / 1e6 * gigabyte_seconds()
+    # Each poll begins with a look at the item and two queries.
+    poll = prices.LAMBDA_REQUEST + WAKE_BY_QUEUE + 3 * prices.READ_UNIT
+    watches = Bill(write_units=4, read_units=9)
+    container = container_hour(readers) * HOURS_A_MONTH
+    return {
+        "long-polls, each in a function": memory + woken * (edge_request() + poll),
+        "long-polls, if CloudFront makes one request of all": woken * edge_request()
+        + (memory + woken * poll) / readers,
+        "event streams, each in a function": function_hour(readers) * HOURS_A_MONTH + woken * WAKE_BY_QUEUE,
+        "sockets, with the data in the message": readers * socket_month(watches)
+        + woken * prices.SOCKET_MESSAGE,
+        "long-polls at one container": container + woken * edge_request(),
+        "event streams at one container": container + woken / readers * WAKE_BY_QUEUE,
+    }
+
+
+def render_crowd() -> str:
+    lines = [f"| {way} | {math.floor(dollars + 0.5):,} |" for way, dollars in crowd_dollars().items()]
+    return "\n".join(["| a thousand readers, an append a second | $ a month |", "| --- | ---: |", *lines])
 
 
 @dataclass(frozen=True)
@@ -209,7 +245,7 @@ def render_all() -> list[str]:
 
 
 def main() -> int:
-    print("\n\n".join(render_all()))
+    print("\n\n".join([*render_all(), render_crowd()]))
     return 0
 
 

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -17,6 +18,7 @@ from tests.support import Process, World, a_key
 from tests.wake.support import make_queues
 from tidemark.aws.sockets import SocketApi
 from tidemark.http.socket_events import SocketEvents
+from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
@@ -24,7 +26,9 @@ from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.wake.notifier import Notifier
+from tidemark.service.stores import Stores
+from tidemark.subscriptions.pending import remind
+from tidemark.wake.notifier import Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
@@ -220,6 +224,37 @@ def socket_month(watches: Bill, pings: int = PINGS) -> float:
     return CONNECTIONS_A_MONTH * connection / 1e6
 
 
+# --- nobody asks for anything ---------------------------------------------------------------------
+
+#: The janitor's and the packer's schedules.
+ROUNDS_A_MONTH: Final = HOURS_A_MONTH * 12
+#: Lambda asks a queue for messages by five long-polls of 20 s.
+QUEUE_POLLS_A_MONTH: Final = 5 * HOURS_A_MONTH * 3600 / 20
+
+
+def idle_row(world: World) -> str:
+    """One storage call of a round follows the other, at 5 ms."""
+    process, spent = world.process(), list[float]()
+    bill = open_bill(process)
+    for work in (_janitor_round, partial(sweep, removes=False)):
+        before = bill.calls.total()
+        work(process.stores)
+        calls = bill.calls.total() - before
+        spent.append(ROUNDS_A_MONTH * (calls * prices.READ_UNIT + compute_dollars(calls * 0.005)) / 1e6)
+    assert bill.calls.total() == bill.calls["Query"], "an empty table is only asked"
+    janitor, packer, polls = *spent, QUEUE_POLLS_A_MONTH * prices.SQS_CALL / 1e6
+    return (
+        f"| A month without requests | **{janitor + packer + polls:.2f}** | | | janitor {janitor:.2f}, "
+        f"packer {packer:.2f}, polls of `SubscriptionsQueue` {polls:.2f} "
+    )
+
+
+def _janitor_round(stores: Stores) -> None:
+    sweep(stores, packs=False)
+    sweep_queues(stores.table, make_queues(), stores.clock_ms())
+    remind(stores, lambda _: None)
+
+
 # --- a conversation: what a model writes in half a minute, to two readers ------------------------
 
 CONVERSATION_SECONDS: Final = 30
@@ -292,6 +327,7 @@ def conversation_rows(world: World) -> Iterator[str]:
 
 def rows(world: World) -> Iterator[str]:
     """As `docs/costs.md` has them."""
+    yield idle_row(world)
     yield from conversation_rows(world)
     for operation in OPERATIONS:
         bill = measure(world, operation)

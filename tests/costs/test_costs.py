@@ -18,6 +18,7 @@ from tests.costs.page import (
     container_hour,
     function_hour,
     measure,
+    notifier_dollars,
     price,
     rows,
 )
@@ -64,6 +65,8 @@ def test_an_append_of_a_kilobyte_is_cheap_and_every_page_says_the_same_price(wor
     for text in (PAGE, (ROOT / "README.md").read_text()):
         assert f"${sum(parts):.2f}" in text
         assert f"${direct:.2f}" in text
+    alone = notifier_dollars() - parts[3]
+    assert f"${sum(parts) + alone:.2f}, and {direct + alone:.2f} by the API's" in PAGE
 
 
 def test_in_the_container_a_waiting_reader_costs_a_tenth_from_twenty_readers_on() -> None:

@@ -15,10 +15,12 @@ from benchmarks.scale import (
     demand_of,
     event_stream_wins_from,
     render_all,
+    render_crowd,
 )
 from benchmarks.surge import line, surge
 
-PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "scale.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "internals" / "scale.md").read_text()
 
 
 @pytest.mark.parametrize("table", render_all(), ids=range(len(render_all())))
@@ -31,8 +33,15 @@ def test_the_page_says_what_writes_alone_cost() -> None:
 
 
 def test_the_page_says_from_when_on_an_event_stream_is_cheaper_than_a_socket() -> None:
-    assert f"From {event_stream_wins_from():.1f} wake-ups a second" in PAGE
+    """With data in the message, from more wake-ups on than the trigger brings, which Lambda asks four times a
+    second."""
+    assert f"From {event_stream_wins_from(WAKE_UP + READ):.1f} wake-ups a second" in PAGE
     assert f"${WAKE_UP + READ:.2f} a million for a wake-up" in PAGE
+    assert event_stream_wins_from(WAKE_UP) > 4
+
+
+def test_the_page_of_readers_says_what_a_thousand_of_one_stream_cost() -> None:
+    assert f"\n{render_crowd()}\n" in (DOCS / "operations" / "readers.md").read_text()
 
 
 @pytest.mark.parametrize(("environments", "streams"), [(32, 1), (128, 1), (1_000, 1_000)])
