@@ -119,10 +119,12 @@ def read_reach(table: Table, place: str) -> Reaches | None:
 
 
 def measure_reach(rows: Any) -> Reaches:
-    """What rows of the table say. Reads no value."""
+    """The reach by the rows of the table, without their values. A row that an older version wrote may say
+    nothing."""
     from pyspark.sql import functions
 
     incarnation = functions.coalesce("incarnation", functions.lit("")).alias("incarnation")
     bounds = functions.min("offset"), functions.max("end_offset")
-    found = rows.groupBy("bucket", "stream", incarnation).agg(*bounds)
+    known = rows.where("bucket IS NOT NULL AND end_offset IS NOT NULL")
+    found = known.groupBy("bucket", "stream", incarnation).agg(*bounds)
     return {(bucket, name, i): Reach(first, last) for bucket, name, i, first, last in found.collect()}
