@@ -53,11 +53,16 @@ def of_kind(kind: str, *parameters: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_the_function_of_a_custom_resource_may_write_its_log_and_nothing_else() -> None:
+def test_the_function_of_the_custom_resources_may_check_and_draw_and_nothing_else() -> None:
     role = expanded()["Resources"]["OriginSecretRole"]["Properties"]
     [arn] = role["ManagedPolicyArns"]
     assert arn["Fn::Sub"].endswith(f"/{LOGS}")
-    assert "Policies" not in role
+    [policy] = role["Policies"]
+    statements = policy["PolicyDocument"]["Statement"]
+    *checks, drawing = [each.get("Fn::If", [None, each])[1] for each in statements]
+    assert [each["Action"] for each in checks] == ["dynamodb:GetItem", "lambda:GetAccountSettings"]
+    assert drawing["Action"] == ["ssm:GetParameter", "ssm:PutParameter"]
+    assert drawing["Resource"]["Fn::Sub"].endswith(":parameter${AuthSecretName}")
 
 
 def policies_of(*parameters: str) -> dict[str, set[str]]:

@@ -138,6 +138,7 @@ const page = (from, end, data, more) => ({
   from: offset(from),
   type: "text/plain",
   etag: `"x:${from}:${end}"`,
+  cursor: 2 ** 40 + 7,
   data,
   ...more,
 })
@@ -161,6 +162,21 @@ test("data that comes with a message is the answer, as the server's own, without
   const { status, headers } = await last
   assert.deepEqual([status, headers.get("Stream-Closed"), headers.get("Stream-Cursor")], [204, "true", null])
   assert.deepEqual(asked(), [])
+})
+
+test("data of another stream with the name are read by a request, which is refused", async () => {
+  const reader = poll("/v1/stream/a", 5)
+  const socket = await opened()
+  answers[plain("/v1/stream/a", 5)] = Response.json({ error: "another stream" }, { status: 410 })
+  await socket.tell(page(5, 8, "new", { cursor: 2 ** 40 + 8 }))
+  assert.equal((await reader).status, 410)
+})
+
+test("a reader without a cursor gets that of the stream", async () => {
+  const reader = socketFetch(`${ORIGIN}/v1/stream/a?offset=${offset(5)}&live=long-poll`)
+  const socket = await opened()
+  await socket.tell(page(5, 8, "x"))
+  assert.equal((await reader).headers.get("Stream-Cursor"), String(2 ** 40 + 7))
 })
 
 for (const [what, told] of [

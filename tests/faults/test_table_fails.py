@@ -35,7 +35,7 @@ def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way
         # Trying again takes no time.
         patch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
         # However slow this machine is: the breaker has tests of its own.
-        patch.setattr("tidemark.aws.retry.SILENT_SECONDS", math.inf)
+        patch.setattr("tidemark.aws.retry.SILENCE_SECONDS", math.inf)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
             yield opened
 

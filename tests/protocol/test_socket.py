@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol.caching import decide_catch_up_cursor
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import parse_content_type
@@ -137,6 +138,7 @@ def test_news_have_the_data_as_a_read_has_them(
         "closed": True,
         "from": "0000000000000040",
         "type": kind.served,
+        "cursor": decide_catch_up_cursor(None, "aaaaaaaaaaaaaaaa"),
         "etag": '"aaaaaaaaaaaaaaaa:0000000000000040.00c0ffee:0000000000000042:c"',
         **sent,
     }

@@ -329,7 +329,7 @@ def test_an_append_that_another_writer_has_misread_is_not_acknowledged(
         mail = decode_mail(item)
         return replace(mail, append=replace(mail.append, messages=nothing))
 
-    monkeypatch.setattr("tidemark.log.append.decode_mail", misread)
+    monkeypatch.setattr("tidemark.log.schema.decode_mail", misread)
     unknown = 0
     for seed in range(SEEDS):
         contest = Contest(seed)
@@ -360,7 +360,7 @@ def test_without_a_box_for_each_incarnation_a_re_created_stream_gets_old_mail(
     assert mail_across_a_re_creation() == b"<new>"
     of_any_incarnation = lambda _incarnation, box: f"mail/any/{box:016d}"  # noqa: E731
     monkeypatch.setattr("tidemark.log.schema.mail.mail_pk", of_any_incarnation)
-    monkeypatch.setattr("tidemark.log.append.mail_pk", of_any_incarnation)
+    monkeypatch.setattr("tidemark.log.schema.mail_pk", of_any_incarnation)
     assert mail_across_a_re_creation() == b"<old><new>"
 
 

@@ -16,7 +16,7 @@ from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters, put_waiter
-from tidemark.protocol.caching import render_etag
+from tidemark.protocol.caching import decide_catch_up_cursor, render_etag
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS, Message, parse_messages
@@ -133,6 +133,7 @@ def test_a_connection_that_wants_data_gets_those_of_all_records_by_the_same_call
         "from": render_offset(1),
         "data": "onetwo",
         "type": "application/octet-stream",
+        "cursor": decide_catch_up_cursor(None, record.incarnation),
         "etag": etag_of(scene, record, 1),
     }
     assert scene.sockets.messages("b") == [moved(name, 7)]

@@ -13,6 +13,7 @@ const NONE_MS = 60_000 // A server without a socket is asked again after this.
 const IDLE_MS = 1000 // Readers come back at once,
 const LEFT_MS = 60_000 // and who does not come back for so long has left.
 const MOST_PAGES = 16 // Pages that wait for their readers, of 32 KiB at most.
+const MARKS = 2 ** 26
 
 const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
@@ -200,11 +201,14 @@ class Socket {
   }
 }
 
+// The low bits of a cursor say of which stream it is: another one may have the name by now.
+const isOfAnother = (cursor, page) => cursor && cursor % MARKS !== page.cursor % MARKS
+
 // What a long-poll would answer.
-function answerOf({ data, encoding, type, etag, offset, closed }, cursor) {
+function answerOf({ data, encoding, type, etag, offset, closed, ...page }, cursor) {
   const headers = { "Content-Type": type, [NEXT]: offset, [UP_TO_DATE]: "true" }
   if (closed) headers["Stream-Closed"] = "true"
-  else if (cursor) headers["Stream-Cursor"] = cursor
+  else headers["Stream-Cursor"] = cursor ?? page.cursor
   if (!data) return new Response(null, { status: 204, headers })
   const body = encoding ? Uint8Array.from(atob(data), (char) => char.charCodeAt()) : data
   return new Response(body, { headers: { ...headers, ETag: etag } })
@@ -228,7 +232,7 @@ async function poll(socket, { path, token, offset, cursor, signal }, ask) {
         if (watch.token !== token) return askAgain()
       }
       const page = watch.token === token && watch.pages.get(offset)
-      if (page) return answerOf(page, cursor)
+      if (page && !isOfAnother(cursor, page)) return answerOf(page, cursor)
       if (watch.status) return await ask(true, signal)
       if (!isNew()) return askAgain()
       const { told } = watch

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
-from tidemark.protocol.caching import render_etag
+from tidemark.protocol.caching import decide_catch_up_cursor, render_etag
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.expiry import Expiry, renew_waiting_at_ms
 from tidemark.protocol.messages import ContentType, render_body
@@ -165,6 +165,7 @@ def news_message(name: str, tail: Tail, content_type: ContentType | None, news: 
     carrying = message | {
         "from": render_offset(news.start),
         "type": content_type.served,
+        "cursor": decide_catch_up_cursor(None, news.incarnation),
         "etag": render_etag(news.incarnation, news.start, tail.offset, closed=tail.closed, crc=news.crc),
         **_as_text(body),
     }
