@@ -51,7 +51,11 @@ def test_a_lock_holds_pins_with_hashes_and_no_address(path: Path) -> None:
 def test_every_lock_is_installed_by_its_hashes(path: str) -> None:
     """What is installed from a lock, deployed or not, must be the bytes that the lock names."""
     recipes = (ROOT / path).read_text().replace("\\\n", " ").splitlines()
-    installing = [line for line in recipes if re.search(r"(pip install|PIP_INSTALL\w*[:)]).* -r ", line)]
+    installing = [
+        line
+        for line in recipes
+        if re.search(r"(pip install|\$\(PIP\) install|PIP_INSTALL\w*[:)]).* -r ", line)
+    ]
     assert installing
     without = [
         command

@@ -223,10 +223,12 @@ def test_an_archive_over_http_has_the_time_and_the_day_of_each_message(
 def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
     jobs: Jobs, streams: Streams, tmp_path: Path
 ) -> None:
-    streams.fill(*[b"0123"] * 5)
     lake = Lake(tmp_path / "lake")
-    place = ["--checkpoint", str(tmp_path / "c")]
-    jobs.run("archive", *jobs.where, "--subscribe", streams.name, *lake.given, *place)
+    archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]
+    streams.fill()
+    for count in (1, 1, 1, 2):  # A file each, of which two are removed.
+        streams.append(*[b"0123"] * count)
+        jobs.run(*archive, "--checkpoint", str(tmp_path / "c"))
     lake.table.delete("offset = '0000000000000008' or offset = '0000000000000000'")
     again = [
         "--stream",

@@ -223,7 +223,7 @@ def test_a_trimmed_stream_is_read_from_what_it_retains_by_both_ways(
 
 def test_trim_says_what_it_needs(run: Callable[..., Any], start: Start, where: list[str], lake: Lake) -> None:
     code, _, err = start("trim", *where, "--pattern", ".*", *lake.given)
-    assert (code, "give --archived and --iceberg" in err) == (Exit.YOUR_INPUT, True)
+    assert (code, "give --archived" in err) == (Exit.YOUR_INPUT, True)
     by_url = ["--url", "http://127.0.0.1:9", "--bucket", "some-bucket", "--pattern", ".*"]
     code, _, err = start("trim", *by_url, *lake.given, "--archived")
     assert (code, "give --table in place of --url" in err) == (Exit.YOUR_INPUT, True)

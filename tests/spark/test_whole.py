@@ -255,8 +255,9 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
     rows = spark.range(8000).selectExpr(*(f"{value} AS {name}" for name, value in columns.items()))
     for batch in range(2):
         # As the data source has them: a task has neighbours, each stream in order.
-        some = {"s": Position(str(batch))}
-        table.write_batch(rows.repartitionByRange(4, "stream"), ArchiveBatch("q", batch, "v1", {}, some))
+        start = {"s": Position("0")} if batch else {}
+        made = ArchiveBatch("q", batch, "v1", start, {"s": Position(str(batch))})
+        table.write_batch(rows.repartitionByRange(4, "stream"), made)
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
