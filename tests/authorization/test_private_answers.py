@@ -128,6 +128,7 @@ def test_who_changed_what_or_was_refused_is_told(
     other = bearer("write:v1/other", sub=["odd"])
     way("PUT", path, who | kind)
     way("POST", path, who | kind, b"x")
+    assert way("POST", "/v1/streams", who | kind, b"x").status == 405
     way("POST", path, who | {"Stream-Closed": "true"})
     way("DELETE", path, other)
     way("GET", path, other)

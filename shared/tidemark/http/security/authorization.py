@@ -234,7 +234,9 @@ def is_audited(request: Request, operation: Operation) -> bool:
     are not told."""
     if request.method != "POST":
         return request.method in {"PUT", "DELETE"}
-    return (header(request, "Stream-Closed") or "").lower() == "true" or operation.rights == {Right.MANAGE}
+    if (header(request, "Stream-Closed") or "").lower() == "true":
+        return True
+    return operation.method == "POST" and operation.rights == {Right.MANAGE}
 
 
 def audit(request: Request, status: int) -> None:
