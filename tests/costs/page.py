@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -15,14 +15,12 @@ import orjson
 from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
-from tests.wake.support import make_queues
-from tidemark.aws.sockets import SocketApi
+from tests.wake.support import Sockets, make_queues
 from tidemark.http.socket_events import SocketEvents
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
-from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -192,6 +190,8 @@ def container_hour(readers: int) -> float:
 #: fifths of that are over: three times in each connection.
 CONNECTIONS_A_MONTH: Final = HOURS_A_MONTH / 2
 WATCHES: Final = 3
+#: The calls of a watch come one after another, however many streams there are.
+WATCH_SECONDS: Final = 4 * prices.REQUEST_SECONDS
 #: After each silent minute, in a hidden page eight, and one at the beginning. Each is answered.
 PINGS: Final = 120
 HIDDEN_PINGS: Final = 15
@@ -217,8 +217,8 @@ def measure_watches(world: World, streams: int) -> Bill:
 
 def socket_month(watches: Bill, pings: int = PINGS) -> float:
     """Dollars of one connection that stays open, and is told nothing. A watch is a message, its answer, and
-    an invocation, whose calls come one after another however many streams there are."""
-    function = compute_dollars(4 * prices.REQUEST_SECONDS)
+    an invocation."""
+    function = compute_dollars(WATCH_SECONDS)
     messages = 2 * (pings + WATCHES) * prices.SOCKET_MESSAGE
     connection = 120 * prices.SOCKET_MINUTE + messages + WATCHES * function + watches.storage_dollars
     return CONNECTIONS_A_MONTH * connection / 1e6
@@ -283,19 +283,12 @@ def measure_news(world: World) -> Bill:
         )
         put_waiter(process.stores.table, waiter)
     process.append(key, json_event(240))
-    bill, told = open_bill(process), list[Message]()
-    notifier = Notifier(process.stores.table, make_queues(), world.clock, Heard(told))
+    bill, sockets = open_bill(process), Sockets()
+    notifier = Notifier(process.stores.table, make_queues(), world.clock, sockets)
     assert notifier.notify([WakeMessage(log_pk(key, record.incarnation), head.tail.offset)]) == {}
+    told = [message for connection in list(sockets.frames) for message in sockets.messages(connection)]
     assert ["data" in message for message in told] == [True] * READERS
     return bill
-
-
-class Heard(SocketApi):
-    def __init__(self, told: list[Message]) -> None:
-        self._told = told
-
-    def send(self, _: str, frames: Sequence[str]) -> None:
-        self._told += [message for frame in frames for message in parse_messages(frame)]
 
 
 def conversation_rows(world: World) -> Iterator[str]:
@@ -304,7 +297,7 @@ def conversation_rows(world: World) -> Iterator[str]:
     tokens, reads = (price(each, measure(world, each)) for each in (TOKEN, READ_AT_TAIL))
     news, watches = measure_news(world), measure_watches(world, 1)
     posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
-    watch = 2 * prices.SOCKET_MESSAGE + (watches.storage_dollars / WATCHES) + compute_dollars(0.032)
+    watch = 2 * prices.SOCKET_MESSAGE + (watches.storage_dollars / WATCHES) + compute_dollars(WATCH_SECONDS)
     by_socket = TOKENS * (posting + READERS * prices.SOCKET_MESSAGE) + READERS * (
         watch + prices.SOCKET_MINUTE
     )

@@ -26,6 +26,7 @@ from tidemark.protocol.socket import (
     parse_messages,
     render_answer,
     render_messages,
+    render_news,
     render_unwatches,
     render_watches,
     tail_message,
@@ -131,7 +132,8 @@ def test_news_have_the_data_as_a_read_has_them(
     content_type: str, stored: bytes, sent: dict[str, str]
 ) -> None:
     kind = parse_content_type(content_type)
-    message = news_message("/b/c", Tail(42, closed=True), kind, NEWS._replace(stored=stored))
+    tail = Tail(42, closed=True)
+    message = news_message("/b/c", tail, render_news(tail, kind, NEWS._replace(stored=stored)))
     assert message == {
         "stream": "/b/c",
         "offset": "0000000000000042",
@@ -148,7 +150,9 @@ def test_news_have_the_data_as_a_read_has_them(
 def test_data_that_do_not_fit_a_frame_are_left_to_a_read(character: str) -> None:
     kind, tail = parse_content_type("text/plain"), Tail(42)
     for size in range(0, MAX_FRAME_BYTES, 501):
-        message = news_message("/b/c", tail, kind, NEWS._replace(stored=character.encode() * size))
+        message = news_message(
+            "/b/c", tail, render_news(tail, kind, NEWS._replace(stored=character.encode() * size))
+        )
         [frame] = render_messages([message])
         assert len(frame.encode()) <= MAX_FRAME_BYTES
         assert ("data" in message) or (message == tail_message("/b/c", tail) and size > 4000)

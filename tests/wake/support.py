@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cache, wraps
@@ -15,9 +16,11 @@ from typing import Any, Final, ParamSpec
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tests.waiting import PATIENCE_SECONDS
+from tidemark.aws.sockets import SocketApi
 from tidemark.aws.sqs import Queues, receiving_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
+from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake.follow import Follower, Hub
 
@@ -106,3 +109,20 @@ class Heard(Follower):
 
     def wake(self) -> None:
         self.heard.append(asyncio.get_running_loop())
+
+
+class Sockets(SocketApi):
+    """Frames by connection, and the failures of others."""
+
+    def __init__(self) -> None:
+        self.frames: dict[str, list[str]] = defaultdict(list)
+        self.failures: dict[str, Exception] = {}
+
+    def send(self, connection_id: str, frames: Sequence[str]) -> None:
+        if connection_id in self.failures:
+            raise self.failures[connection_id]
+        self.frames[connection_id] += frames
+
+    def messages(self, connection_id: str) -> list[Message]:
+        """All since the last time of asking."""
+        return [each for frame in self.frames.pop(connection_id, ()) for each in parse_messages(frame)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from tests.support import World, a_key
-from tests.wake.support import make_queues
-from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
+from tests.wake.support import Sockets, make_queues
+from tidemark.aws.sockets import SocketGone, SocketUnavailable
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.protocol.caching import decide_catch_up_cursor, render_etag
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS, Message, parse_messages
+from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
 from tidemark.service.read import read
@@ -27,23 +27,6 @@ from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, s
 from tidemark.wake.queue import WakeMessage
 
 LEASE_MS = MAX_LEASE_SECONDS * 1000
-
-
-class Sockets(SocketApi):
-    """Frames by connection, and the failures of others."""
-
-    def __init__(self) -> None:
-        self.frames: dict[str, list[str]] = defaultdict(list)
-        self.failures: dict[str, Exception] = {}
-
-    def send(self, connection_id: str, frames: Sequence[str]) -> None:
-        if connection_id in self.failures:
-            raise self.failures[connection_id]
-        self.frames[connection_id] += frames
-
-    def messages(self, connection_id: str) -> list[Message]:
-        """All since the last time of asking."""
-        return [each for frame in self.frames.pop(connection_id, ()) for each in parse_messages(frame)]
 
 
 class Scene:

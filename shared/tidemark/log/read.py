@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -94,11 +94,10 @@ _NEWS_BATCHES: Final = 8
 def load_last(table: Table, pk: str) -> Batch | Tombstone | None:
     """The end of a log, without its bytes; None for a log that nothing was written to."""
     items, _ = table.query(pk, attributes=schema.STATE_ATTRIBUTES, limit=1, backward=True)
-    return _last_of(pk, items)
+    return _checked_last(pk, next(map(schema.decode_entry, items), None))
 
 
-def _last_of(pk: str, items: Sequence[schema.Item]) -> Batch | Tombstone | None:
-    last = schema.decode_entry(items[0]) if items else None
+def _checked_last(pk: str, last: Entry | None) -> Batch | Tombstone | None:
     if isinstance(last, Pack):
         raise Damaged from LookupError(f"the batches behind the pack at {last.start} are missing: {pk}")
     return last
@@ -108,8 +107,9 @@ def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | No
     """The same with the bytes of a few last batches, from `start` on: one query. There are none of a batch
     whose bytes lie elsewhere, nor of those before it."""
     items, _ = table.query(pk, limit=_NEWS_BATCHES, backward=True)
-    last, behind = _last_of(pk, items), list[Batch]()
-    for entry in map(schema.decode_entry, items):
+    entries = map(schema.decode_entry, items)  # Only those that are wanted are inflated.
+    last, behind = _checked_last(pk, next(entries, None)), list[Batch]()
+    for entry in chain((last,), entries):
         if not isinstance(entry, Batch) or entry.data is None or entry.start < start:
             break
         if behind and entry.end != behind[0].start:

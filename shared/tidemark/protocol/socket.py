@@ -155,21 +155,35 @@ class News(NamedTuple):
     crc: int | None
 
 
-def news_message(name: str, tail: Tail, content_type: ContentType | None, news: News | None) -> Message:
-    """Tells the tail, with the data before it as a read has them, if they are known and fit a frame. A client
-    that has read to `from` needs no read. Without `content_type` it wants no data."""
-    message = tail_message(name, tail)
-    if content_type is None or news is None or len(news.stored) > MAX_FRAME_BYTES:
-        return message
+class RenderedNews(NamedTuple):
+    """The members of a message that carries data, and their size as JSON: the same for all who watch."""
+
+    members: Message
+    size: int
+
+
+def render_news(tail: Tail, content_type: ContentType, news: News) -> RenderedNews | None:
+    """The data before the tail, as a read has them; None if they fit no frame."""
+    if len(news.stored) > MAX_FRAME_BYTES:
+        return None
     body = render_body(content_type, news.stored) if news.stored else b""
-    carrying = message | {
+    members = {
         "from": render_offset(news.start),
         "type": content_type.served,
         "cursor": decide_catch_up_cursor(None, news.incarnation),
         "etag": render_etag(news.incarnation, news.start, tail.offset, closed=tail.closed, crc=news.crc),
         **_as_text(body),
     }
-    return carrying if len(orjson.dumps(carrying)) + len("[],") < MAX_FRAME_BYTES else message
+    return RenderedNews(members, len(orjson.dumps(members)))
+
+
+def news_message(name: str, tail: Tail, news: RenderedNews | None) -> Message:
+    """Tells the tail, with the data before it if they are known and fit the frame. A client that has read to
+    `from` needs no read."""
+    message = tail_message(name, tail)
+    if news is None or len(orjson.dumps(message)) + news.size + len("[]") >= MAX_FRAME_BYTES:
+        return message
+    return message | news.members
 
 
 def _as_text(body: bytes) -> Message:

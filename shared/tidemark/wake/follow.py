@@ -26,7 +26,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.expiry import renew_waiting_at_ms
 from tidemark.protocol.offset import ReadFrom
-from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, News, news_message
+from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, RenderedNews, news_message, render_news
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
@@ -415,9 +415,10 @@ class Watch(Follower):
         assert record is not None, "it has begun"
         told = self.offset if self._wants_data else None
 
-        def register_and_load() -> tuple[Tail, News | None, float]:
+        def register_and_load() -> tuple[Tail, RenderedNews | None, float]:
             seconds = wake.ensure_registered(record.incarnation)
-            return *load_tail(stores, record, told), seconds
+            tail, news = load_tail(stores, record, told)
+            return tail, news and render_news(tail, record.content_type, news), seconds
 
         call = self._process.share(("tail", self.incarnation, told), register_and_load)
         tail, news, seconds = await call
@@ -425,7 +426,7 @@ class Watch(Follower):
         if tail.offset == self.offset and not tail.closed:
             return None
         self.offset = tail.offset
-        return news_message(self.name, tail, record.content_type, news)
+        return news_message(self.name, tail, news)
 
     def _read_in(self, seconds: float) -> None:
         """Read the tail again after these seconds: appends of other processes may go unnoticed."""

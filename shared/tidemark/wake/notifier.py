@@ -23,7 +23,14 @@ from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.protocol.errors import StreamNotFound
-from tidemark.protocol.socket import Message, News, error_message, news_message, render_messages
+from tidemark.protocol.socket import (
+    Message,
+    RenderedNews,
+    error_message,
+    news_message,
+    render_messages,
+    render_news,
+)
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
@@ -55,14 +62,14 @@ def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:
 
 
 class _Wake(NamedTuple):
-    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues. `news` are the bytes
-    before it, if somebody wants them."""
+    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues. `news` are the data
+    before it, if the waiter wants them."""
 
     log_pk: str
     start: int
     waiter: Waiter
     tail: Tail | None = None
-    news: News | None = None
+    news: RenderedNews | None = None
 
     def for_queue(self) -> str:
         return encode_message(WakeMessage(self.log_pk, self.start))
@@ -70,7 +77,7 @@ class _Wake(NamedTuple):
     def for_socket(self) -> Message:
         name = self.waiter.name or ""
         if self.tail is not None:
-            return news_message(name, self.tail, self.waiter.content_type, self.news)
+            return news_message(name, self.tail, self.news)
         ended = StreamNotFound()
         return error_message(name, ended.status, ended.message)
 
@@ -116,13 +123,18 @@ class Notifier:
         try:
             pk = message.log_pk
             waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
+            content_type = next((waiter.content_type for waiter in waiters if waiter.content_type), None)
             last, news = None, None
-            if any(waiter.content_type for waiter in waiters):
+            if content_type is not None:
                 last, news = load_news(self._table, pk, first)
             elif any(waiter.is_socket for waiter in waiters):
                 last = load_last(self._table, pk)
             tail = last.after if isinstance(last, Batch) else None
-            return [_Wake(pk, message.start, waiter, tail, news) for waiter in waiters]
+            told = render_news(tail, content_type, news) if tail and content_type and news else None
+            return [
+                _Wake(pk, message.start, waiter, tail, told if waiter.content_type else None)
+                for waiter in waiters
+            ]
         except Exception as failure:  # noqa: BLE001 - it is reported for this log alone
             failures[message.log_pk] = failure
             return []
