@@ -162,13 +162,14 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Raises InvalidSetting."""
-        default = cls()
+        default = cls(sse_seconds=parse_seconds(environment, "SSE_SECONDS", cls().sse_seconds))
+        longest = min(default.long_poll_seconds, default.sse_seconds)
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
             queue_prefix=environment.get("QUEUE_PREFIX") or default.queue_prefix,
-            long_poll_seconds=parse_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
-            sse_seconds=parse_seconds(environment, "SSE_SECONDS", default.sse_seconds),
+            long_poll_seconds=parse_seconds(environment, "LONG_POLL_SECONDS", longest),
+            sse_seconds=default.sse_seconds,
             sse_buffered_seconds=parse_seconds(
                 environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
             ),
@@ -176,10 +177,7 @@ class Settings:
                 environment, "REQUESTS_PER_SECOND", default.requests_per_second, "a number, 0 for no limit"
             ),
             pack_after_seconds=parse_number(
-                environment,
-                "PACK_AFTER_SECONDS",
-                default.pack_after_seconds,
-                "a number of seconds, 3600 or more in AWS",
+                environment, "PACK_AFTER_SECONDS", default.pack_after_seconds, "seconds, 3600 or more in AWS"
             ),
             log_level=parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,

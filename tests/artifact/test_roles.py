@@ -18,12 +18,11 @@ pytestmark = pytest.mark.artifact
 
 ROOT = Path(__file__).parents[2]
 SAM_PYTHON = ROOT / ".venv-sam" / "bin" / "python"
-#: All of them have `*` for a resource: writing the function's log, reading a table's stream or a queue
-#: (which Lambda itself does, as the function), and writing traces.
+#: All of them have `*` for a resource: writing the function's log, and reading a table's stream or a queue,
+#: which Lambda itself does, as the function.
 LOGS = "AWSLambdaBasicExecutionRole"
 STREAM = "AWSLambdaDynamoDBExecutionRole"
 QUEUE = "AWSLambdaSQSQueueExecutionRole"
-TRACES = "AWSXrayWriteOnlyAccess"
 
 
 @cache
@@ -74,25 +73,12 @@ def policies_of(*parameters: str) -> dict[str, set[str]]:
 
 
 def test_of_awss_own_policies_a_function_has_what_it_cannot_do_without() -> None:
-    """And may write no traces where nobody asked for them. Then Lambda is told nothing."""
     policies = policies_of()
     functions = of_kind("AWS::Lambda::Function")
     assert set(policies) == set(functions) == set(FUNCTIONS)
-    assert not any("TracingConfig" in each for each in functions.values())
     assert policies.pop("NotifierFunction") == {LOGS, STREAM}
     assert policies.pop("SubscriptionsFunction") == {LOGS, QUEUE}
     assert list(policies.values()) == [{LOGS}] * len(policies)
-
-
-def test_traces_bring_the_right_to_write_them() -> None:
-    policies = policies_of("Tracing=Active")
-    assert policies.pop("NotifierFunction") == {LOGS, STREAM, TRACES}
-    assert policies.pop("SubscriptionsFunction") == {LOGS, QUEUE, TRACES}
-    assert list(policies.values()) == [{LOGS, TRACES}] * len(policies)
-    functions = of_kind("AWS::Lambda::Function", "Tracing=Active")
-    assert [each["TracingConfig"]["Mode"] for each in functions.values()] == [{"Ref": "Tracing"}] * len(
-        FUNCTIONS
-    )
 
 
 CFN_LINT = Path(sys.executable).with_name("cfn-lint")

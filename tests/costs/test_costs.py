@@ -79,7 +79,7 @@ def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
     parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
     assert parameters["MemorySize"] == prices.MEMORY_GB * 1024
     assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
-    assert (parameters["LogLevel"], parameters["Tracing"]) == ("WARNING", "Disabled")
+    assert parameters["LogLevel"] == "WARNING"
     assert parameters["SseSeconds"] == WAIT_SECONDS
     task = CHILD["Resources"]["Task"]["Properties"]
     assert (int(task["Cpu"]), int(task["Memory"])) == (prices.TASK_VCPU * 1024, prices.TASK_GB * 1024)

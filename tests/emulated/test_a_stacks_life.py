@@ -21,7 +21,7 @@ from tidemark.ops import copy_table
 
 pytestmark = pytest.mark.emulated
 
-PARAMETERS = {"AllowAnonymous": "true", "Edge": "false", "LongPollSeconds": "3"}
+PARAMETERS = {"AllowAnonymous": "true", "Edge": "false", "SseSeconds": "3"}
 LARGE = secrets.token_bytes(150_000)
 TEXT = {"Content-Type": "text/plain"}
 BYTES = {"Content-Type": "application/octet-stream"}

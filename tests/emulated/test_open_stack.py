@@ -54,7 +54,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
-    return deploy(emulator, "open", {"AllowAnonymous": "true", "Edge": "false", "LongPollSeconds": "3"})
+    return deploy(emulator, "open", {"AllowAnonymous": "true", "Edge": "false", "SseSeconds": "3"})
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> No
 
 def test_the_template_parameters_on_the_page_exist() -> None:
     named = set(re.findall(r"^\| `[A-Z_]+` \| [^|]+ \| `(\w+)` \|", VARIABLES_PAGE, re.MULTILINE))
-    assert len(named) >= 10
+    assert len(named) > 8
     assert named <= TEMPLATE["Parameters"].keys()
 
 

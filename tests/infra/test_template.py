@@ -79,8 +79,15 @@ def statements_of(function: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 #: A secret itself is no value of a template's: where it is kept is. The HTTP API has its own limit.
-#: A stack packs what is an hour old, and an event stream that cannot be streamed waits for a second.
-LOCAL_ONLY = {"AUTH_SECRET", "PACK_AFTER_SECONDS", "REQUESTS_PER_SECOND", "SSE_BUFFERED_SECONDS"}
+#: A stack packs what is an hour old, and an event stream that cannot be streamed waits for a second. A
+#: long-poll waits for no longer than an event stream lasts.
+LOCAL_ONLY = {
+    "AUTH_SECRET",
+    "LONG_POLL_SECONDS",
+    "PACK_AFTER_SECONDS",
+    "REQUESTS_PER_SECOND",
+    "SSE_BUFFERED_SECONDS",
+}
 
 
 def variables_of(function: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +178,9 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
     """The longest wait leaves two seconds to answer. A write may outlive the HTTP API's patience, and never a
     tail that somebody has learned."""
     parameters, functions = TEMPLATE["Parameters"], FUNCTIONS
-    assert parameters["LongPollSeconds"]["MaxValue"] + 2 < HTTP_API_SECONDS
+    assert Settings().long_poll_seconds + 2 < HTTP_API_SECONDS
+    for shorter in ("5", "0"):
+        assert Settings.from_environment({"SSE_SECONDS": shorter}).long_poll_seconds == float(shorter)
     assert Settings().sse_buffered_seconds + 2 < HTTP_API_SECONDS
     assert functions["ReadFunction"]["Timeout"] == HTTP_API_SECONDS
     assert HTTP_API_SECONDS < functions["WriteFunction"]["Timeout"] < MAX_AGE_MS / 1000
@@ -189,7 +198,7 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
         live["VpcOriginConfig"]["If"][1],
     ]
     heartbeats = 2 * 15
-    assert min(each["OriginReadTimeout"] for each in waited_for) > parameters["LongPollSeconds"]["MaxValue"]
+    assert min(each["OriginReadTimeout"] for each in waited_for) > Settings().long_poll_seconds
     assert min(each["OriginReadTimeout"] for each in waited_for[1:]) > heartbeats
 
 

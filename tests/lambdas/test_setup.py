@@ -173,8 +173,8 @@ def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_func
         pytest.param(1000, 1000, "ReaderConcurrency=166", id="half of the account, for three functions"),
         pytest.param(175, 175, "ReaderConcurrency=25", id="the smallest account with room"),
         pytest.param(1000, 300, "ReaderConcurrency=66", id="what others have left, but for 100"),
-        pytest.param(1000, 140, "LongPollSeconds=5", id="too little is left"),
-        pytest.param(10, 10, "LongPollSeconds=5", id="a new account"),
+        pytest.param(1000, 140, "SseSeconds=5", id="too little is left"),
+        pytest.param(10, 10, "SseSeconds=5", id="a new account"),
     ],
 )
 def test_an_account_in_which_readers_stop_writers_is_named(
