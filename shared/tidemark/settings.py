@@ -152,6 +152,8 @@ class Settings:
     socket_url: str = ""
     #: Where functions send to its connections: `https://` and the stage (`@connections`).
     socket_endpoint: str = ""
+    #: The upstreams that the durable proxy may call (`protocol/proxy.py: parse_allowed`). Empty: none.
+    proxy_allow: str = ""
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 
     @property
@@ -186,6 +188,7 @@ class Settings:
             public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),
             socket_url=environment.get("SOCKET_URL") or "",
             socket_endpoint=environment.get("SOCKET_ENDPOINT") or "",
+            proxy_allow=environment.get("PROXY_ALLOW") or "",
             authorization=AuthorizationSettings.from_environment(environment),
         )
 

@@ -25,6 +25,7 @@ from tidemark.wake.follow import Process, SingleFlight, Wake
 from tidemark.wake.queue import WakeByQueue
 
 if TYPE_CHECKING:
+    from tidemark.proxy.calls import Order
     from tidemark.service.group_commit import Left
 
 
@@ -74,6 +75,10 @@ class Backend(Process):
     append: CommitAppend
     #: Asks storage for nothing, where it is this process's own; raises where it does not answer.
     probe: Callable[[], object] | None = None
+    #: Begins a call of the durable proxy elsewhere; in this process where there is none.
+    start: Callable[[Order], Awaitable[None]] | None = None
+    #: The calls of the durable proxy in this process.
+    calling: set[asyncio.Task[None]] = field(default_factory=set)
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
@@ -90,6 +95,9 @@ class Backend(Process):
         await self.close()
 
     async def close(self) -> None:
+        for task in self.calling:
+            task.cancel()
+        await asyncio.gather(*self.calling, return_exceptions=True)
         await asyncio.to_thread(self.wake.close)
 
 

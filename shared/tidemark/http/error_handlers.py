@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from tidemark.http.headers import METHODS, PREFLIGHT
-from tidemark.http.requests import SUBSCRIPTION_ROOTS
+from tidemark.http.requests import PROXY_ROOT, SUBSCRIPTION_ROOTS
 from tidemark.observability.metrics import OVERTAKEN, PROCESS
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import (
@@ -35,6 +35,8 @@ _WITH_TOKEN: Final = {
     BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
     SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
 }
+#: The codes of errors below `/v1/proxy` that other paths have too, by status (§11 of its protocol).
+_PROXY_CODES: Final = {401: "MISSING_SECRET", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
 
 
 def install(app: Starlette) -> None:
@@ -77,6 +79,10 @@ def told_message(error: ProtocolError, *, has_token: bool) -> str:
 
 def error_response(request: Request, error: ProtocolError) -> Response:
     message, headers = told_message(error, has_token=HAS_TOKEN in request.scope), dict(error.headers)
+    if request.scope["path"].startswith(PROXY_ROOT):
+        code = getattr(error, "code", _PROXY_CODES.get(error.status, "REQUEST_REFUSED"))
+        code = "INVALID_SECRET" if code == "MISSING_SECRET" and HAS_TOKEN in request.scope else code
+        return response(error.status, {"code": code, "message": message}, headers)
     if isinstance(error, SubscriptionError):
         return response(error.status, {"code": error.code, "message": message, **error.details}, headers)
     return response(error.status, message, headers, error.beside)

@@ -19,7 +19,7 @@ from tidemark.protocol.compaction import LAST_BY_KEY, MAX_POINTER, POINTER
 Part = dict[str, Any]
 """A part of the OpenAPI document."""
 
-METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
+METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 
@@ -53,6 +53,7 @@ _UTC: Final = like("^20[0-9]{2}-(0[1-9]|1[0-2])-([01][1-9]|2[0-8])T([01][0-9]|2[
 #: Without a comma, because gateways join repeated headers with one.
 _WORD: Final[Part] = {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-+\\--~]+$"}
 _TRUE, _MODE, _BASE64, _IDENTITY = map(one_of, ("true", LAST_BY_KEY, "base64", "identity"))
+_METHOD: Final = one_of("GET", "POST", "PUT", "PATCH", "DELETE")
 _POINTER: Final = like(f"^{POINTER.pattern}$", maxLength=MAX_POINTER)
 _CODINGS: Final = "Content codings that a request's body may have: none."
 _MATCH: Final = "Append only behind this tail: the `ETag` of HEAD or of an append; `*` is any (an extension)."
@@ -67,6 +68,7 @@ _TABLE: Final = (
     Header("Cache-Control", "server", TEXT, "What caches may do (§10). `private` unless everybody may read."),
     Header("Accept-Encoding", "server", _IDENTITY, _CODINGS),
     Header("ETag", "server", TEXT, _ETAG),
+    Header("Idempotency-Key", "client", TEXT, "Of the proxy: a repeated request calls the upstream once."),
     Header("If-Match", "client", like(r'^(\*|"[!#-~]*")$'), _MATCH, "*"),
     Header("If-None-Match", "client", TEXT, "An `ETag`: 304 where it still holds."),
     Header("Last-Event-ID", "client", TEXT, "The `id` of the last event: the answer leads to what follows."),
@@ -100,6 +102,12 @@ _TABLE: Final = (
     Header("Stream-Snapshot-Offset", "server", _OFFSET_OR_NONE, "What the snapshot stands for; -1: none."),
     Header("Stream-TTL", "both", COUNT, "Seconds without a read or write until the stream ends.", 3600),
     Header("Stream-Up-To-Date", "server", _TRUE, "The answer reaches the tail."),
+    Header("Upstream-Authorization", "client", TEXT, "Of the proxy: the upstream's `Authorization`."),
+    Header("Upstream-Content-Type", "server", TEXT, "Of the proxy: the type of the upstream's answer."),
+    Header("Upstream-Error", "server", TEXT, "Of the proxy: why the answer ended early."),
+    Header("Upstream-Method", "client", _METHOD, "Of the proxy: how to call the upstream.", "POST"),
+    Header("Upstream-Status", "server", COUNT, "Of the proxy: the status of an upstream that refused."),
+    Header("Upstream-URL", "client", _URL, "Of the proxy: what to call."),
     Header("Vary", "server", TEXT, "`Authorization` where the answer depends on who asks."),
     Header("WWW-Authenticate", "server", TEXT, "What is wrong with the token (RFC 6750)."),
 )

@@ -36,6 +36,10 @@ def no_demand(_request: Request, _rights: frozenset[Right]) -> Iterator[Required
     return iter(())
 
 
+def never(_: Scope) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """One method of a path. A token needs any of `rights` on what `demand` says; an operation without rights
@@ -46,6 +50,8 @@ class Operation:
     app: ASGIApp
     rights: frozenset[Right] = frozenset()
     demand: Demand = no_demand
+    #: Whether a request needs no token, because its handler checks a signature in its place.
+    is_signed: Callable[[Scope], bool] = never
 
 
 def refused(error: ProtocolError) -> Operation:

@@ -42,6 +42,8 @@ EDGE_PATH: Final = "tidemark.edge_path"
 EDGE_HOST: Final = "tidemark.edge_host"
 #: The second is an alias: `@durable-streams/proxy` uses it.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
+#: The durable proxy.
+PROXY_ROOT: Final = "/v1/proxy"
 #: Below these are subscriptions (§6).
 SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREAM_ROOTS)
 

@@ -7,6 +7,7 @@ A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:
     manage:v1/chat/42       one stream of the plain surface, whose bucket is `v1`
     read:*                  everything
     fork:news               forking the streams of a bucket that the token may only read
+    proxy:openai            calling the upstream of that name by the durable proxy
 
 No right includes another one: a writer may not read unless its token says so. Words in the claim
 that do not have this form belong to other services and grant nothing here. Characters that OAuth
@@ -36,6 +37,8 @@ class Right(Enum):
     MANAGE = "manage"
     #: To fork a stream that one may only read. A fork keeps the name and the data of its source in use.
     FORK = "fork"
+    #: To call upstreams by the durable proxy; the bucket is the name of an entry of its allow-list.
+    PROXY = "proxy"
 
 
 @dataclass(frozen=True, slots=True)

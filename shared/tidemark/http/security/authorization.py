@@ -190,7 +190,7 @@ class Authorization:
             await self._app(scope, receive, send)
             return
         operation = self._find(scope)
-        if not operation.rights:
+        if not operation.rights or operation.is_signed(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)

@@ -1,0 +1,289 @@
+"""The operations of the durable proxy (§4 of its protocol), at `/v1/proxy` and `/v1/proxy/{call}`.
+
+A token needs the right `proxy`, for the entry of the allow-list by name: `proxy:openai`, `proxy:*`. A signed
+URL reads and aborts without a token, and is the only way to abort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemark.http import responses
+from tidemark.http.backend import Backend
+from tidemark.http.paths import Operation
+from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single, single_header
+from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
+from tidemark.http.streams import read_stream
+from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
+from tidemark.protocol.errors import Conflict, Forbidden, Malformed, RateLimitExceeded, StreamNotFound
+from tidemark.protocol.messages import parse_content_type
+from tidemark.protocol.proxy import (
+    METHODS,
+    ProxyError,
+    check_signature,
+    find_entry,
+    forwarded,
+    not_allowed,
+    parse_allowed,
+    parse_upstream_url,
+    sign,
+)
+from tidemark.proxy.calls import TTL_SECONDS, Call, Calls, Order, answer_key
+from tidemark.proxy.pipe import carry_out
+from tidemark.service.load import load_head
+from tidemark.settings import InvalidSetting, Settings
+
+#: How long a request waits for the upstream's headers; behind an HTTP API it must end before that does.
+_ANSWER_SECONDS: Final = 61.0
+_ANSWER_SECONDS_ON_AWS: Final = 27.0
+_CALLS_AT_ONCE: Final = 1000
+_CALL: Final = PROXY_ROOT + "/{call}"
+_PROXY: Final = frozenset({Right.PROXY})
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def proxy_operations(settings: Settings) -> list[Operation]:
+    """Raises InvalidSetting."""
+    proxy = Proxy(settings)
+    rights = (_PROXY, _demand)
+    return [
+        Operation("POST", PROXY_ROOT, _called(proxy.create), *rights),
+        Operation("GET", _CALL, _called(proxy.read), *rights, is_signed=_is_signed),
+        Operation("HEAD", _CALL, _called(proxy.metadata), *rights),
+        Operation("PATCH", _CALL, _called(proxy.abort)),
+        Operation("DELETE", _CALL, _called(proxy.remove), *rights),
+    ]
+
+
+def _called(handler: Handler) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handler(Request(scope, receive))
+        await response(scope, receive, send)
+
+    return app
+
+
+def _is_signed(scope: Scope) -> bool:
+    return b"signature=" in scope["query_string"]
+
+
+def _demand(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
+    """Any right to the proxy: for which entry, the handler looks."""
+    access: Access = request.scope[ACCESS]
+    if not any(grant.right in rights for grant in access.grants):
+        raise Forbidden(["proxy"])
+    return iter(())
+
+
+class Proxy:
+    """Raises InvalidSetting when it is made."""
+
+    def __init__(self, settings: Settings) -> None:
+        try:
+            self._entries = parse_allowed(settings.proxy_allow)
+        except ValueError as error:
+            raise InvalidSetting(f"PROXY_ALLOW: {error}") from None
+        self._keys = keys_of(settings.authorization)
+        has_secret = settings.authorization.secret or settings.authorization.secret_name
+        if self._entries and self._keys and not has_secret:
+            raise InvalidSetting("PROXY_ALLOW needs AUTH_SECRET or AUTH_SECRET_NAME: URLs are signed with it")
+
+    async def create(self, request: Request) -> Response:
+        """Call an upstream (§4.1), once for each `Idempotency-Key`."""
+        url_text = single_header(request, "Upstream-URL")
+        if url_text is None:
+            raise ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
+        method = (single_header(request, "Upstream-Method") or "").upper()
+        if method not in METHODS:
+            code = "INVALID_UPSTREAM_METHOD" if method else "MISSING_UPSTREAM_METHOD"
+            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(METHODS)}")
+        url = parse_upstream_url(url_text)
+        entry = find_entry(self._entries, url)
+        access = _access(request)
+        if not _may_call(access, entry.name):
+            raise not_allowed(f"The token's right to the proxy is not for {entry.name}")
+        body = await read_body(request)
+        key = (await self._signing_keys())[0]
+        once = single_header(request, "Idempotency-Key")
+        if once == "":
+            raise Malformed("Idempotency-Key must not be empty")
+        seed = b"%r" % ((access.subject, once),) if once else uuid.uuid4().bytes
+        call_id = str(uuid.UUID(bytes=hmac.digest(key, seed, "sha256")[:16], version=4))
+        content = b"%r" % ((method, url_text, body),)
+        words = {
+            "upstream": url.origin,
+            "entry": entry.name,
+            "subject": access.subject,
+            "fingerprint": hmac.digest(key, content, "sha256").hex(),
+        }
+        headers = list(forwarded(request.headers.items()))
+        order = Order(call_id, url_text, method, headers, body)
+        call = await self._answered(request, order, words, is_repeatable=once is not None)
+        return await self._created(request, call_id, call)
+
+    async def _answered(
+        self, request: Request, order: Order, words: dict[str, Any], *, is_repeatable: bool
+    ) -> Call:
+        """Begin the call, or find the one that is under way, and wait until it is answered."""
+        backend = _backend(request)
+        calls = calls_of(backend)
+        if not await calls.begin(order.call_id, **words):
+            known = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
+            if known.fingerprint != words["fingerprint"]:
+                raise Conflict("Idempotency-Key was used for another request; take a new one")
+            if known.has_failed:
+                await calls.remove(order.call_id)
+                return await self._answered(request, order, words, is_repeatable=is_repeatable)
+        else:
+            await (backend.start or partial(self._start, backend))(order)
+        seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
+        call = await calls.until(order.call_id, lambda call: call.is_answered, seconds)
+        if call is None:
+            if not is_repeatable:
+                await calls.tell(order.call_id, aborted=True)
+            raise ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
+        return call
+
+    async def _start(self, backend: Backend, order: Order) -> None:
+        """In this process."""
+        if len(backend.calling) >= _CALLS_AT_ONCE:
+            await calls_of(backend).remove(order.call_id)
+            raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
+        task = asyncio.create_task(carry_out(calls_of(backend), order, self._entries))
+        backend.calling.add(task)
+        task.add_done_callback(backend.calling.discard)
+
+    async def _created(self, request: Request, call_id: str, call: Call) -> Response:
+        if call.content_type is None:
+            return _refused(call)
+        expires = str(int(_now(request)) + TTL_SECONDS)
+        signature = sign((await self._signing_keys())[0], call_id, expires)
+        query = urlencode({"expires": expires, "signature": signature})
+        location = f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
+        headers = {"Location": location, "Upstream-Content-Type": call.content_type}
+        return Response(status_code=201, headers=headers | responses.EMPTY)
+
+    async def read(self, request: Request) -> Response:
+        """Read the answer (§4.2), as every stream is read."""
+        backend, call_id = _backend(request), _call_id(request)
+        is_signed = _is_signed(request.scope)
+        if is_signed:
+            await self._check_signed(request)
+        call = await self._live(request, is_owned=not is_signed)
+        request.scope[STREAM] = key = answer_key(call_id)
+        response = await read_stream(request, backend, key)
+        if "Stream-Closed" in response.headers and call.error is None:
+            call = await calls_of(backend).load(call_id)
+        response.headers.update(_told(call))
+        return response
+
+    async def metadata(self, request: Request) -> Response:
+        """§4.4."""
+        call = await self._live(request, is_owned=True)
+        head = await _backend(request).call(load_head, answer_key(_call_id(request)))
+        response = responses.metadata(head)
+        response.headers.update(_told(call))
+        return response
+
+    async def abort(self, request: Request) -> Response:
+        """Stop the upstream (§4.3)."""
+        await self._check_signed(request)
+        if single(request, "action") != "abort":
+            raise ProxyError(400, "INVALID_ACTION", "action must be abort")
+        await calls_of(_backend(request)).tell(_call_id(request), aborted=True)
+        return Response(status_code=204, headers=responses.EMPTY)
+
+    async def remove(self, request: Request) -> Response:
+        """Stop the upstream, and delete its answer (§4.5)."""
+        try:
+            await self._live(request, is_owned=True)
+        except StreamNotFound:
+            pass
+        else:
+            await calls_of(_backend(request)).remove(_call_id(request))
+        return Response(status_code=204, headers=responses.EMPTY)
+
+    async def _live(self, request: Request, *, is_owned: bool) -> Call:
+        """The call, whose end is told if its process has ended. Raises StreamNotFound, also for a token of
+        another subject."""
+        calls, call_id = calls_of(_backend(request)), _call_id(request)
+        call = await calls.load(call_id)
+        access = _access(request)
+        if is_owned and not (_may_call(access, call.entry) and access.subject == call.subject):
+            raise StreamNotFound
+        return await calls.end_if_lost(call_id, call) if self._entries else call
+
+    async def _check_signed(self, request: Request) -> None:
+        given = single(request, "expires"), single(request, "signature")
+        keys = await self._signing_keys()
+        check_signature(keys, request.path_params["call"], *given, _now(request))
+
+    async def _signing_keys(self) -> list[bytes]:
+        """Of this deployment's secrets, the first of which signs. An open server has none: there everybody
+        may do everything."""
+        find = [partial(keys.find, SHARED_ALGORITHM, None) for keys in self._keys]
+        secrets = [secret for each in find for secret in await asyncio.to_thread(each)]
+        return [hmac.digest(secret, b"tidemark proxy", "sha256") for secret in secrets or [b"open"]]
+
+
+def calls_of(backend: Backend) -> Calls:
+    return Calls(backend, backend.append)
+
+
+def _backend(request: Request) -> Backend:
+    backend: Backend = request.scope["app"].state.backend
+    return backend
+
+
+def _call_id(request: Request) -> str:
+    """Raises StreamNotFound for one that this server never gives."""
+    call_id: str = request.path_params["call"]
+    if not re.fullmatch("[0-9a-f-]{36}", call_id):
+        raise StreamNotFound
+    return call_id
+
+
+def _access(request: Request) -> Access:
+    access: Access = request.scope.get(ACCESS, EVERYTHING)
+    return access
+
+
+def _may_call(access: Access, name: str) -> bool:
+    return any(grant.right is Right.PROXY and grant.covers(Target(name)) for grant in access.grants)
+
+
+def _now(request: Request) -> float:
+    return _backend(request).stores.clock_ms() / 1000
+
+
+def _refused(call: Call) -> Response:
+    """§4.1, the errors. An upstream's own error is handed on."""
+    told = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
+    if "code" in told:
+        raise ProxyError(told["status"], told["code"], told["message"])
+    headers = responses.data_headers(parse_content_type(told["content_type"] or "text/plain"))
+    headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": "no-store"}
+    return Response(base64.b64decode(told["body"]), told["status"], headers)
+
+
+def _told(call: Call) -> dict[str, str]:
+    """Whoever has the URL may read the answer, and no cache keeps it."""
+    headers = {"Cache-Control": "private, no-store"}
+    if call.content_type is not None:
+        headers["Upstream-Content-Type"] = call.content_type
+    if call.error:
+        headers["Upstream-Error"] = call.error
+    return headers

@@ -1,0 +1,195 @@
+"""The rules of the durable proxy: which upstream URLs are allowed, what is sent there, and signed URLs.
+
+Sections are those of the Durable Streams Proxy Protocol, an extension of the protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from re import Pattern
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from tidemark.protocol.errors import ProtocolError
+
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+AUTHORIZATION: Final = "Authorization"
+_PORTS: Final = {"http": 80, "https": 443}
+_MAX_URL: Final = 8192
+#: Names, and addresses as the URL writes them. What a name leads to is checked when it is resolved.
+_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
+
+
+class ProxyError(ProtocolError):
+    """An error of the proxy (§11). Its body is `{"error": {"code", "message"}}`."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def not_allowed(why: str) -> ProxyError:
+    return ProxyError(403, "UPSTREAM_NOT_ALLOWED", why)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamUrl:
+    """`host` is in lower case, an IPv6 address without brackets; `target` is path and query."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse_upstream_url(text: str) -> UpstreamUrl:
+    """Refuses every form that another reader might take for another host or path: users, escapes in the host,
+    backslashes, characters beyond ASCII, dot segments however they are encoded. Raises ProxyError."""
+    if len(text) > _MAX_URL or not re.fullmatch(r"[!-~]+", text) or "\\" in text or "#" in text:
+        raise not_allowed(
+            "Upstream-URL must be ASCII without spaces, backslashes and fragment, at most 8 KiB"
+        )
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname or "", url.port
+    except ValueError:
+        raise not_allowed("Upstream-URL is no valid URL") from None
+    if url.scheme not in _PORTS or not url.netloc:
+        raise not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
+    if re.search("[@%]", url.netloc) or url.netloc.endswith(":") or port == 0 or not _HOST.fullmatch(host):
+        raise not_allowed("Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII")
+    decoded = unquote(unquote(url.path)).replace("\\", "/")
+    if not {".", ".."}.isdisjoint(decoded.split("/")):
+        raise not_allowed("Upstream-URL must have no dot segments in its path")
+    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return UpstreamUrl(url.scheme, host, port or _PORTS[url.scheme], target)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowEntry:
+    """One entry of the allow-list. `secret` says where the upstream's key is; `header` how it is sent."""
+
+    name: str
+    pattern: Pattern[str]
+    #: Whether it names a host and a port, which then may be of a private network.
+    is_exact: bool
+    header: str = AUTHORIZATION
+    secret: str = field(default="", repr=False)
+
+    def allows(self, url: UpstreamUrl) -> bool:
+        path = url.target.partition("?")[0]
+        return bool(self.pattern.fullmatch(f"{url.scheme}://{url.host}:{url.port}{path}"))
+
+
+_PATTERN: Final = re.compile(r"(?:(https?)://)?(\[[^\]/]+\]|[^/:\[\]]+)(?::(\d+|\*))?(/.*)?", re.IGNORECASE)
+_OPTIONS: Final = ("name", "key", "header")
+
+
+def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
+    """Entries with commas between, each a pattern and `name=`, `key=`, `header=`. A pattern is
+    `[scheme://]host[:port][/path]`: `*.` in front stands for all names below, another `*` in the host for
+    any text, `/*` or `/**` at the end for everything below; what is left out may be anything.
+
+    Raises ValueError."""
+    entries = (words for entry in text.split(",") if (words := entry.split()))
+    return tuple(_parse_entry(*words) for words in entries)
+
+
+def _parse_entry(pattern: str, *options: str) -> AllowEntry:
+    given = dict(option.partition("=")[::2] for option in options)
+    found = _PATTERN.fullmatch(pattern)
+    if found is None or not all(given.values()) or not given.keys() <= set(_OPTIONS):
+        entry = " ".join((pattern, *options))
+        raise ValueError(f"[scheme://]host[:port][/path] and name=, key=, header= expected, got {entry!r}")
+    scheme, host, port, path = found.groups()
+    text = host.strip("[]").lower()
+    names = (
+        r"[^/:]+\." + re.escape(text[2:])
+        if text.startswith("*.")
+        else re.escape(text).replace(r"\*", "[^/:]*")
+    )
+    below = re.sub(r"/\*\*?$", "", path) if path else ""
+    paths = re.escape(below) + "(/.*)?" if path is None or below != path else re.escape(path)
+    ports = r"\d+" if port in {None, "*"} else str(int(port))
+    return AllowEntry(
+        given.get("name", text),
+        re.compile(f"{(scheme or 'https?').lower()}://{names}:{ports}{paths}"),
+        is_exact="*" not in text and port is not None,
+        header=given.get("header", AUTHORIZATION),
+        secret=given.get("key", ""),
+    )
+
+
+def find_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
+    """Raises ProxyError."""
+    found = next((entry for entry in entries if entry.allows(url)), None)
+    if found is None:
+        raise not_allowed("Upstream-URL is not on the allow-list (PROXY_ALLOW)")
+    return found
+
+
+#: Of one connection (RFC 9110 §7.6.1), or written anew for the upstream (§5.2); and what browsers say of a
+#: page, which is about this server.
+_NOT_FORWARDED: Final = re.compile(
+    "connection|keep-alive|te|trailers?|transfer-encoding|upgrade|http2-settings|expect|host|via|forwarded"
+    "|authorization|content-length|accept-encoding|cookie|origin|referer"
+    # Of proxies on the way here: some are secrets of theirs.
+    "|(upstream-|proxy-|x-forwarded-|x-tidemark-|x-amz|cloudfront-|sec-).*"
+)
+
+
+def forwarded(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The client's headers as they go to the upstream (§5.1)."""
+    sent = [(name.lower(), value) for name, value in headers]
+    listed = {
+        each.strip().lower() for name, value in sent if name == "connection" for each in value.split(",")
+    }
+    for name, value in sent:
+        if name not in listed and not _NOT_FORWARDED.fullmatch(name):
+            yield name, value
+        elif name == "upstream-authorization":
+            yield "authorization", value
+    yield "accept-encoding", "identity"
+
+
+def with_key(headers: Sequence[tuple[str, str]], entry: AllowEntry, key: str) -> list[tuple[str, str]]:
+    """The headers with the entry's own key, unless the client sent one."""
+    name = entry.header.lower()
+    if not key or any(sent in {name, "authorization"} for sent, _ in headers):
+        return list(headers)
+    return [*headers, (name, f"Bearer {key}" if name == "authorization" else key)]
+
+
+def sign(key: bytes, call_id: str, expires: str) -> str:
+    """The signature of a URL (§7.2)."""
+    mac = hmac.digest(key, f"proxy url {call_id} {expires}".encode(), "sha256")
+    return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+
+
+def check_signature(
+    keys: Iterable[bytes], call_id: str, expires: str | None, signature: str | None, now_seconds: float
+) -> None:
+    """Raises ProxyError (§11.2)."""
+    if not expires or not signature:
+        raise ProxyError(
+            401, "MISSING_SIGNATURE", "A signed URL is needed: expires and signature are missing"
+        )
+    valid = [sign(key, call_id, expires).encode() for key in keys]
+    if not any(hmac.compare_digest(each, signature.encode()) for each in valid):
+        raise ProxyError(401, "SIGNATURE_INVALID", "The signature is not one of this server for this stream")
+    if not expires.isdecimal() or int(expires) <= now_seconds:
+        raise ProxyError(401, "SIGNATURE_EXPIRED", "The signed URL has expired")

@@ -1,0 +1,1 @@
+"""The durable proxy: an upstream's answer becomes a stream."""

@@ -1,0 +1,219 @@
+"""Calls an upstream and pipes its answer into a stream (§8), as the stream's only producer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpcore
+
+from tidemark.protocol.errors import (
+    AppendAfterClose,
+    Busy,
+    OutcomeUnknown,
+    StorageSilent,
+    StorageUnavailable,
+    StreamNotFound,
+)
+from tidemark.protocol.messages import DEFAULT, ContentType
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.proxy import AllowEntry, ProxyError, find_entry, parse_upstream_url, with_key
+from tidemark.proxy.calls import ABORTED, Calls, Order, answer_key
+from tidemark.proxy.upstream import UpstreamUnreachable, answered, load_key
+from tidemark.service.append import INLINE_BYTES, AppendRequest
+
+_BYTES: Final = ContentType(DEFAULT, DEFAULT)
+#: So much is written at once as soon as it is there.
+BATCH_BYTES: Final = 4 * 1024
+#: So much of an upstream's error is handed on.
+_ERROR_BYTES: Final = 32 * 1024
+_ERROR_SECONDS: Final = 5.0
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+_RENEW_SECONDS: Final = 20.0
+#: The pauses after which a write is tried again that storage did not take.
+_PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)
+
+_log: Final = logging.getLogger("tidemark")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """In seconds: until the upstream's headers, without a byte of its body (§8.1), from the first byte of a
+    batch until it is written, and in all."""
+
+    headers: float = 60.0
+    silence: float = 600.0
+    linger: float = 0.05
+    whole: float = 3600.0
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+async def carry_out(
+    calls: Calls, order: Order, entries: Sequence[AllowEntry], limits: Limits = DEFAULT_LIMITS
+) -> None:
+    """The whole life of a call. Only the first process that takes it carries it out, because an upstream's
+    answer is paid for. Its readers are told what goes wrong."""
+    if not await calls.renew(order.call_id, once="taken"):
+        return
+    piping = _Piping(calls, order.call_id, limits)
+    try:
+        await piping.run(order, entries)
+    except (AppendAfterClose, StreamNotFound):
+        pass  # It was deleted, or taken for lost.
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await piping.finish("cut off: the server ended")
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, readers must be told
+        _log.exception("a call of an upstream failed")
+        await piping.finish("cut off: the server failed")
+
+
+@dataclass(slots=True)
+class _Piping:
+    _calls: Calls
+    _call_id: str
+    _limits: Limits
+    _has_answer: bool = False
+    #: What is not yet written, and how much was.
+    _batch: bytearray = field(default_factory=bytearray)
+    _written: int = 0
+    _seq: int = 0
+
+    async def run(self, order: Order, entries: Sequence[AllowEntry]) -> None:
+        try:
+            url = parse_upstream_url(order.url)
+            entry = find_entry(entries, url)
+            key = await asyncio.to_thread(load_key, entry.secret) if entry.secret else ""
+            async with answered(
+                url,
+                order,
+                with_key(order.headers, entry, key),
+                may_be_private=entry.is_exact,
+                header_seconds=self._limits.headers,
+                silent_seconds=self._limits.silence,
+            ) as answer:
+                refusal = await refusal_of(answer)
+                if refusal is None:
+                    await self.pipe(answer)
+                    return
+        except ProxyError as error:
+            refusal = {"status": error.status, "code": error.code, "message": error.message}
+        except UpstreamUnreachable as failure:
+            refusal = {
+                "status": 502,
+                "code": "UPSTREAM_ERROR",
+                "message": f"No answer of upstream: {failure}",
+            }
+        except TimeoutError:
+            refusal = {
+                "status": 504,
+                "code": "UPSTREAM_TIMEOUT",
+                "message": "Upstream sent no headers in time",
+            }
+        await self._calls.tell(self._call_id, close=True, refusal=refusal)
+
+    async def pipe(self, answer: httpcore.Response) -> None:
+        await self._calls.open_answer(self._call_id, header_of(answer, b"content-type") or DEFAULT)
+        self._has_answer = True
+        stopped = asyncio.create_task(self.stopped())
+        try:
+            error = await self.copy(answer, stopped)
+        finally:
+            stopped.cancel()
+        await self.finish(error)
+
+    async def copy(self, answer: httpcore.Response, stopped: asyncio.Task[str]) -> str:
+        """Write what comes, in batches, until it ends. Returns why it ended early, or nothing."""
+        limits, body = self._limits, aiter(answer.aiter_stream())
+        ends_at, due_at = time.monotonic() + limits.whole, math.inf
+        reading = asyncio.ensure_future(anext(body, None))
+        try:
+            while True:
+                seconds = max(0.0, min(due_at, ends_at) - time.monotonic())
+                await asyncio.wait({reading, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if stopped.done():
+                    return stopped.result()
+                if reading.done():
+                    if (chunk := reading.result()) is None:
+                        return ""
+                    if len(self._batch) + len(chunk) > INLINE_BYTES:
+                        await self.write()
+                    due_at = due_at if self._batch else time.monotonic() + limits.linger
+                    self._batch += chunk
+                    reading = asyncio.ensure_future(anext(body, None))
+                if len(self._batch) >= BATCH_BYTES or (self._batch and time.monotonic() >= due_at):
+                    await self.write()
+                    due_at = math.inf
+                if time.monotonic() >= ends_at or self._written > MAX_ANSWER_BYTES:
+                    return f"cut off: longer than {limits.whole:.0f} s or {MAX_ANSWER_BYTES >> 20} MiB"
+        except httpcore.TimeoutException:
+            return f"cut off: upstream was silent for {limits.silence:.0f} s"
+        except (httpcore.NetworkError, httpcore.ProtocolError) as failure:
+            return f"cut off by upstream: {type(failure).__name__}"
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def stopped(self) -> str:
+        """Why the answer is to end early. Meanwhile the lease is renewed."""
+        while True:
+            call = await self._calls.until(self._call_id, lambda call: call.aborted, _RENEW_SECONDS)
+            if call is not None:
+                return call.error or ABORTED
+            await self._calls.renew(self._call_id)
+
+    async def write(self, *, close: bool = False) -> None:
+        """A batch, once, however often it is sent."""
+        data, self._batch = bytes(self._batch), bytearray()
+        claim = Claim(self._call_id, 0, self._seq)
+        request = AppendRequest(_BYTES if data else None, data, close, claim=claim)
+        for pause in (*_PAUSES, None):
+            try:
+                await self._calls.append(answer_key(self._call_id), request)
+                break
+            except (Busy, OutcomeUnknown, StorageSilent, StorageUnavailable):
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+        self._seq, self._written = self._seq + 1, self._written + len(data)
+
+    async def finish(self, error: str) -> None:
+        """An error is told first: whoever sees that the answer is closed finds it."""
+        if error:
+            await self._calls.tell(self._call_id, error=error)
+        if self._has_answer:
+            await self.write(close=True)
+        await self._calls.tell(self._call_id, close=True, **({} if error else {"error": ""}))
+
+
+def header_of(answer: httpcore.Response, name: bytes) -> str:
+    """In Latin-1, as headers are; empty where there is none."""
+    return next((value.decode("latin-1") for sent, value in answer.headers if sent.lower() == name), "")
+
+
+async def refusal_of(answer: httpcore.Response) -> dict[str, Any] | None:
+    """What the client gets for an answer without success (§4.1). So much of its body as comes at once."""
+    if 200 <= answer.status < 300:
+        return None
+    if answer.status < 400:
+        return {"status": 400, "code": "REDIRECT_NOT_ALLOWED", "message": "Proxy cannot follow redirects"}
+    body = bytearray()
+    with suppress(TimeoutError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+        async with asyncio.timeout(_ERROR_SECONDS):
+            async for chunk in answer.aiter_stream():
+                body += chunk
+                if len(body) >= _ERROR_BYTES:
+                    break
+    content_type = header_of(answer, b"content-type")
+    text = base64.b64encode(body[:_ERROR_BYTES]).decode()
+    return {"status": 502, "upstream_status": answer.status, "content_type": content_type, "body": text}
