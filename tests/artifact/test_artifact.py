@@ -38,7 +38,7 @@ from tests.support import World, a_key
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack
 from tidemark.local.engines import LocalServices
-from tidemark.local.websocket_api import Connections, ConnectionsServer
+from tidemark.local.websocket_api import Connections, ManagementServer
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
@@ -378,7 +378,7 @@ def test_the_notifier_function(run: Run, world: World) -> None:
         sent.set_result(None)
         return sent
 
-    with ConnectionsServer(Connections()) as sockets:
+    with ManagementServer(Connections()) as sockets:
         sockets.connections._senders["open"] = deliver
         endpoint = sockets.environment["SOCKET_ENDPOINT"] + "/stage"
         report = run("NotifierFunction", {"Records": records}, SOCKET_ENDPOINT=endpoint)

@@ -72,7 +72,7 @@ def _go_through(proxies: dict[str, str]) -> None:
     listen = lambda address, handler: ThreadingHTTPServer((address[0], sockets_port), handler)  # noqa: E731
     setattr(websocket_api, "ThreadingHTTPServer", listen)  # noqa: B010
     named = {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": proxies["SOCKET_ENDPOINT"]}
-    setattr(websocket_api.ConnectionsServer, "environment", named)  # noqa: B010
+    setattr(websocket_api.ManagementServer, "environment", named)  # noqa: B010
 
 
 def small_packs(packing: type[Packing], seconds: float) -> Packing:

@@ -24,7 +24,7 @@ from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.aws.sockets import TELLING_SECONDS, SocketApi, SocketGone
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template
-from tidemark.local.websocket_api import Connections, ConnectionsServer, Quotas, WebSocketApi
+from tidemark.local.websocket_api import Connections, ManagementServer, Quotas, WebSocketApi
 from tidemark.server import Message
 
 ECHO = """
@@ -271,7 +271,7 @@ LOCAL = EnvironmentCredentials("local", "local", None)
 async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
     """A function's way to the connections: what boto3 says, "" or the name of its exception. Without data it
     ends the connection."""
-    with ConnectionsServer(api._connections) as server:
+    with ManagementServer(api._connections) as server:
         client = boto3.client(
             "apigatewaymanagementapi",
             endpoint_url=server.environment["SOCKET_ENDPOINT"],
@@ -341,7 +341,7 @@ async def test_a_post_that_is_too_large_or_that_the_client_does_not_read_is_refu
 async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: MakeApi) -> None:
     """It would hold up the others that the notifier tells."""
     api = make_api(unread_seconds=0.1)
-    with ConnectionsServer(api._connections) as server:
+    with ManagementServer(api._connections) as server:
         service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
         sockets = SocketApi(BlockingHttp(service, TELLING_SECONDS), "")
         async with connected(api) as client:
@@ -369,7 +369,7 @@ def test_a_function_that_leaves_before_its_answer_is_no_error(
 ) -> None:
     """Its own patience is over, or it was killed. Closed with unread bytes, a connection is reset."""
     others = threads_named("process_request_thread")
-    with ConnectionsServer(make_api()._connections) as server:
+    with ManagementServer(make_api()._connections) as server:
         address = urlsplit(server.environment["SOCKET_ENDPOINT"])
         for _ in range(3):
             with socket.create_connection((address.hostname, address.port)) as function:

@@ -41,7 +41,6 @@ from tidemark.protocol.proxy import (
     sign,
 )
 from tidemark.proxy.calls import TTL_SECONDS, Call, Calls, Order, answer_key
-from tidemark.proxy.pipe import carry_out
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting, Settings
 
@@ -162,6 +161,8 @@ class Proxy:
         if len(backend.calling) >= _CALLS_AT_ONCE:
             await calls_of(backend).remove(order.call_id)
             raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
+        from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
+
         task = asyncio.create_task(carry_out(calls_of(backend), order, self._entries))
         backend.calling.add(task)
         task.add_done_callback(backend.calling.discard)

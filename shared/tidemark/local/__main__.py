@@ -28,7 +28,7 @@ from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.template import Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
-from tidemark.local.websocket_api import Connections, ConnectionsServer
+from tidemark.local.websocket_api import Connections, ManagementServer
 from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
@@ -53,7 +53,7 @@ def main(root: Path = ROOT) -> int:
         system = System(configuration, settings, root)
         with (
             LocalServices(data_dir, on_failure=system.fail) as services,
-            ConnectionsServer(Connections()) as server,
+            ManagementServer(Connections()) as server,
         ):
             try:
                 return system.run(services, server, listener)
@@ -92,7 +92,7 @@ class System:
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, services: LocalServices, server: ConnectionsServer, listener: socket.socket) -> int:
+    def run(self, services: LocalServices, server: ManagementServer, listener: socket.socket) -> int:
         """The exit code. Raises what _REFUSALS names."""
         os.environ.update(services.environment)
         services.create_table(self.settings.table_name)
@@ -104,7 +104,7 @@ class System:
         template = load_template(self.root / "template.yaml")
         if template.socket is not None:
             os.environ.update(server.environment)
-        application = self._application(template, server.connections)
+        application = self._application(template, server)
         tasks = self._background_tasks(template, services, queue_url)
         try:
             for task in tasks:
@@ -126,9 +126,10 @@ class System:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _application(self, template: Template, connections: Connections) -> Gateway | Edge:
+    def _application(self, template: Template, server: ManagementServer) -> Gateway | Edge:
         """Raises FunctionNotLoaded."""
-        gateway = Gateway(template, connections=connections)
+        gateway = Gateway(template, connections=server.connections)
+        server.functions |= gateway.environments
         if not self.configuration.edge or template.streaming is None:
             return gateway
         streaming = load_application(template.functions[template.streaming])

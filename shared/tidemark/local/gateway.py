@@ -130,7 +130,7 @@ class Gateway:
     ) -> None:
         self._routes = template.routes
         self._integration_seconds = integration_seconds
-        self._environments = {
+        self.environments = {
             name: Environments(template.functions[name])
             for name in sorted({route.function for route in template.routes})
         }
@@ -150,7 +150,7 @@ class Gateway:
             await send({"type": "websocket.close"})
 
     def close(self) -> None:
-        for each in (*self._environments.values(), self._sockets):
+        for each in (*self.environments.values(), self._sockets):
             if each is not None:
                 each.close()
 
@@ -175,7 +175,7 @@ class Gateway:
         payload = payload_of(event)
         if len(payload) > MAX_REQUEST_BYTES:
             return _TOO_LARGE
-        environments = self._environments[match.route.function]
+        environments = self.environments[match.route.function]
         try:
             returned = await environments.returned(payload, self._integration_seconds)
             return read_response(returned, request.method)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
@@ -210,20 +211,25 @@ def _client(scope: Scope, connection_id: str) -> SocketClient:
     )
 
 
-class ConnectionsServer:
-    """`POST` and `DELETE` of `/@connections/{id}` at a loopback port, while it is entered. Requests are not
-    authenticated, but who does not know an id can do nothing."""
+class ManagementServer:
+    """What functions ask the platform for, at a loopback port, while it is entered: `POST` and `DELETE` of
+    `/@connections/{id}`, and asynchronous invocations. Requests are not authenticated: who does not know an id
+    can do nothing with a connection, and what a function takes anybody may ask of it."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
-        handler = type("Handler", (_Handler,), {"connections": connections})
+        #: By the functions' names.
+        self.functions: dict[str, Environments] = {}
+        known = {"connections": connections, "functions": self.functions}
+        handler = type("Handler", (_Handler,), known)
         self._server = ThreadingHTTPServer((LOOPBACK, 0), handler)
         self._thread = threading.Thread(target=self._run, name="tidemark-connections", daemon=True)
 
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables that tell the functions of it."""
-        return {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": f"http://{LOOPBACK}:{self._server.server_port}"}
+        url = f"http://{LOOPBACK}:{self._server.server_port}"
+        return {"SOCKET_URL": PATH, "SOCKET_ENDPOINT": url, "AWS_ENDPOINT_URL_LAMBDA": url}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -242,6 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     connections: ClassVar[Connections]
+    functions: ClassVar[dict[str, Environments]]
 
     def handle(self) -> None:
         with suppress(OSError):  # The function has left; it asks again.
@@ -249,6 +256,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if found := re.fullmatch("/2015-03-31/functions/(.+)/invocations", self.path):
+            self.functions[found[1]].invoke_event(data)
+            self._reply(202)
+            return
         self._answer(200, lambda connection_id: self.connections.post(connection_id, data))
 
     def do_DELETE(self) -> None:

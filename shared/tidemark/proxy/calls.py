@@ -175,11 +175,14 @@ class Calls:
             or call.lease_ms >= self.process.stores.clock_ms()
         ):
             return call
+        await self.end(call_id)
+        return replace(call, error=LOST)
+
+    async def end(self, call_id: str) -> None:
         await self.tell(call_id, error=LOST)
         with suppress(AppendAfterClose, StreamNotFound):
             await self.append(answer_key(call_id), AppendRequest(None, b"", close=True))
         await self.tell(call_id, close=True)
-        return replace(call, error=LOST)
 
     async def remove(self, call_id: str) -> None:
         """Succeeds also where there is none. Whoever pipes finds that it is gone."""
