@@ -12,6 +12,7 @@ import hmac
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -27,7 +28,7 @@ from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import read_stream
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
-from tidemark.protocol.errors import Conflict, Forbidden, Malformed, RateLimitExceeded, StreamNotFound
+from tidemark.protocol.errors import Conflict, Forbidden, RateLimitExceeded, StreamNotFound
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.proxy import (
     METHODS,
@@ -47,6 +48,8 @@ from tidemark.settings import InvalidSetting, Settings
 #: How long a request waits for the upstream's headers; behind an HTTP API it must end before that does.
 _ANSWER_SECONDS: Final = 61.0
 _ANSWER_SECONDS_ON_AWS: Final = 27.0
+#: How often a request with an `Idempotency-Key` may fail.
+_ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
 _CALL: Final = PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
@@ -102,64 +105,51 @@ class Proxy:
 
     async def create(self, request: Request) -> Response:
         """Call an upstream (§4.1), once for each `Idempotency-Key`."""
-        url_text = single_header(request, "Upstream-URL")
+        url_text, method = (single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
         if url_text is None:
             raise ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
-        method = (single_header(request, "Upstream-Method") or "").upper()
-        if method not in METHODS:
-            code = "INVALID_UPSTREAM_METHOD" if method else "MISSING_UPSTREAM_METHOD"
+        if method is None or method.upper() not in METHODS:
+            code = "MISSING_UPSTREAM_METHOD" if method is None else "INVALID_UPSTREAM_METHOD"
             raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(METHODS)}")
         url = parse_upstream_url(url_text)
         entry = find_entry(self._entries, url)
         access = _access(request)
         if not _may_call(access, entry.name):
             raise not_allowed(f"The token's right to the proxy is not for {entry.name}")
-        body = await read_body(request)
-        key = (await self._signing_keys())[0]
-        once = single_header(request, "Idempotency-Key")
-        if once == "":
-            raise Malformed("Idempotency-Key must not be empty")
-        seed = b"%r" % ((access.subject, once),) if once else uuid.uuid4().bytes
-        call_id = str(uuid.UUID(bytes=hmac.digest(key, seed, "sha256")[:16], version=4))
-        content = b"%r" % ((method, url_text, body),)
-        words = {
-            "upstream": url.origin,
-            "entry": entry.name,
-            "subject": access.subject,
-            "fingerprint": hmac.digest(key, content, "sha256").hex(),
-        }
-        headers = list(forwarded(request.headers.items()))
-        order = Order(call_id, url_text, method, headers, body)
-        call = await self._answered(request, order, words, is_repeatable=once is not None)
-        return await self._created(request, call_id, call)
+        sent = list(forwarded(request.headers.items()))
+        order = Order("", url_text, method.upper(), sent, await read_body(request))
+        words = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
+        call_id, call = await self._answered(request, order, words)
+        if call.content_type is None:
+            return _refused(call)
+        headers = {"Location": await self._signed_url(request, call_id)}
+        headers |= {"Upstream-Content-Type": call.content_type} | responses.EMPTY
+        return Response(status_code=201, headers=headers)
 
-    async def _answered(
-        self, request: Request, order: Order, words: dict[str, Any], *, is_repeatable: bool
-    ) -> Call:
-        """Begin the call, or find the one that is under way, and wait until it is answered."""
-        backend = _backend(request)
-        calls = calls_of(backend)
-        if not await calls.begin(order.call_id, **words):
-            known = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
-            if known.fingerprint != words["fingerprint"]:
-                raise Conflict("Idempotency-Key was used for another request; take a new one")
-            if known.has_failed:
-                await calls.remove(order.call_id)
-                return await self._answered(request, order, words, is_repeatable=is_repeatable)
-        else:
-            await (backend.start or partial(self._start, backend))(order)
-        seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
-        call = await calls.until(order.call_id, lambda call: call.is_answered, seconds)
-        if call is None:
-            if not is_repeatable:
-                await calls.tell(order.call_id, aborted=True)
-            raise ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
-        return call
+    async def _answered(self, request: Request, order: Order, words: dict[str, Any]) -> tuple[str, Call]:
+        """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
+        passes over those that have failed."""
+        backend, key = _backend(request), (await self._signing_keys())[0]
+        calls, once = calls_of(backend), single_header(request, "Idempotency-Key")
+        words["fingerprint"] = _digest(key, order.method, order.url, order.body).hex()
+        for attempt in range(_ATTEMPTS):
+            seed = _digest(key, words["subject"], once, attempt) if once else uuid.uuid4().bytes
+            order = replace(order, call_id=str(uuid.UUID(bytes=seed[:16], version=4)))
+            if await calls.begin(order.call_id, **words):
+                await (backend.start or partial(self._start, backend))(order)
+            else:
+                call = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
+                if call.fingerprint != words["fingerprint"]:
+                    raise Conflict("Idempotency-Key was used for another request; take a new one")
+                if call.has_failed:
+                    continue
+            return order.call_id, await self._wait(request, order.call_id, is_repeatable=bool(once))
+        raise Conflict(f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one")
 
     async def _start(self, backend: Backend, order: Order) -> None:
         """In this process."""
         if len(backend.calling) >= _CALLS_AT_ONCE:
-            await calls_of(backend).remove(order.call_id)
+            await calls_of(backend).end(order.call_id)
             raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
         from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
 
@@ -167,15 +157,22 @@ class Proxy:
         backend.calling.add(task)
         task.add_done_callback(backend.calling.discard)
 
-    async def _created(self, request: Request, call_id: str, call: Call) -> Response:
-        if call.content_type is None:
-            return _refused(call)
+    async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> Call:
+        calls = calls_of(_backend(request))
+        seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
+        call = await calls.until(call_id, lambda call: call.is_answered, seconds)
+        if call is None:
+            if not is_repeatable:  # Nobody can ever read it.
+                await calls.tell(call_id, aborted=True)
+            raise ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
+        return call
+
+    async def _signed_url(self, request: Request, call_id: str) -> str:
+        """For as long as its stream stays without a reader (§7.4)."""
         expires = str(int(_now(request)) + TTL_SECONDS)
         signature = sign((await self._signing_keys())[0], call_id, expires)
         query = urlencode({"expires": expires, "signature": signature})
-        location = f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
-        headers = {"Location": location, "Upstream-Content-Type": call.content_type}
-        return Response(status_code=201, headers=headers | responses.EMPTY)
+        return f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
 
     async def read(self, request: Request) -> Response:
         """Read the answer (§4.2), as every stream is read."""
@@ -264,6 +261,11 @@ def _access(request: Request) -> Access:
 
 def _may_call(access: Access, name: str) -> bool:
     return any(grant.right is Right.PROXY and grant.covers(Target(name)) for grant in access.grants)
+
+
+def _digest(key: bytes, *parts: object) -> bytes:
+    """The same for the same parts, and nothing that tells what they are."""
+    return hmac.digest(key, repr(parts).encode(), "sha256")
 
 
 def _now(request: Request) -> float:

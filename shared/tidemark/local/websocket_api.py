@@ -213,8 +213,8 @@ def _client(scope: Scope, connection_id: str) -> SocketClient:
 
 class ManagementServer:
     """What functions ask the platform for, at a loopback port, while it is entered: `POST` and `DELETE` of
-    `/@connections/{id}`, and asynchronous invocations. Requests are not authenticated: who does not know an id
-    can do nothing with a connection, and what a function takes anybody may ask of it."""
+    `/@connections/{id}`, and asynchronous invocations. Requests are not authenticated: who does not know a
+    connection's id can do nothing with it, and a function of ours is anybody's."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
