@@ -36,7 +36,7 @@ _WITH_TOKEN: Final = {
     SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
 }
 #: The codes of errors below `/v1/proxy` that other paths have too, by status (§11 of its protocol).
-_PROXY_CODES: Final = {401: "MISSING_SECRET", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
+_PROXY_CODES: Final = {401: "MISSING_SECRET", 403: "FORBIDDEN", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
 
 
 def install(app: Starlette) -> None:
