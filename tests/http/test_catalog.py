@@ -439,7 +439,7 @@ def test_without_authorization_every_client_has_every_scope(door: Door) -> None:
     assert door.get("/v1/me").json == {
         "authorization": False,
         "token": False,
-        "scopes": ["read:*", "write:*", "manage:*", "fork:*"],
+        "scopes": ["read:*", "write:*", "manage:*", "fork:*", "proxy:*"],
     }
 
 

@@ -582,8 +582,8 @@ def test_freed_memory_is_returned_once_no_more_connections_end_or_after_so_many_
 
 
 def test_limits_come_from_the_environment() -> None:
-    assert Limits.from_environment({"STALL_SECONDS": "7", "MAX_CONNECTIONS": "12"}) == Limits(
-        header_seconds=7, body_seconds=7, send_seconds=7, max_connections=12
+    assert Limits.from_environment({"STALL_SECONDS": "7", "KEEP_ALIVE_SECONDS": "12"}) == Limits(
+        header_seconds=7, body_seconds=7, send_seconds=7, keep_alive_seconds=12
     )
     for value in ("x", "0", "-1", "nan", "inf"):
         with pytest.raises(InvalidSetting, match="STALL_SECONDS must be a number above 0"):

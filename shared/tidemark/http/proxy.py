@@ -28,11 +28,11 @@ from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import read_stream
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
-from tidemark.protocol.errors import Conflict, Forbidden, RateLimitExceeded, StreamNotFound
+from tidemark.protocol.caching import NO_STORE, decide_private
+from tidemark.protocol.errors import Conflict, Forbidden, ProxyError, RateLimitExceeded, StreamNotFound
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.proxy import (
     METHODS,
-    ProxyError,
     check_signature,
     find_entry,
     forwarded,
@@ -278,13 +278,13 @@ def _refused(call: Call) -> Response:
     if "code" in told:
         raise ProxyError(told["status"], told["code"], told["message"])
     headers = responses.data_headers(parse_content_type(told["content_type"] or "text/plain"))
-    headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": "no-store"}
+    headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": NO_STORE}
     return Response(base64.b64decode(told["body"]), told["status"], headers)
 
 
 def _told(call: Call) -> dict[str, str]:
     """Whoever has the URL may read the answer, and no cache keeps it."""
-    headers = {"Cache-Control": "private, no-store"}
+    headers = {"Cache-Control": decide_private(None, token_in_query=True)}
     if call.content_type is not None:
         headers["Upstream-Content-Type"] = call.content_type
     if call.error:

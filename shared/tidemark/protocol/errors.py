@@ -26,6 +26,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   ├── AlreadyClaimed          409  another worker has the lease
     │   ├── NoPendingWork           409  a claim finds nothing to do
     │   └── InvalidAck              409  INVALID_OFFSET
+    ├── ProxyError            of the durable proxy, each with a code of its own
     ├── Conflict              409
     │   ├── AppendAfterClose       (§4.1)
     │   ├── ContentTypeMismatch    (§5.2)
@@ -246,6 +247,14 @@ class NoPendingWork(SubscriptionError):
 class InvalidAck(SubscriptionError):
     status = 409
     code = "INVALID_OFFSET"
+
+
+class ProxyError(ProtocolError):
+    """An error of the proxy (§11 of its protocol). Its body is `{"error": {"code", "message"}}`."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
 
 
 class SoftDeleted(ProtocolError):

@@ -14,22 +14,14 @@ from re import Pattern
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import ProxyError
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 AUTHORIZATION: Final = "Authorization"
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_URL: Final = 8192
 #: Names, and addresses as the URL writes them. What a name leads to is checked when it is resolved.
-_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
-
-
-class ProxyError(ProtocolError):
-    """An error of the proxy (§11). Its body is `{"error": {"code", "message"}}`."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
+_HOST: Final = re.compile("[a-z0-9_.-]+|[0-9a-f:.]+", re.ASCII)
 
 
 def not_allowed(why: str) -> ProxyError:
@@ -70,7 +62,8 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
         raise not_allowed("Upstream-URL is no valid URL") from None
     if url.scheme not in _PORTS or not url.netloc:
         raise not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
-    if re.search("[@%]", url.netloc) or url.netloc.endswith(":") or port == 0 or not _HOST.fullmatch(host):
+    is_plain = bool(_HOST.fullmatch(host)) and (":" in host or "" not in host.split("."))
+    if not is_plain or port == 0 or re.search("[@%]|:$", url.netloc):
         raise not_allowed("Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII")
     decoded = unquote(unquote(url.path)).replace("\\", "/")
     if not {".", ".."}.isdisjoint(decoded.split("/")):

@@ -18,13 +18,14 @@ from tidemark.protocol.errors import (
     AppendAfterClose,
     Busy,
     OutcomeUnknown,
+    ProxyError,
     StorageSilent,
     StorageUnavailable,
     StreamNotFound,
 )
 from tidemark.protocol.messages import DEFAULT, ContentType
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.proxy import AllowEntry, ProxyError, find_entry, parse_upstream_url, with_key
+from tidemark.protocol.proxy import AllowEntry, find_entry, parse_upstream_url, with_key
 from tidemark.proxy.calls import ABORTED, Calls, Order, answer_key
 from tidemark.proxy.upstream import UpstreamUnreachable, answered, load_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest

@@ -59,7 +59,6 @@ _LEAST: Final = sys.float_info.min
 _VARIABLES: Final = {
     "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
     "KEEP_ALIVE_SECONDS": ("keep_alive_seconds",),
-    "MAX_CONNECTIONS": ("max_connections",),
 }
 
 
