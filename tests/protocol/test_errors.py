@@ -21,6 +21,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.Unauthorized("x", token_given=False), 401, {"WWW-Authenticate": CHALLENGE}),
     (errors.Unauthorized("too old", token_given=True), 401, {"WWW-Authenticate": TOO_OLD}),
     (errors.DeliveryTokenInvalid("x"), 401, {"WWW-Authenticate": CHALLENGE}),
+    (errors.ProxyError(403, "UPSTREAM_NOT_ALLOWED", "x"), 403, {}),
     (errors.Forbidden(["write", "manage"]), 403, {}),
     (errors.OriginAccessDenied(), 403, {}),
     (errors.ForeignOrigin("http://a"), 403, {}),
