@@ -98,6 +98,11 @@ clientconformance: $(DEV) ## upstream's suite for clients against tidemark.clien
 		printf '#!/bin/sh\ncd "%s" && exec .venv/bin/python -m tests.client.adapter %s\n' "$(CURDIR)" "$$way" > "$$adapter"; \
 		(cd "$(SUITE)" && node_modules/.bin/tsx src/cli.ts --run "$$adapter"); done
 
+.PHONY: proxyconformance
+proxyconformance: $(DEV) $(NODE) ## upstream's suite for the durable proxy (SUITE=…/packages/proxy of a clone; VIA=asgi|lambda)
+	@[ -d "$(SUITE)/src/__tests__" ] || { echo "SKIPPED: the suite is not in SUITE=$(SUITE): clone durable-streams/durable-streams" >&2; exit 0; }; \
+		$(VENV) -m tests.conformance.proxy "$(SUITE)"
+
 # One process: the emulator is heavy, and each file starts one of its own.
 .PHONY: emulated
 emulated: $(DEV) $(NODE) ## the built template deployed into an emulated AWS, and tested there (after make build)

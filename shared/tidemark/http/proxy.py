@@ -123,7 +123,7 @@ class Proxy:
         if call.content_type is None:
             return _refused(call)
         headers = {"Location": await self._signed_url(request, call_id)}
-        headers |= {"Upstream-Content-Type": call.content_type} | responses.EMPTY
+        headers |= {"Upstream-Content-Type": call.content_type, "Content-Type": "text/plain"}
         return Response(status_code=201, headers=headers)
 
     async def _answered(self, request: Request, order: Order, words: dict[str, Any]) -> tuple[str, Call]:
