@@ -1,8 +1,8 @@
 """Runs upstream's suite of the durable proxy: `python -m tests.conformance.proxy SUITE`.
 
-SUITE is `packages/proxy` of a clone of durable-streams/durable-streams: the suite is not on npm. It authenticates by
-`?secret=…`, which this server does not take, so a relay in front turns the right secret into a token with the right
-to the proxy, a wrong one into a wrong token, and changes nothing else. `VIA` is asgi or lambda.
+SUITE is `packages/proxy` of a clone of durable-streams/durable-streams: the suite is not on npm. It
+authenticates by `?secret=…`, which this server does not take. So a relay in front turns the right secret into
+a token with the right to the proxy, a wrong one into a wrong token, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import httpx
@@ -32,8 +33,11 @@ from tests.ports import free_port
 #: Of the suite, by its commit of 2026-11.
 TESTS = 110
 SUITE_SECRET = "test-secret-key-for-development"
-#: One list for all files of the suite: one of them refuses `evil.example.com/api`, another allows `sub.example.com`.
-ALLOWED = "http://localhost:*/**, https://api.openai.com/**, https://api.anthropic.com/**, https://*.example.com/api/v1/*"
+#: One list for all its files: one of them refuses `evil.example.com/api`, another allows `sub.example.com`.
+ALLOWED = (
+    "http://localhost:*/**, https://api.openai.com/**, https://api.anthropic.com/**, "
+    "https://*.example.com/api/v1/*"
+)
 AUTH_SECRET = "a-secret-of-the-suite-with-32-bytes-and-more"
 
 
@@ -58,7 +62,7 @@ def main(suite: Path) -> int:
     return 0
 
 
-def run_suite(url: str, copy: Path, result: Path) -> dict[str, object]:
+def run_suite(url: str, copy: Path, result: Path) -> dict[str, Any]:
     config = Path(__file__).with_name("proxy.vitest.config.mjs")
     command = [
         str(ROOT / "node_modules" / ".bin" / "vitest"),
@@ -70,10 +74,13 @@ def run_suite(url: str, copy: Path, result: Path) -> dict[str, object]:
     ]
     command += ["--reporter=json", f"--outputFile={result}"]
     environment = os.environ | {"PROXY_CONFORMANCE_URL": url}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
     if not result.exists():
         raise SystemExit(f"vitest wrote no report:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
-    return json.loads(result.read_text())
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
 
 
 def start_relay(base_url: str) -> str:
@@ -92,7 +99,8 @@ def start_relay(base_url: str) -> str:
         if secrets:
             headers = [pair for pair in headers if pair[0] != b"authorization"]
             headers.append((b"authorization", f"Bearer {token(secrets[0])}".encode()))
-        path = f"{request.scope['raw_path'].decode()}?{urlencode([each for each in query if each[0] != 'secret'])}"
+        kept = urlencode([each for each in query if each[0] != "secret"])
+        path = f"{request.scope['raw_path'].decode()}?{kept}"
         sent = client.build_request(request.method, path, headers=headers, content=await request.body())
         answer = await client.send(sent, stream=True)
 

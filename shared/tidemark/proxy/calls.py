@@ -21,6 +21,7 @@ from tidemark.protocol.errors import (
     AppendAfterClose,
     BucketExists,
     BucketNotFound,
+    Conflict,
     SequenceRegression,
     StreamNotFound,
 )
@@ -125,11 +126,13 @@ class Calls:
     append: Append
 
     async def begin(self, call_id: str, **words: Any) -> bool:
-        """Whether it is new. Raises Conflict where the name is taken by something else."""
+        """Whether it is new."""
         told = words | {"lease_ms": self._lease_ms()}
         request = CreateRequest(_JSON, _EXPIRY, closed=False, body=orjson.dumps(told))
-        created = await self._run(_create, call_key(call_id), request)
-        return created.is_new
+        try:
+            return (await self._run(_create, call_key(call_id), request)).is_new
+        except Conflict:  # It has ended.
+            return False
 
     async def load(self, call_id: str) -> Call:
         """Raises StreamNotFound."""

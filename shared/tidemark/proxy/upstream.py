@@ -94,7 +94,7 @@ async def answered(
         try:
             async with asyncio.timeout(header_seconds):
                 answer = await pool.handle_async_request(sent)
-        except httpcore.TimeoutException:
+        except (TimeoutError, httpcore.TimeoutException):
             raise TimeoutError from None
         except (
             httpcore.NetworkError,

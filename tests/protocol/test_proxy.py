@@ -1,0 +1,164 @@
+"""The allow-list of the durable proxy, what is sent to upstreams, and signed URLs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import ProxyError
+from tidemark.protocol.proxy import (
+    check_signature,
+    find_entry,
+    forwarded,
+    parse_allowed,
+    parse_upstream_url,
+    sign,
+    with_key,
+)
+
+LIST = parse_allowed(
+    "https://api.openai.com/v1/* name=openai key=env:OPENAI, *.example.com/api/** , http://localhost:*/**,"
+    "https://exact.test:8443/one header=x-api-key, api-*.models.test, https://[2606:4700::1]:443/*"
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.openai.com/v1/chat/completions?x=1", "openai"),
+        ("HTTPS://API.OpenAI.com:443/v1", "openai"),
+        ("http://sub.example.com/api/x", "*.example.com"),
+        ("https://a.b.example.com:8000/api", "*.example.com"),
+        ("http://localhost:9/any", "localhost"),
+        ("https://exact.test:8443/one", "exact.test"),
+        ("http://api-1.models.test/", "api-*.models.test"),
+        ("https://[2606:4700::1]/x", "2606:4700::1"),
+    ],
+)
+def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
+    assert find_entry(LIST, parse_upstream_url(url)).name == name
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        # Of another scheme, host, port or path than an entry's.
+        "http://api.openai.com/v1/x",
+        "ftp://api.openai.com/v1/x",
+        "https://api.openai.com/v2/x",
+        "https://api.openai.com/v1x",
+        "https://api.openai.com.evil.test/v1/x",
+        "https://example.com/api/x",
+        "https://evilexample.com/api/x",
+        "https://exact.test:8444/one",
+        "https://exact.test:8443/one/two",
+        "https://api-1.evil.test/?.models.test",
+        # Written so that another reader finds another host,
+        "https://api.openai.com@evil.test/v1/x",
+        "https://evil.test\\@api.openai.com/v1/x",
+        "https://api.openai.com:443@evil.test/v1/x",
+        "https://api.openai.com%2eevil.test/v1/x",
+        "https://evil.test%00.example.com/api/x",
+        "https://api.openai.com./v1/x",
+        "https://ａpi.openai.com/v1/x",
+        "https://api.openai。com/v1/x",
+        "https://api.openai.com\t.evil.test/v1/x",
+        "https://api.openai.com\n/v1/x",
+        "https:///v1/x",
+        "https://:443/v1/x",
+        "https://api.openai.com:/v1/x",
+        "https://api.openai.com:0/v1/x",
+        "https://api.openai.com:99999/v1/x",
+        "https://[::ffff:127.0.0.1]/v1/x",
+        "https://[::1%25eth0]/v1/x",
+        "//api.openai.com/v1/x",
+        "api.openai.com/v1/x",
+        # or another path.
+        "https://api.openai.com/v1/../admin",
+        "https://api.openai.com/v1/%2e%2e/admin",
+        "https://api.openai.com/v1/%252e%252e%252fadmin",
+        "https://api.openai.com/v1/..%2fadmin",
+        "https://api.openai.com/v1/..%5cadmin",
+        "https://api.openai.com/v1/x#@evil.test",
+        "https://2130706433/",
+        "https://0x7f.1/",
+        "http://169.254.169.254/latest/meta-data/",
+        "",
+    ],
+)
+def test_every_other_url_is_refused(url: str) -> None:
+    with pytest.raises(ProxyError) as refused:
+        find_entry(LIST, parse_upstream_url(url))
+    assert (refused.value.status, refused.value.code) == (403, "UPSTREAM_NOT_ALLOWED")
+
+
+@given(st.text(max_size=40))
+def test_no_text_does_worse_than_being_refused(text: str) -> None:
+    for url in (text, f"https://{text}", f"https://api.openai.com/{text}"):
+        with suppress(ProxyError):
+            assert parse_upstream_url(url).host.isascii()
+
+
+def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> None:
+    assert [entry.name for entry in LIST if entry.is_exact] == ["localhost", "exact.test", "2606:4700::1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["https://", "https://a.test key=", "a.test nme=x", "a.test:port", "a.test 1"]
+)
+def test_a_list_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="expected, got"):
+        parse_allowed(text)
+
+
+def test_without_a_list_nothing_is_allowed() -> None:
+    with pytest.raises(ProxyError):
+        find_entry(parse_allowed(""), parse_upstream_url("https://api.openai.com/"))
+
+
+def test_the_headers_that_an_upstream_gets() -> None:
+    sent = [
+        *[("Host", "us"), ("Authorization", "Bearer ours"), ("Cookie", "a=b"), ("Origin", "https://page")],
+        *[("Upstream-URL", "x"), ("Upstream-Authorization", "Bearer theirs"), ("Via", "1.1 x")],
+        *[("Connection", "close, X-Hop"), ("x-hop", "1"), ("TE", "trailers"), ("Accept-Encoding", "br")],
+        *[("X-Forwarded-For", "1.2.3.4"), ("X-Tidemark-Edge-Secret", "s"), ("X-Amzn-Trace-Id", "t")],
+        *[("X-Custom", "7"), ("Content-Type", "application/json"), ("Idempotency-Key", "k")],
+    ]
+    assert list(forwarded(sent)) == [
+        ("authorization", "Bearer theirs"),
+        ("x-custom", "7"),
+        ("content-type", "application/json"),
+        ("idempotency-key", "k"),
+        ("accept-encoding", "identity"),
+    ]
+
+
+def test_an_entrys_key_is_sent_unless_the_client_has_one() -> None:
+    openai, exact = LIST[0], LIST[3]
+    assert with_key([], openai, "k") == [("authorization", "Bearer k")]
+    assert with_key([("authorization", "own")], openai, "k") == [("authorization", "own")]
+    assert with_key([], exact, "k") == [("x-api-key", "k")]
+    assert with_key([("x-api-key", "own")], exact, "k") == [("x-api-key", "own")]
+    assert with_key([], openai, "") == []
+    assert "OPENAI" not in repr(openai)
+
+
+def test_a_signed_url_holds_for_its_call_until_its_end() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    check_signature([new, old], "id", "1000", sign(old, "id", "1000"), 999)
+    for call_id, expires, signature, code in [
+        ("other", "1000", sign(old, "id", "1000"), "SIGNATURE_INVALID"),
+        ("id", "2000", sign(old, "id", "1000"), "SIGNATURE_INVALID"),
+        ("id", "1000", sign(b"x" * 32, "id", "1000"), "SIGNATURE_INVALID"),
+        ("id", "1000", "ü", "SIGNATURE_INVALID"),
+        ("id", "999", sign(old, "id", "999"), "SIGNATURE_EXPIRED"),
+        ("id", "soon", sign(old, "id", "soon"), "SIGNATURE_EXPIRED"),
+        ("id", "1000", None, "MISSING_SIGNATURE"),
+        ("id", None, sign(old, "id", "1000"), "MISSING_SIGNATURE"),
+    ]:
+        with pytest.raises(ProxyError) as refused:
+            check_signature([new, old], call_id, expires, signature, 999)
+        assert (refused.value.status, refused.value.code) == (401, code)

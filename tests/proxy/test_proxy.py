@@ -1,0 +1,272 @@
+"""Calls of upstreams by a server, from the request to the end of the answer's stream."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import httpx
+import pytest
+
+from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
+from tests.waiting import PATIENCE_SECONDS
+from tidemark.proxy import calls, pipe, upstream
+from tidemark.proxy.pipe import Limits
+
+KEY = {"Idempotency-Key": "k"}
+
+
+def test_an_answer_becomes_a_stream(client: Client) -> None:
+    client.upstream.behave = says(b"data: one\n\n", b"data: two\n\n", content_type="text/event-stream; x=y")
+    asked = client.ask({"X-Custom": "7", "Cookie": "a=b"}, content=b'{"stream": true}')
+    assert (asked.status_code, asked.content) == (201, b"")
+    assert asked.headers["Upstream-Content-Type"] == "text/event-stream; x=y"
+    data, last = client.read_to_the_end(asked.headers["Location"])
+    assert data == b"data: one\n\ndata: two\n\n"
+    assert last.headers["Upstream-Content-Type"] == "text/event-stream; x=y"
+    assert "Upstream-Error" not in last.headers
+    assert "no-store" in last.headers["Cache-Control"]
+    [(method, path, headers, body)] = client.upstream.requests
+    assert (method, path, body) == ("POST", "/chat", b'{"stream": true}')
+    assert headers["authorization"] == "Bearer marked-key"
+    assert headers["host"] == client.upstream.url.removeprefix("http://")
+    assert (headers["x-custom"], "cookie" in headers) == ("7", False)
+
+
+def test_an_answer_is_read_while_it_comes_and_can_be_stopped(client: Client) -> None:
+    client.upstream.behave = never_ends
+    location = client.ask().headers["Location"]
+    first = client.http.get(f"{location}&offset=-1&live=long-poll")
+    assert (first.content, "Stream-Closed" in first.headers) == (b"first ", False)
+    client.upstream.go_on.set()
+    for _ in range(2):
+        assert client.http.patch(f"{location}&action=abort").status_code == 204
+    data, last = client.read_to_the_end(location)
+    assert data.startswith(b"first ")
+    assert last.headers["Upstream-Error"] == "aborted"
+    assert client.upstream.was_left.wait(PATIENCE_SECONDS), "the upstream goes on for nobody"
+
+
+def test_deleting_stops_the_upstream(client: Client) -> None:
+    client.upstream.behave = never_ends
+    location = client.ask().headers["Location"]
+    client.upstream.go_on.set()
+    path = httpx.URL(location).path
+    for _ in range(2):
+        assert client.http.delete(path, headers=client.token()).status_code == 204
+    assert client.http.get(location).status_code == 404
+    assert client.upstream.was_left.wait(PATIENCE_SECONDS)
+
+
+def cut(handler: UpstreamHandler) -> None:
+    handler.start(content_length="1000")
+    handler.wfile.write(b"begun")
+
+
+def drips(handler: UpstreamHandler) -> None:
+    handler.start()
+    while True:
+        handler.wfile.write(b".")
+        threading.Event().wait(0.02)
+
+
+def floods(handler: UpstreamHandler) -> None:
+    handler.start()
+    while True:
+        handler.wfile.write(bytes(50_000))
+
+
+@pytest.mark.parametrize(
+    ("behave", "limits", "error"),
+    [
+        (cut, Limits(), "cut off by upstream: RemoteProtocolError"),
+        (never_ends, Limits(silence=0.3), "cut off: upstream was silent for 0 s"),
+        (drips, Limits(whole=0.5), "cut off: longer than 0 s or 0 MiB"),
+        (floods, Limits(), "cut off: longer than 3600 s or 0 MiB"),
+    ],
+)
+def test_an_answer_that_ends_early_says_why(
+    client: Client, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, limits: Limits, error: str
+) -> None:
+    monkeypatch.setattr(pipe, "MAX_ANSWER_BYTES", 500_000)
+    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=limits))
+    client.upstream.behave = behave
+    data, last = client.read_to_the_end(client.ask().headers["Location"])
+    assert data
+    assert len(data) < 1_000_000
+    assert last.headers["Upstream-Error"] == error
+
+
+def refuses(handler: UpstreamHandler) -> None:
+    handler.start(429, content_type="application/json")
+    handler.wfile.write(b'{"error": "slow down"}' + bytes(100_000))
+
+
+def redirects(handler: UpstreamHandler) -> None:
+    handler.start(302, location="http://169.254.169.254/")
+
+
+def says_nothing(handler: UpstreamHandler) -> None:
+    handler.upstream.go_on.wait(30)
+
+
+def test_what_a_client_gets_without_an_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.upstream.behave = refuses
+    refused = client.ask()
+    assert (refused.status_code, refused.headers["Upstream-Status"]) == (502, "429")
+    assert (refused.headers["Content-Type"], len(refused.content)) == ("application/json", 32 * 1024)
+    assert refused.headers["Content-Security-Policy"] == "sandbox"
+    client.upstream.behave = redirects
+    assert code_of(client.ask()) == (400, "REDIRECT_NOT_ALLOWED")
+    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=Limits(headers=0.2)))
+    client.upstream.behave = says_nothing
+    assert code_of(client.ask()) == (504, "UPSTREAM_TIMEOUT")
+    monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: ["127.0.0.1"])
+    monkeypatch.delenv("MODEL_KEY")
+    assert code_of(client.ask()) == (502, "UPSTREAM_ERROR")
+    assert client.http.get("/proxy/streams", headers=client.token("read:*")).status_code == 404
+
+
+def code_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["10.0.0.1"],
+        ["127.0.0.1"],
+        ["169.254.169.254"],
+        ["::1"],
+        ["::ffff:10.0.0.1"],
+        ["64:ff9b::7f00:1"],
+        ["fe80::1%eth0"],
+        ["93.184.216.34", "192.168.0.1"],
+    ],
+)
+def test_a_name_that_leads_inside_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    """However it is written, and though another of its addresses is public."""
+    monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: addresses)
+    answer = client.ask({"Upstream-URL": "http://inside.test/x"})
+    assert code_of(answer) == (403, "UPSTREAM_NOT_ALLOWED")
+
+
+def test_a_name_is_resolved_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look could lead elsewhere (DNS rebinding)."""
+    asked = []
+
+    def resolve(host: str, _port: int) -> list[str]:
+        asked.append(host)
+        return ["93.184.216.34"] if len(asked) == 1 else ["127.0.0.1"]
+
+    connected = []
+
+    async def connect(address: str, *_: object, **__: object) -> None:
+        connected.append(address)
+        raise OSError
+
+    monkeypatch.setattr(upstream, "resolve_host", resolve)
+    monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", lambda _self, *given, **named: connect(*given))
+    assert code_of(client.ask({"Upstream-URL": "http://rebinds.test/x"})) == (502, "UPSTREAM_ERROR")
+    assert (asked, connected) == (["rebinds.test"], ["93.184.216.34"])
+
+
+def test_a_repeated_request_calls_once(client: Client) -> None:
+    client.upstream.behave = never_ends
+    with ThreadPoolExecutor(5) as several:
+        answers = list(several.map(lambda _: client.ask(KEY), range(5)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({httpx.URL(answer.headers["Location"]).path for answer in answers}) == 1
+    assert len(client.upstream.requests) == 1
+    assert client.ask(KEY, content=b"other").status_code == 409
+    client.ask({"Idempotency-Key": "k2"})
+    assert len(client.upstream.requests) == 2
+
+
+def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
+    client.upstream.behave = refuses
+    assert client.ask(KEY).status_code == 502
+    client.upstream.behave = says(b"fine")
+    again = client.ask(KEY)
+    assert again.status_code == 201, again.text
+    assert client.read_to_the_end(again.headers["Location"])[0] == b"fine"
+    assert len(client.upstream.requests) == 2
+
+
+def test_a_call_whose_process_is_gone_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease runs out. Nobody calls a second time, and what was read stays."""
+    monkeypatch.setattr(calls, "LEASE_MS", -1)
+    client.upstream.behave = never_ends
+    location = client.ask(KEY).headers["Location"]
+    data, last = client.read_to_the_end(location)
+    assert last.headers["Upstream-Error"].startswith("lost")
+    client.upstream.go_on.set()
+    assert client.upstream.was_left.wait(PATIENCE_SECONDS), "the process was there after all, and stops"
+    again = client.ask(KEY)
+    assert again.status_code == 201, again.text
+    assert client.read_to_the_end(again.headers["Location"])[0] == data
+    assert len(client.upstream.requests) == 1
+
+
+def test_who_may_do_what(client: Client) -> None:
+    client.upstream.behave = says(b"x")
+    location = client.ask().headers["Location"]
+    path, http = httpx.URL(location).path, client.http
+    other, unfit = client.token(subject="bob"), client.token("read:* write:* manage:*")
+    answers = {
+        "POST by no token": http.post("/v1/proxy"),
+        "POST by a wrong token": client.ask({"Authorization": "Bearer x"}),
+        "POST by another right": client.ask(unfit),
+        "POST by a right to another entry": client.ask(client.token("proxy:wild")),
+        "POST by a right to the entry": client.ask(client.token("proxy:model")),
+        "GET by a token": http.get(path, headers=client.token("proxy:model")),
+        "GET by another's token": http.get(path, headers=other),
+        "GET by nothing": http.get(path),
+        "GET by a wrong signature": http.get(location + "x"),
+        "HEAD by a token": http.head(path, headers=client.token()),
+        "HEAD by a signed URL": http.head(location),
+        "PATCH by a token": http.patch(f"{path}?action=abort", headers=client.token()),
+        "PATCH of nothing": http.patch(location),
+        "DELETE by a signed URL": http.delete(location),
+        "DELETE by another's token": http.delete(path, headers=other),
+        "GET by a signed URL": http.get(location),
+    }
+    assert {name: answer.status_code for name, answer in answers.items()} == {
+        "POST by no token": 401,
+        "POST by a wrong token": 401,
+        "POST by another right": 403,
+        "POST by a right to another entry": 403,
+        "POST by a right to the entry": 201,
+        "GET by a token": 200,
+        "GET by another's token": 404,
+        "GET by nothing": 401,
+        "GET by a wrong signature": 401,
+        "HEAD by a token": 200,
+        "HEAD by a signed URL": 401,
+        "PATCH by a token": 401,
+        "PATCH of nothing": 400,
+        "DELETE by a signed URL": 401,
+        "DELETE by another's token": 204,
+        "GET by a signed URL": 200,
+    }
+
+
+def test_the_upstreams_key_is_kept_nowhere(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the entry's nor the client's: not in what is stored, told or logged, whatever happens."""
+    said = list[str]()
+    for behave in (says(b"x"), refuses, cut):
+        client.upstream.behave = behave
+        for own in (NO_HEADERS, {"Upstream-Authorization": "Bearer marked-client"}):
+            answer = client.ask(own, "/chat?key=marked-query")
+            said += [answer.text, str(answer.headers)]
+            if "Location" in answer.headers:
+                said += [str(client.read_to_the_end(answer.headers["Location"])[1].headers)]
+    everything = client.token("read:*")
+    for each in client.http.get("/proxy-calls/streams", headers=everything).json()["streams"]:
+        said.append(client.http.get(f"/proxy-calls/{each['stream_id']}", headers=everything).text)
+    assert len(said) > 10
+    assert "marked" not in "".join(said) + caplog.text
+    assert "marked-key" in str(client.upstream.requests)
