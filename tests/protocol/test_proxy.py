@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tidemark.protocol.errors import ProxyError
 from tidemark.protocol.proxy import (
+    allowing_entry,
     check_signature,
-    find_entry,
     forwarded,
     parse_allowed,
     parse_upstream_url,
@@ -39,7 +39,7 @@ LIST = parse_allowed(
     ],
 )
 def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
-    assert find_entry(LIST, parse_upstream_url(url)).name == name
+    assert allowing_entry(LIST, parse_upstream_url(url)).name == name
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
 )
 def test_every_other_url_is_refused(url: str) -> None:
     with pytest.raises(ProxyError) as refused:
-        find_entry(LIST, parse_upstream_url(url))
+        allowing_entry(LIST, parse_upstream_url(url))
     assert (refused.value.status, refused.value.code) == (403, "UPSTREAM_NOT_ALLOWED")
 
 
@@ -116,7 +116,7 @@ def test_a_list_that_is_none(text: str) -> None:
 
 def test_without_a_list_nothing_is_allowed() -> None:
     with pytest.raises(ProxyError):
-        find_entry(parse_allowed(""), parse_upstream_url("https://api.openai.com/"))
+        allowing_entry(parse_allowed(""), parse_upstream_url("https://api.openai.com/"))
 
 
 def test_the_headers_that_an_upstream_gets() -> None:

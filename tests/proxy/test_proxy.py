@@ -12,7 +12,7 @@ import pytest
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.proxy import calls, pipe, upstream
-from tidemark.proxy.pipe import Limits
+from tidemark.proxy.pipe import CallLimits
 
 KEY = {"Idempotency-Key": "k"}
 
@@ -80,16 +80,16 @@ def floods(handler: UpstreamHandler) -> None:
 @pytest.mark.parametrize(
     ("behave", "limits", "error"),
     [
-        (cut, Limits(), "cut off by upstream: RemoteProtocolError"),
-        (never_ends, Limits(silence=0.3), "cut off: upstream was silent for 0 s"),
-        (drips, Limits(whole=0.5), "cut off: longer than 0 s or 0 MiB"),
-        (floods, Limits(), "cut off: longer than 3600 s or 0 MiB"),
+        (cut, CallLimits(), "cut off by upstream: RemoteProtocolError"),
+        (never_ends, CallLimits(silence=0.3), "cut off: upstream was silent for 0 s"),
+        (drips, CallLimits(whole=0.5), "cut off: longer than 0 s or 0 MiB"),
+        (floods, CallLimits(), "cut off: longer than 3600 s or 0 MiB"),
     ],
 )
 def test_an_answer_that_ends_early_says_why(
-    client: Client, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, limits: Limits, error: str
+    client: Client, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, limits: CallLimits, error: str
 ) -> None:
-    monkeypatch.setattr(pipe, "MAX_ANSWER_BYTES", 500_000)
+    monkeypatch.setattr(pipe, "LONGEST_ANSWER_BYTES", 500_000)
     monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=limits))
     client.upstream.behave = behave
     data, last = client.read_to_the_end(client.ask().headers["Location"])
@@ -119,7 +119,7 @@ def test_what_a_client_gets_without_an_answer(client: Client, monkeypatch: pytes
     assert refused.headers["Content-Security-Policy"] == "sandbox"
     client.upstream.behave = redirects
     assert code_of(client.ask()) == (400, "REDIRECT_NOT_ALLOWED")
-    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=Limits(headers=0.2)))
+    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(headers=0.2)))
     client.upstream.behave = says_nothing
     assert code_of(client.ask()) == (504, "UPSTREAM_TIMEOUT")
     monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: ["127.0.0.1"])

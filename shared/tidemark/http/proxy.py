@@ -32,16 +32,16 @@ from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.errors import Conflict, Forbidden, ProxyError, RateLimitExceeded, StreamNotFound
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.proxy import (
-    METHODS,
+    UPSTREAM_METHODS,
+    allowing_entry,
     check_signature,
-    find_entry,
     forwarded,
-    not_allowed,
     parse_allowed,
     parse_upstream_url,
     sign,
+    upstream_not_allowed,
 )
-from tidemark.proxy.calls import TTL_SECONDS, Call, Calls, Order, answer_key
+from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting, Settings
 
@@ -53,8 +53,6 @@ _ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
 _CALL: Final = PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 def proxy_operations(settings: Settings) -> list[Operation]:
@@ -70,7 +68,7 @@ def proxy_operations(settings: Settings) -> list[Operation]:
     ]
 
 
-def _called(handler: Handler) -> ASGIApp:
+def _called(handler: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await handler(Request(scope, receive))
         await response(scope, receive, send)
@@ -108,14 +106,14 @@ class Proxy:
         url_text, method = (single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
         if url_text is None:
             raise ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
-        if method is None or method.upper() not in METHODS:
+        if method is None or method.upper() not in UPSTREAM_METHODS:
             code = "MISSING_UPSTREAM_METHOD" if method is None else "INVALID_UPSTREAM_METHOD"
-            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(METHODS)}")
+            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(UPSTREAM_METHODS)}")
         url = parse_upstream_url(url_text)
-        entry = find_entry(self._entries, url)
+        entry = allowing_entry(self._entries, url)
         access = _access(request)
         if not _may_call(access, entry.name):
-            raise not_allowed(f"The token's right to the proxy is not for {entry.name}")
+            raise upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(forwarded(request.headers.items()))
         order = Order("", url_text, method.upper(), sent, await read_body(request))
         words = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
@@ -126,7 +124,9 @@ class Proxy:
         headers |= {"Upstream-Content-Type": call.content_type, "Content-Type": "text/plain"}
         return Response(status_code=201, headers=headers)
 
-    async def _answered(self, request: Request, order: Order, words: dict[str, Any]) -> tuple[str, Call]:
+    async def _answered(
+        self, request: Request, order: Order, words: dict[str, Any]
+    ) -> tuple[str, UpstreamCall]:
         """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
         passes over those that have failed."""
         backend, key = _backend(request), (await self._signing_keys())[0]
@@ -157,7 +157,7 @@ class Proxy:
         backend.calling.add(task)
         task.add_done_callback(backend.calling.discard)
 
-    async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> Call:
+    async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> UpstreamCall:
         calls = calls_of(_backend(request))
         seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
         call = await calls.until(call_id, lambda call: call.is_answered, seconds)
@@ -169,7 +169,7 @@ class Proxy:
 
     async def _signed_url(self, request: Request, call_id: str) -> str:
         """For as long as its stream stays without a reader (§7.4)."""
-        expires = str(int(_now(request)) + TTL_SECONDS)
+        expires = str(int(_now(request)) + ANSWER_TTL_SECONDS)
         signature = sign((await self._signing_keys())[0], call_id, expires)
         query = urlencode({"expires": expires, "signature": signature})
         return f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
@@ -214,7 +214,7 @@ class Proxy:
             await calls_of(_backend(request)).remove(_call_id(request))
         return Response(status_code=204, headers=responses.EMPTY)
 
-    async def _live(self, request: Request, *, is_owned: bool) -> Call:
+    async def _live(self, request: Request, *, is_owned: bool) -> UpstreamCall:
         """The call, whose end is told if its process has ended. Raises StreamNotFound, also for a token of
         another subject."""
         calls, call_id = calls_of(_backend(request)), _call_id(request)
@@ -272,7 +272,7 @@ def _now(request: Request) -> float:
     return _backend(request).stores.clock_ms() / 1000
 
 
-def _refused(call: Call) -> Response:
+def _refused(call: UpstreamCall) -> Response:
     """§4.1, the errors. An upstream's own error is handed on."""
     told = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
     if "code" in told:
@@ -282,7 +282,7 @@ def _refused(call: Call) -> Response:
     return Response(base64.b64decode(told["body"]), told["status"], headers)
 
 
-def _told(call: Call) -> dict[str, str]:
+def _told(call: UpstreamCall) -> dict[str, str]:
     """Whoever has the URL may read the answer, and no cache keeps it."""
     headers = {"Cache-Control": decide_private(None, token_in_query=True)}
     if call.content_type is not None:

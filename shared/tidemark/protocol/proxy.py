@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.protocol.errors import ProxyError
 
-METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+UPSTREAM_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 AUTHORIZATION: Final = "Authorization"
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_URL: Final = 8192
@@ -24,7 +24,7 @@ _MAX_URL: Final = 8192
 _HOST: Final = re.compile("[a-z0-9_.-]+|[0-9a-f:.]+", re.ASCII)
 
 
-def not_allowed(why: str) -> ProxyError:
+def upstream_not_allowed(why: str) -> ProxyError:
     return ProxyError(403, "UPSTREAM_NOT_ALLOWED", why)
 
 
@@ -52,22 +52,24 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
     """Refuses every form that another reader might take for another host or path: users, escapes in the host,
     backslashes, characters beyond ASCII, dot segments however they are encoded. Raises ProxyError."""
     if len(text) > _MAX_URL or not re.fullmatch(r"[!-~]+", text) or "\\" in text or "#" in text:
-        raise not_allowed(
+        raise upstream_not_allowed(
             "Upstream-URL must be ASCII without spaces, backslashes and fragment, at most 8 KiB"
         )
     try:
         url = urlsplit(text)
         host, port = url.hostname or "", url.port
     except ValueError:
-        raise not_allowed("Upstream-URL is no valid URL") from None
+        raise upstream_not_allowed("Upstream-URL is no valid URL") from None
     if url.scheme not in _PORTS or not url.netloc:
-        raise not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
+        raise upstream_not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
     is_plain = bool(_HOST.fullmatch(host)) and (":" in host or "" not in host.split("."))
     if not is_plain or port == 0 or re.search("[@%]|:$", url.netloc):
-        raise not_allowed("Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII")
+        raise upstream_not_allowed(
+            "Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII"
+        )
     decoded = unquote(unquote(url.path)).replace("\\", "/")
     if not {".", ".."}.isdisjoint(decoded.split("/")):
-        raise not_allowed("Upstream-URL must have no dot segments in its path")
+        raise upstream_not_allowed("Upstream-URL must have no dot segments in its path")
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return UpstreamUrl(url.scheme, host, port or _PORTS[url.scheme], target)
 
@@ -127,11 +129,11 @@ def _parse_entry(pattern: str, *options: str) -> AllowEntry:
     )
 
 
-def find_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
+def allowing_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
     """Raises ProxyError."""
     found = next((entry for entry in entries if entry.allows(url)), None)
     if found is None:
-        raise not_allowed("Upstream-URL is not on the allow-list (PROXY_ALLOW)")
+        raise upstream_not_allowed("Upstream-URL is not on the allow-list (PROXY_ALLOW)")
     return found
 
 

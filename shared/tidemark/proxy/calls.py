@@ -40,7 +40,7 @@ from tidemark.wake.follow import Process, read_or_wait
 ANSWERS: Final = "proxy"
 CALLS: Final = "proxy-calls"
 #: How long both streams stay after they were last read.
-TTL_SECONDS: Final = 24 * 3600
+ANSWER_TTL_SECONDS: Final = 24 * 3600
 #: A call that has not said for so long that it goes on is lost.
 LEASE_MS: Final = 60_000
 #: The longest single wait for what others tell.
@@ -52,11 +52,11 @@ _T = TypeVar("_T")
 _JSON: Final = ContentType(JSON, JSON)
 #: An answer is any bytes, and is cut anywhere; its own type is told beside it.
 _BYTES: Final = ContentType(DEFAULT, DEFAULT)
-_EXPIRY: Final = Expiry(ttl_seconds=TTL_SECONDS)
+_EXPIRY: Final = Expiry(ttl_seconds=ANSWER_TTL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class UpstreamCall:
     """`content_type` is the answer's, once its stream is there; `refusal` is what the client gets where there
     is none; `error` says how the answer ended: empty where it is whole."""
 
@@ -86,12 +86,12 @@ def call_key(call_id: str) -> StreamKey:
     return StreamKey(CALLS, call_id)
 
 
-def call_in(told: bytes) -> Call:
+def call_in(told: bytes) -> UpstreamCall:
     """What the words say that were told, each a JSON object; later ones win."""
     known: dict[str, Any] = {}
     for words in orjson.loads(told):
         known |= words
-    return Call(**{name: known[name] for name in Call.__slots__ if name in known})
+    return UpstreamCall(**{name: known[name] for name in UpstreamCall.__slots__ if name in known})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
         return create(stores, key, request)
 
 
-Append = Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
+AppendOne = Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Calls:
     """The calls, in the storage of a process. Raises what storage raises."""
 
     process: Process
-    append: Append
+    append: AppendOne
 
     async def begin(self, call_id: str, **words: Any) -> bool:
         """Whether it is new."""
@@ -134,7 +134,7 @@ class Calls:
         except Conflict:  # It has ended.
             return False
 
-    async def load(self, call_id: str) -> Call:
+    async def load(self, call_id: str) -> UpstreamCall:
         """Raises StreamNotFound."""
         reading = await self._run(read, call_key(call_id), EARLIEST)
         return call_in(render_body(_JSON, reading.data))
@@ -152,7 +152,9 @@ class Calls:
     async def renew(self, call_id: str, once: str | None = None) -> bool:
         return await self.tell(call_id, once=once, lease_ms=self._lease_ms())
 
-    async def until(self, call_id: str, is_enough: Callable[[Call], bool], seconds: float) -> Call | None:
+    async def until(
+        self, call_id: str, is_enough: Callable[[UpstreamCall], bool], seconds: float
+    ) -> UpstreamCall | None:
         """What is known once that is enough, or the call has ended; None after so many seconds. Raises
         StreamNotFound if the call is removed."""
         deadline, told = time.monotonic() + seconds, b""
@@ -170,7 +172,7 @@ class Calls:
         await self._run(_create, answer_key(call_id), CreateRequest(_BYTES, _EXPIRY, closed=False))
         await self.tell(call_id, content_type=content_type)
 
-    async def end_if_lost(self, call_id: str, call: Call) -> Call:
+    async def end_if_lost(self, call_id: str, call: UpstreamCall) -> UpstreamCall:
         """What is known then. The process that made it finds that it has ended, if it goes on after all."""
         if (
             call.error is not None

@@ -20,7 +20,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.proxy import AllowEntry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy.calls import Calls, Order
-from tidemark.proxy.pipe import Limits, carry_out
+from tidemark.proxy.pipe import CallLimits, carry_out
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.stores import Stores
 from tidemark.wake.follow import Process, SingleFlight, Wake
@@ -28,7 +28,7 @@ from tidemark.wake.follow import Process, SingleFlight, Wake
 #: Of an asynchronous invocation's payload, which in base64 and with its headers fits 256 KB.
 _INLINE_BYTES: Final = 128 * 1024
 #: A batch waits longer than on a server, because each one is billed; a function ends after 900 seconds.
-LIMITS: Final = Limits(linger=0.2, whole=840.0)
+LIMITS: Final = CallLimits(linger=0.2, whole=840.0)
 _FOLDER: Final = "proxy/"
 
 _T = TypeVar("_T")

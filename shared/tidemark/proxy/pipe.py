@@ -25,18 +25,18 @@ from tidemark.protocol.errors import (
 )
 from tidemark.protocol.messages import DEFAULT, ContentType
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.proxy import AllowEntry, find_entry, parse_upstream_url, with_key
+from tidemark.protocol.proxy import AllowEntry, allowing_entry, parse_upstream_url, with_key
 from tidemark.proxy.calls import ABORTED, Calls, Order, answer_key
 from tidemark.proxy.upstream import UpstreamUnreachable, answered, load_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _BYTES: Final = ContentType(DEFAULT, DEFAULT)
 #: So much is written at once as soon as it is there.
-BATCH_BYTES: Final = 4 * 1024
+ANSWER_BATCH_BYTES: Final = 4 * 1024
 #: So much of an upstream's error is handed on.
 _ERROR_BYTES: Final = 32 * 1024
 _ERROR_SECONDS: Final = 5.0
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+LONGEST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _RENEW_SECONDS: Final = 20.0
 #: The pauses after which a write is tried again that storage did not take.
 _PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)
@@ -45,7 +45,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """In seconds: until the upstream's headers, without a byte of its body (§8.1), from the first byte of a
     batch until it is written, and in all."""
 
@@ -55,11 +55,11 @@ class Limits:
     whole: float = 3600.0
 
 
-DEFAULT_LIMITS: Final = Limits()
+CALL_LIMITS: Final = CallLimits()
 
 
 async def carry_out(
-    calls: Calls, order: Order, entries: Sequence[AllowEntry], limits: Limits = DEFAULT_LIMITS
+    calls: Calls, order: Order, entries: Sequence[AllowEntry], limits: CallLimits = CALL_LIMITS
 ) -> None:
     """The whole life of a call. Only the first process that takes it carries it out, because an upstream's
     answer is paid for. Its readers are told what goes wrong."""
@@ -83,7 +83,7 @@ async def carry_out(
 class _Piping:
     _calls: Calls
     _call_id: str
-    _limits: Limits
+    _limits: CallLimits
     _has_answer: bool = False
     #: What is not yet written, and how much was.
     _batch: bytearray = field(default_factory=bytearray)
@@ -93,7 +93,7 @@ class _Piping:
     async def run(self, order: Order, entries: Sequence[AllowEntry]) -> None:
         try:
             url = parse_upstream_url(order.url)
-            entry = find_entry(entries, url)
+            entry = allowing_entry(entries, url)
             key = await asyncio.to_thread(load_key, entry.secret) if entry.secret else ""
             async with answered(
                 url,
@@ -103,7 +103,7 @@ class _Piping:
                 header_seconds=self._limits.headers,
                 silent_seconds=self._limits.silence,
             ) as answer:
-                refusal = await refusal_of(answer)
+                refusal = await client_refusal(answer)
                 if refusal is None:
                     await self.pipe(answer)
                     return
@@ -152,11 +152,11 @@ class _Piping:
                     due_at = due_at if self._batch else time.monotonic() + limits.linger
                     self._batch += chunk
                     reading = asyncio.ensure_future(anext(body, None))
-                if len(self._batch) >= BATCH_BYTES or (self._batch and time.monotonic() >= due_at):
+                if len(self._batch) >= ANSWER_BATCH_BYTES or (self._batch and time.monotonic() >= due_at):
                     await self.write()
                     due_at = math.inf
-                if time.monotonic() >= ends_at or self._written > MAX_ANSWER_BYTES:
-                    return f"cut off: longer than {limits.whole:.0f} s or {MAX_ANSWER_BYTES >> 20} MiB"
+                if time.monotonic() >= ends_at or self._written > LONGEST_ANSWER_BYTES:
+                    return f"cut off: longer than {limits.whole:.0f} s or {LONGEST_ANSWER_BYTES >> 20} MiB"
         except httpcore.TimeoutException:
             return f"cut off: upstream was silent for {limits.silence:.0f} s"
         except (httpcore.NetworkError, httpcore.ProtocolError) as failure:
@@ -202,7 +202,7 @@ def header_of(answer: httpcore.Response, name: bytes) -> str:
     return next((value.decode("latin-1") for sent, value in answer.headers if sent.lower() == name), "")
 
 
-async def refusal_of(answer: httpcore.Response) -> dict[str, Any] | None:
+async def client_refusal(answer: httpcore.Response) -> dict[str, Any] | None:
     """What the client gets for an answer without success (§4.1). So much of its body as comes at once."""
     if 200 <= answer.status < 300:
         return None

@@ -19,7 +19,7 @@ import httpcore
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.proxy import UpstreamUrl, not_allowed
+from tidemark.protocol.proxy import UpstreamUrl, upstream_not_allowed
 from tidemark.proxy.calls import Order
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
 from tidemark.subscriptions.webhook_url import check_address
@@ -64,7 +64,7 @@ def _check_public(addresses: Iterable[str]) -> None:
             if address.version == 6 and address.scope_id is not None:
                 raise WebhookUrlRejected
     except WebhookUrlRejected:
-        raise not_allowed(
+        raise upstream_not_allowed(
             "Upstream-URL leads to a private address; an entry that names host and port allows it"
         ) from None
 
