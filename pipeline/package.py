@@ -26,7 +26,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
-JOBS: Final = ("archive", "ingest", "replay", "stats", "trim")
+JOBS: Final = ("archive", "ingest", "replay", "stats")
 #: What of the package only a server, its functions or its operators run.
 LEFT_OUT: Final = frozenset(
     {"cli", "engine", "http", "janitor", "local", "ops", "server", "subscriptions", "wake"}

@@ -26,7 +26,6 @@ import urllib3
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tidemark.local.emulators import Child, EngineFailed
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.offset import render_offset
 from tidemark.server.ports import LOOPBACK, free_port
 from tidemark.spark.job import JobFailed, find_java
 
@@ -251,23 +250,6 @@ def join_and_compare(pipeline: Pipeline) -> None:
     spark.stop()
 
 
-def trim_and_ask(pipeline: Pipeline) -> None:
-    before = ask_duckdb(pipeline)
-    trim = ["--subscribe", ",".join(NEW), *pipeline.table(), "--archived", "--keep-hours", "0"]
-    said = pipeline.job("trim", *trim)
-    check("both streams let go of all that they had", holds=f"trimmed={len(NEW)} " in said)
-    for name in NEW:
-        gone = pipeline.ask("GET", name, query=f"?offset={render_offset(0)}", expect=410)
-        rest = pipeline.ask("GET", name, query="?offset=-1")
-        begins = rest.headers.get("Stream-Retained-Offset")
-        check(
-            f"of {name} the first offset is 410, which names where the stream begins now",
-            holds=begins is not None and gone.headers.get("Stream-Next-Offset") == begins,
-        )
-        check(f"a read of {name} from the beginning begins there, with nothing", holds=rest.data == b"[]")
-    check("the table still has every message of them", holds=ask_duckdb(pipeline) == before)
-
-
 @contextlib.contextmanager
 def serving(way: str, directory: Path) -> Iterator[Pipeline]:
     """The server as a process of its own, and the pipeline that it is for."""
@@ -307,10 +289,9 @@ STEPS = {
     "Archive those too": new_and_compare,
     "Stats": count_and_compare,
     "History and tail in one frame, and a view of it": join_and_compare,
-    "Streams let go of what the Iceberg table has": trim_and_ask,
 }
-#: A trim needs the table of the streams, and the frame is tried over both transports there.
-OF_THE_TABLE = (join_and_compare, trim_and_ask)
+#: The frame is tried over both transports there.
+OF_THE_TABLE = (join_and_compare,)
 WAYS = {
     "table": "The jobs on the table, with a server on the same table",
     "http": "The jobs over HTTP, from the embedded server",

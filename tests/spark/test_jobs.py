@@ -39,7 +39,6 @@ def test_what_is_wrong_is_told_in_one_line(jobs: Jobs, arguments: list[str], wha
     [
         (["stats", "--subscribe", "a", "--subscribed", "b"], "unrecognized arguments: --subscribed b"),
         (ARCHIVE, "the following arguments are required: --checkpoint"),
-        (["trim", "--subscribe", "a", "--iceberg", "a.b", "--tasks", "0"], "--tasks: must be"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(
@@ -60,7 +59,6 @@ def test_arguments_that_glue_adds_are_passed_over() -> None:
     [
         [*ARCHIVE, "--checkpoint", "y"],
         ["stats", "--subscribe", "a", "--consumer", "c=y"],
-        ["trim", "--archived", "--subscribe", "a", "--iceberg", "a.b", "--consumer", "c=y"],
     ],
 )
 def test_over_spark_connect_a_job_that_needs_a_checkpoint_says_so_at_once(
@@ -95,7 +93,7 @@ def test_a_job_is_a_script_of_its_own_and_does_not_start_spark_for_its_help(tmp_
         )
         return done.returncode, done.stdout, done.stderr
 
-    for job in ("archive", "ingest", "replay", "stats", "trim"):
+    for job in ("archive", "ingest", "replay", "stats"):
         code, said, _ = script(job, "--help")
         assert (code, "spark-submit" in said) == (0, True), job
     missing = "stats: Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME\n"

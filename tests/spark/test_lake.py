@@ -217,12 +217,6 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
     assert found[f"{name}-a"]["incarnation"]
 
 
-def test_a_table_that_does_not_exist_is_named(start: Start, lake: Lake, where: list[str]) -> None:
-    code, said, err = start("trim", *where, "--subscribe", "s", "--archived", *lake.given)
-    assert (code, said) == (Exit.YOUR_INPUT, "")
-    assert err.splitlines()[-1] == "trim: the catalog has no table lake.messages"
-
-
 def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """By counts of files, but for one that pyiceberg leaves at each merge of manifests, which is every
     hundred commits by default. All rows stay, and the reach."""

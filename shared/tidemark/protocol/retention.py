@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,14 +66,3 @@ def _parse_limit(name: str, value: str | None) -> int | None:
     if limit == 0:
         raise Malformed(f"{name} must be at least 1; leave it out to keep everything")
     return limit
-
-
-def contiguous_end(begin: int, stretches: Iterable[tuple[int, int]]) -> int:
-    """How far the stretches go on from `begin` without a gap; `begin` itself where none of them holds it.
-    A stretch is from its first offset up to its second one; they may overlap, and come in any order."""
-    reached = begin
-    for start, end in sorted(stretches):
-        if start > reached:
-            break
-        reached = max(reached, end)
-    return reached

@@ -102,12 +102,6 @@ def add_consumers(parser: Any) -> None:
     )
 
 
-def add_tasks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
-    )
-
-
 def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE") -> list[tuple[str, str]]:
     """What an argument that may be repeated says. Raises JobFailed."""
     pairs = []

@@ -151,24 +151,6 @@ def not_before(start: Progress, look: Look) -> Look:
     return replace(look, heads=heads)
 
 
-def least_taken(places: Sequence[Position | None]) -> Position | None:
-    """The least of what the consumers have taken of a stream. None if one of them has not begun it, or has
-    not begun it again since it was created again."""
-    least = places[0]
-    for place in places[1:]:
-        if least is None or place is None or place.is_of_another(least):
-            return None
-        least = place if is_past(least.offset, place.offset) else least
-    return least
-
-
-def taken_by_all(consumers: Sequence[Progress], bucket: str, head: Head) -> Position | None:
-    """How far every consumer has read the stream. None if one of them has not begun it, or has read another
-    one of its name."""
-    floor = least_taken([consumer.taken(bucket, head) for consumer in consumers])
-    return None if floor is None or floor.is_of_another(head.tail) else floor
-
-
 class NoCheckpoint(Exception):
     """The directory has no checkpoint of a query over this data source."""
 
