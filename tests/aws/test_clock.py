@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.aws.clock import BETWEEN_LOOKS_SECONDS, JumpWatch, StorageClock
+from tidemark.aws.clock import BETWEEN_LOOKS_SECONDS, StorageClock
 
 #: `Date` of the second in which storage answers: 1,800,000,000 s since 1970.
 NOON = "Fri, 15 Jan 2027 08:00:00 GMT"
@@ -62,18 +62,3 @@ def test_a_date_is_looked_at_every_few_seconds() -> None:
     assert world.clock.sent() is None
     world.ahead = 600.0
     assert world.clock.sent() is not None, "a clock that has jumped is looked at with the next reply"
-
-
-@pytest.mark.parametrize(("seconds", "says"), [(600.0, "600 s ahead"), (-600.0, "600 s back"), (0.1, "")])
-def test_a_server_with_its_own_storage_says_that_its_clock_has_jumped(
-    seconds: float, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It has no other clock to go by."""
-    world = World(0.0)
-    jumps = JumpWatch(lambda: world.storage + world.ahead, lambda: world.up)
-    for ahead in (0.0, seconds, seconds):
-        world.ahead = ahead
-        world.up += 60
-        world.storage += 60
-        jumps.look()
-    assert [says in each.getMessage() for each in caplog.records] == [True] * bool(says)

@@ -24,11 +24,6 @@ BETWEEN_LOOKS_SECONDS: Final = 10.0
 _log: Final = logging.getLogger("tidemark")
 
 
-def _elapsed() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
 class StorageClock:
     """The clock of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at
     least; negative where it is behind, and 0 where that is tolerated."""
@@ -68,31 +63,6 @@ class StorageClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970, by storage's clock where this machine's own is off."""
         return round((self._clock() - self.ahead_seconds) * 1000)
-
-
-class JumpWatch:
-    """Says when this machine's clock has jumped. A server that has its storage in itself has no other clock
-    to go by, and streams end by this one."""
-
-    def __init__(
-        self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = _elapsed
-    ) -> None:
-        self._clock = clock
-        self._elapsed = elapsed
-        self._apart = clock() - elapsed()
-
-    def look(self) -> None:
-        before, self._apart = self._apart, self._clock() - self._elapsed()
-        seconds = self._apart - before
-        if abs(seconds) >= TOLERATED_SECONDS:
-            PROCESS.add(CLOCK_OFF)
-            direction = "ahead" if seconds > 0 else "back"
-            _log.warning(
-                "This machine's clock has jumped %.0f s %s; streams with a time to live end by it. "
-                "If it is wrong now, set it right",
-                abs(seconds),
-                direction,
-            )
 
 
 #: The clock of this process.

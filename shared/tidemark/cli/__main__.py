@@ -16,7 +16,6 @@ from typing import Any, Final
 import click
 
 from tidemark import __version__
-from tidemark.cli.bench import bench
 from tidemark.cli.commands import (
     DEFAULT_URL,
     EXIT_CODES,
@@ -201,19 +200,6 @@ def info(server: RemoteServer, stream: str) -> None:
 
 @main.command()
 @STREAM
-@asks_a_server
-def head(server: RemoteServer, stream: str) -> None:
-    """Show what any server of the protocol says of a stream, Tidemark or not."""
-    found = server.stream(stream).head()
-    told = {
-        name: getattr(found, name)
-        for name in ("offset", "content_type", "closed", "ttl_seconds", "expires_at", "etag")
-    }
-    show(told, described(told))
-
-
-@main.command()
-@STREAM
 @click.option("--content-type", default="text/plain", show_default=True)
 @click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
 @click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
@@ -360,7 +346,7 @@ def traffic_cells(stream: dict[str, Any]) -> list[str]:
     ]
 
 
-for _command in (append, bench, cat, cp, sub, tail):
+for _command in (append, cat, cp, sub, tail):
     main.add_command(_command)
 
 

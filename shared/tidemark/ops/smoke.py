@@ -14,6 +14,7 @@ import time
 import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,6 @@ import httpx
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from tidemark.cli.bench import measure_wakes
 from tidemark.client import Chunk, NotFound, Retry, Stream, StreamError, StreamGone, Unreachable
 from tidemark.client.socket import socket_url
 from tidemark.protocol.socket import PATH, parse_messages, render_watches
@@ -77,13 +77,31 @@ def smoke(base_url: str, token: str) -> None:
 
 def wait_for_an_append(stream: Stream) -> str:
     """A long-poll at the tail, and an append while it waits. Returns where to read on."""
-    woken = step("long-poll", lambda: measure_wakes(stream, _SECOND, 1, _SETTLE_SECONDS)).max_ms
+    woken = step("long-poll", lambda: _woken_after(stream))
     late = " (late: the reader looked by itself; the notifier's log says why)"
-    how = "" if woken < 1000 * _WOKEN_SECONDS else late
-    print(f"          answered {woken:.0f} ms after the append was sent{how}")
+    how = "" if woken < _WOKEN_SECONDS else late
+    print(f"          answered {woken * 1000:.0f} ms after the append was sent{how}")
     read = step("read", stream.read)
     expect("read", read, _FIRST + _SECOND)
     return read.offset
+
+
+def _woken_after(stream: Stream) -> float:
+    """Seconds from the sending of an append to the answer of a long-poll that waits for it."""
+
+    def append_late() -> float:
+        time.sleep(_SETTLE_SECONDS)
+        sent = time.monotonic()
+        stream.append(_SECOND)
+        return sent
+
+    with ThreadPoolExecutor(1) as pool:
+        chunk, sent = stream.read("now"), pool.submit(append_late)
+        while not (chunk := stream.read(chunk.offset, live="long-poll")).data:
+            if sent.done():
+                sent.result()  # Raises what the append has raised.
+        woken = time.monotonic()
+        return woken - sent.result()
 
 
 def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidemark.aws.clock import CLOCK, JumpWatch
+from tidemark.aws.clock import CLOCK
 from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
@@ -160,7 +160,6 @@ class EmbeddedSystem:
             concurrency=InOrder(self.database),
             packing=Packing.after_seconds(settings.pack_after_seconds),
         )
-        self._jumps = JumpWatch()
         self._is_followed = self._begin()
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
@@ -221,7 +220,6 @@ class EmbeddedSystem:
                     worker.stop()
 
     def _clean(self) -> None:
-        self._jumps.look()
         while self.table.remove_expired(self.stores.clock_ms()):
             pass
         sweep(self.stores)
