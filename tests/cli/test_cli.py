@@ -225,26 +225,6 @@ def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:
     assert run(server, "ls", "--buckets", "none-with-this-prefix") == b""
 
 
-def test_the_busiest_streams_are_shown_once_in_a_pipe_and_drawn_again_on_a_terminal(
-    server: Server, stream: str
-) -> None:
-    run(server, "append", stream, "--create", "text/plain", stdin=b"x" * 5000)
-    command = [*COMMAND, "--url", server.base_url, "top", "--every", "0.1"]
-    assert b"does not count its traffic" in run(f"{server.base_url}/v1", "top", status=1)
-    assert stream in [each["stream_id"] for each in values(run(server, "top", "--json"))]
-    assert stream in run(server, "top").decode()
-    near, far = os.openpty()
-    with subprocess.Popen(command, stdout=far, env=own_environment()) as shown:
-        os.close(far)
-        drawn = b""
-        while drawn.count(b"\x1b[2J") < 3:
-            drawn += os.read(near, 65_536)
-        shown.send_signal(signal.SIGINT)
-        assert shown.wait(120) == 130
-    os.close(near)
-    assert b"APPENDS/S" in drawn
-
-
 def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Path) -> None:
     name, wake = f"sub{uuid.uuid4().hex[:8]}", tmp_path / "wake"
 

@@ -347,14 +347,9 @@ def test_the_write_ahead_log_is_bounded_unless_a_reader_holds_it(
     assert list(put_megabytes(scene, 2))[-1] <= 32 * MEGABYTE
 
 
-@pytest.mark.parametrize("is_earlier", [False, True], ids=["new", "of an earlier release"])
-def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path, is_earlier: bool) -> None:
-    """But for a part that the next writes use. A store of an earlier release is written anew once."""
+def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path) -> None:
+    """But for a part that the next writes use."""
     path = tmp_path / "tidemark.db"
-    Database(path).close()
-    if is_earlier:
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.executescript("PRAGMA auto_vacuum = NONE; VACUUM")
     scene = Scene(path)
     list(put_megabytes(scene, 5))
     scene.table.delete_many([{"pk": {"S": "p"}, "sk": {"S": f"{number:04}"}} for number in range(1, 5)])
@@ -366,16 +361,20 @@ def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path, is_earlier: 
 
 
 def test_a_file_that_cannot_be_used_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other, later, damaged = (tmp_path / name for name in ("other.db", "later.db", "damaged.db"))
+    other, later, earlier, damaged = (
+        tmp_path / f"{name}.db" for name in ("other", "later", "earlier", "damaged")
+    )
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE of_others (x)")
-    Database(later).close()
-    with sqlite3.connect(later) as db:
-        db.execute("PRAGMA user_version = 99")
+    for path, version in ((later, 99), (earlier, 1)):
+        Database(path).close()
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {version}")
     damaged.write_bytes(b"no database" * 100)
     for path, reason in (
         (other, "another program"),
         (later, "a later version of Tidemark: its format is 99"),
+        (earlier, "an earlier version of Tidemark: its format is 1"),
         (damaged, "not a database"),
     ):
         before = path.read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -123,33 +122,6 @@ def test_a_row_is_found_as_it_was_written_or_not_at_all(
         ]
         assert not wrong, f"{kind} at {place}, bit {bit}: calls {wrong}"
     assert refused > flips // 4
-
-
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_store_of_format_1_is_read_and_gets_checksums(
-    stored: bytes, tmp_path: Path, is_large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At once, or of a large one row by row; and what only reads it leaves it as it is."""
-    path = tmp_path / "tidemark.db"
-    path.write_bytes(stored)
-    with closing(sqlite3.connect(path)) as db:
-        for name in ("items", "messages"):
-            db.execute(f"ALTER TABLE {name} DROP COLUMN crc")
-        db.execute("PRAGMA user_version = 1")
-    old, expected = path.read_bytes(), [item_of("log/v1/a#1", number) for number in range(ROWS)]
-    reading = EmbeddedTable(Database(path, read_only=True))
-    assert reading.query("log/v1/a#1") == (expected, False)
-    reading.database.close()
-    assert path.read_bytes() == old
-    if is_large:
-        monkeypatch.setattr("tidemark.engine.sqlite_file._QUICKLY_REWRITTEN_PAGES", 0)
-    table = EmbeddedTable(Database(path))
-    assert table.query("log/v1/a#1") == (expected, False)
-    table.put(expected[0] | {"n": {"N": "1"}})
-    table.put(item_of("log/v1/a#1", ROWS), IF_ABSENT)
-    counted = "SELECT count(*), count(crc) FROM items"
-    rows, with_checksum = table.database.operate(lambda db: db.execute(counted).fetchone(), writes=False)
-    assert (rows, with_checksum) == (len(PARTITIONS) * ROWS + 1, 2 if is_large else rows)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 import sys
 import time
@@ -35,7 +34,6 @@ from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import (
     ago,
     as_json,
-    columns,
     described,
     instant,
     show,
@@ -55,8 +53,6 @@ from tidemark.settings import MIN_SECRET_BYTES
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
 #: Go to the first line and erase the screen.
-_CLEAR: Final = "\x1b[H\x1b[2J"
-_TRAFFIC_HEADER: Final = ("STREAM", "APPENDS/S", "APPENDED/S", "READS/S", "READ/S")
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -302,48 +298,6 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
         return
     out = sys.stdout.buffer
     out.write(visible_bytes(reply.body) if out.isatty() else reply.body)
-
-
-@main.command()
-@click.option("--once", is_flag=True, help="Print once, as if the output were no terminal.")
-@click.option("--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds.")
-@asks_a_server
-def top(server: RemoteServer, every: float, *, once: bool) -> None:
-    """Show the streams with the most appends and reads in the last 30 to 60 seconds, until Ctrl-C. A
-    deployment does not count them."""
-    while True:
-        streams = traffic(server)
-        if once or as_json() or not sys.stdout.isatty():
-            show_rows(streams, _TRAFFIC_HEADER, traffic_cells, lambda each: "  ".join(traffic_cells(each)))
-            return
-        height = shutil.get_terminal_size().lines - 1
-        lines = [
-            f"{server.url}  {time.strftime('%H:%M:%S')}",
-            "",
-            *columns(_TRAFFIC_HEADER, map(traffic_cells, streams)),
-        ]
-        click.echo(_CLEAR + "\n".join(lines[:height]))
-        time.sleep(every)
-
-
-def traffic(server: RemoteServer) -> list[dict[str, Any]]:
-    try:
-        found = server.get("/v1/traffic")
-    except NotFound as missing:
-        raise click.ClickException(f"this server does not count its traffic: {missing}") from None
-    return [{**each, "seconds": found["seconds"]} for each in found["streams"]]
-
-
-def traffic_cells(stream: dict[str, Any]) -> list[str]:
-    bucket, seconds = stream["bucket_id"], max(stream["seconds"], 0.001)
-    name = stream["stream_id"] if bucket == "v1" else f"/{bucket}/{stream['stream_id']}"
-    return [
-        name,
-        f"{stream['appends'] / seconds:.1f}",
-        size(stream["append_bytes"] / seconds),
-        f"{stream['reads'] / seconds:.1f}",
-        size(stream["read_bytes"] / seconds),
-    ]
 
 
 for _command in (append, cat, cp, sub, tail):

@@ -1,7 +1,6 @@
 """The rows of the items, and whether they are what was written. SQLite does not check its pages.
 
 A row has the CRC-32 of its item, which contains its key too: both are compared whenever the row is read.
-Rows of format 1 have no checksum until they are written again; their keys are compared.
 
 A corrupt *key* can hide rows: a search that meets it goes the wrong way, and a page that meets it may end
 there. But such a search ends beside the corrupt row. So a row is missing only if both neighbours of its place
@@ -223,9 +222,9 @@ def damaged_row(place: Place, fault: str) -> Damaged:
     return damaged
 
 
-def decoded(place: Place, stored: bytes, crc: int | None) -> Item:
+def decoded(place: Place, stored: bytes, crc: int) -> Item:
     """The item of a row that was found at or behind a place."""
-    if crc is not None and crc32(stored) != crc:
+    if crc32(stored) != crc:
         raise damaged_row(place, "it does not fit its checksum")
     try:
         item: Item = orjson.loads(stored)
@@ -290,7 +289,7 @@ def checked_rows(db: sqlite3.Connection) -> Iterator[tuple[Item, str]]:
             yield {}, f"the row {place!r} cannot be read: {fault}"
             continue
         is_right = {
-            "does not fit its checksum": crc in {None, crc32(stored)},
+            "does not fit its checksum": crc == crc32(stored),
             f"has the item of {' '.join(own)!r}": sound_key(key, stored) == own,
             "has another time to live than its item": ttl == (int(expires["N"]) if expires else None),
         }

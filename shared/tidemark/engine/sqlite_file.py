@@ -8,16 +8,14 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 MEMORY: Final = ":memory:"
 #: The file's marks: `TIDE`, and the format of its content.
 APPLICATION_ID: Final = 0x54494445
-#: In format 2, rows and messages have checksums.
 FORMAT: Final = 2
+_PAGE_BYTES: Final = 8192
 #: SQLite's number for `auto_vacuum = INCREMENTAL`.
 _INCREMENTAL: Final = 2
-_PAGE_BYTES: Final = 8192
 #: A commit that makes the write-ahead log longer than this copies it into the database, and then its file is
 #: used from the beginning again (https://sqlite.org/wal.html#ckpt).
 _LOG_PAGES: Final = 2000
@@ -29,9 +27,6 @@ LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 _SPARE_PART: Final = 10
 #: The most pages that one turn gives back.
 _GIVEN_BACK: Final = 64
-#: A store of an earlier release can give back free pages only after a rewrite. One of up to so many pages is
-#: rewritten when it is opened, which takes a second.
-_QUICKLY_REWRITTEN_PAGES: Final = 64 * 1024 * 1024 // _PAGE_BYTES
 
 _SETTINGS: Final = f"""
 PRAGMA page_size = {_PAGE_BYTES};
@@ -45,29 +40,20 @@ PRAGMA journal_size_limit = {_LEFT_LOG_BYTES};
 PRAGMA cache_size = -32768;
 PRAGMA temp_store = MEMORY;
 """
-_TABLES: Final = """
+_TABLES: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE items (
-    pk TEXT NOT NULL, sk TEXT NOT NULL, item BLOB NOT NULL, ttl INTEGER, PRIMARY KEY (pk, sk)
+    pk TEXT NOT NULL, sk TEXT NOT NULL, item BLOB NOT NULL, ttl INTEGER, crc INTEGER, PRIMARY KEY (pk, sk)
 ) WITHOUT ROWID;
 CREATE INDEX items_by_ttl ON items (ttl) WHERE ttl IS NOT NULL;
 CREATE TABLE messages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL,
+    crc INTEGER
 );
 CREATE INDEX messages_due ON messages (topic, due_ms, id);
-"""
-#: Format 1 becomes 2 without writing a row: existing rows lack the column, which reads as NULL.
-_CHECKSUMS: Final = f"""
-ALTER TABLE items ADD COLUMN crc INTEGER;
-ALTER TABLE messages ADD COLUMN crc INTEGER;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
-"""
-#: A file that is only read keeps its format.
-_FORMAT_1: Final = """
-CREATE TEMP VIEW items AS SELECT *, NULL AS crc FROM main.items;
-CREATE TEMP VIEW messages AS SELECT *, NULL AS crc FROM main.messages;
 """
 
 _log: Final = logging.getLogger("tidemark")
@@ -84,7 +70,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode=ro"
     db: sqlite3.Connection = sqlite3.connect(uri, **options)
     try:
-        _, version = _check_kind(db, path)
+        _check_kind(db, path)
     except sqlite3.OperationalError as failure:
         # The files of its write-ahead log cannot be made. An empty log needs none.
         log = Path(f"{path}-wal")
@@ -94,14 +80,12 @@ def open_to_read(path: Path) -> sqlite3.Connection:
                 "not in it yet; copy the folder to where it can be written, and name the copy"
             ) from failure
         db = sqlite3.connect(f"{uri}&immutable=1", **options)
-        _, version = _check_kind(db, path)
-    if version < FORMAT:
-        db.executescript(_FORMAT_1)
+        _check_kind(db, path)
     return db
 
 
-def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
-    """The number of its tables, and its format. Raises UnusableDatabase if it is not one of ours."""
+def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
+    """The number of its tables. Raises UnusableDatabase if it is not one of ours."""
     application, version, tables = (
         db.execute(question).fetchone()[0]
         for question in (
@@ -112,12 +96,13 @@ def _check_kind(db: sqlite3.Connection, path: Path | str) -> tuple[int, int]:
     )
     if tables and application != APPLICATION_ID:
         raise UnusableDatabase(f"{path} is a database of another program")
-    if version > FORMAT:
+    if tables and version != FORMAT:
+        which = "a later" if version > FORMAT else "an earlier"
         raise UnusableDatabase(
-            f"{path} was written by a later version of Tidemark: its format is {version}, and this "
-            f"version reads {FORMAT} at most"
+            f"{path} was written by {which} version of Tidemark: its format is {version}, and this "
+            f"version reads {FORMAT} alone"
         )
-    return tables, version
+    return int(tables)
 
 
 def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
@@ -126,17 +111,15 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
     if path != MEMORY:
         _create_private(Path(path))
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=wait_seconds)
-    tables, version = _check_kind(db, path)
+    tables = _check_kind(db, path)
     if path != MEMORY:
         _make_private(Path(path))
     db.executescript(_SETTINGS)
     if tables:
-        if version < FORMAT:
-            db.executescript("BEGIN IMMEDIATE;" + _CHECKSUMS)
-            _add_checksums(db)
-        _tidy(db)
+        with suppress(sqlite3.Error):  # Another process reads: the next start empties the log.
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     else:
-        db.executescript(_TABLES + _CHECKSUMS)
+        db.executescript(_TABLES)
     return db
 
 
@@ -182,7 +165,7 @@ def _one(db: sqlite3.Connection, question: str) -> int:
 
 def pages_to_give_back(db: sqlite3.Connection) -> int:
     """How many free pages one turn can give back."""
-    if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:
+    if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:  # A store of an earlier release.
         return 0
     spare = _one(db, "PRAGMA page_count") // _SPARE_PART
     return max(0, min(_one(db, "PRAGMA freelist_count") - spare, _GIVEN_BACK))
@@ -190,22 +173,3 @@ def pages_to_give_back(db: sqlite3.Connection) -> int:
 
 def give_back_pages(db: sqlite3.Connection, pages: int) -> None:
     _one(db, f"PRAGMA incremental_vacuum({pages})")
-
-
-def _add_checksums(db: sqlite3.Connection) -> None:
-    """Add checksums to the rows of format 1, if that takes a second at most. In a larger store, each row gets
-    its own when it is written again."""
-    db.create_function("crc32", 1, crc32)
-    if _one(db, "PRAGMA page_count") <= _QUICKLY_REWRITTEN_PAGES:
-        with suppress(sqlite3.Error):
-            db.execute("UPDATE items SET crc = crc32(item)")
-
-
-def _tidy(db: sqlite3.Connection) -> None:
-    """Empty the log, and let a store of an earlier release give back its free pages. A full disk or another
-    process that reads may keep it from that, and the next start tries again."""
-    with suppress(sqlite3.Error):
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        used = _one(db, "PRAGMA page_count") - _one(db, "PRAGMA freelist_count")
-        if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL and used <= _QUICKLY_REWRITTEN_PAGES:
-            db.execute("VACUUM")

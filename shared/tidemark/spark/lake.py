@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
@@ -128,13 +127,6 @@ class LakeTable:
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """The files that may have rows of the stream."""
         return self.files(And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
-
-    def files_of_bucket(self, bucket: str, since: datetime | None = None) -> list[str]:
-        """The files that may have rows of the bucket; with `since`, rows as young as that."""
-        wanted: BooleanExpression = EqualTo("bucket", bucket)
-        if since is not None:
-            wanted = And(wanted, GreaterThanOrEqual("time", since.isoformat()))
-        return self.files(wanted)
 
     def reach(self, spark: Any, table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
         """How far the table, as it was loaded, has each stream of the bucket, by name and incarnation."""

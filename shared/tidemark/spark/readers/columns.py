@@ -29,11 +29,6 @@ _ARROW: Final = {
 ARROW_SCHEMA: Final = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
 
 
-def arrow_schema(columns: str) -> pa.Schema:
-    """Of columns as Spark parses them: `stream STRING, bytes BIGINT`."""
-    return pa.schema([(name, _ARROW[kind]) for name, kind in map(str.split, columns.split(","))])
-
-
 #: A batch is handed on at this many rows or bytes: a task's memory does not grow with the stream.
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
