@@ -122,7 +122,8 @@ class Pipeline:
 
     def job(self, name: str, *arguments: str) -> str:
         """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
-        where = [*self.where, "--bucket", BUCKET]
+        where = ["--url", self.url] if name in {"ingest", "replay"} else self.where
+        where = [*where, "--bucket", BUCKET]
         command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), *where, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=self.environment)
         if done.returncode:

@@ -123,9 +123,7 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     from tidemark.http.api import control_operations
     from tidemark.http.proxy import proxy_operations
 
-    operations = Operations(
-        [*stream_operations(), *control_operations(), *proxy_operations(backend.settings)]
-    )
+    operations = Operations([*stream_operations(), *control_operations(), *proxy_operations(backend)])
     app = _application(backend, operations, Traffic() if with_metrics else None)
     return guarded(BodiesAtOnce(app), backend, operations.find)
 
@@ -138,7 +136,7 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
         from tidemark.http.api import control_operations
         from tidemark.http.proxy import proxy_operations
 
-        return [*control_operations(), *proxy_operations(backend.settings)]
+        return [*control_operations(), *proxy_operations(backend)]
 
     operations = Operations(stream_operations(), load_more)
 

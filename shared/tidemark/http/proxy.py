@@ -43,7 +43,7 @@ from tidemark.protocol.proxy import (
 )
 from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
 from tidemark.service.load import load_head
-from tidemark.settings import InvalidSetting, Settings
+from tidemark.settings import InvalidSetting
 
 #: How long a request waits for the upstream's headers; behind an HTTP API it must end before that does.
 _ANSWER_SECONDS: Final = 61.0
@@ -55,9 +55,9 @@ _CALL: Final = PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
 
 
-def proxy_operations(settings: Settings) -> list[Operation]:
+def proxy_operations(backend: Backend) -> list[Operation]:
     """Raises InvalidSetting."""
-    proxy = Proxy(settings)
+    proxy = Proxy(backend)
     rights = (_PROXY, _demand)
     return [
         Operation("POST", PROXY_ROOT, _called(proxy.create), *rights),
@@ -91,7 +91,8 @@ def _demand(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScop
 class Proxy:
     """Raises InvalidSetting when it is made."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, backend: Backend) -> None:
+        settings = backend.settings
         try:
             self._entries = parse_allowed(settings.proxy_allow)
         except ValueError as error:
@@ -100,6 +101,7 @@ class Proxy:
         has_secret = settings.authorization.secret or settings.authorization.secret_name
         if self._entries and self._keys and not has_secret:
             raise InvalidSetting("PROXY_ALLOW needs AUTH_SECRET or AUTH_SECRET_NAME: URLs are signed with it")
+        self._backend, self._calls = backend, Calls(backend, backend.append)
 
     async def create(self, request: Request) -> Response:
         """Call an upstream (§4.1), once for each `Idempotency-Key`."""
@@ -129,14 +131,14 @@ class Proxy:
     ) -> tuple[str, UpstreamCall]:
         """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
         passes over those that have failed."""
-        backend, key = _backend(request), (await self._signing_keys())[0]
-        calls, once = calls_of(backend), single_header(request, "Idempotency-Key")
+        key, calls = (await self._signing_keys())[0], self._calls
+        once = single_header(request, "Idempotency-Key")
         words["fingerprint"] = _digest(key, order.method, order.url, order.body).hex()
         for attempt in range(_ATTEMPTS):
             seed = _digest(key, words["subject"], once, attempt) if once else uuid.uuid4().bytes
             order = replace(order, call_id=str(uuid.UUID(bytes=seed[:16], version=4)))
             if await calls.begin(order.call_id, **words):
-                await (backend.start or partial(self._start, backend))(order)
+                await (self._backend.start or self._start)(order)
             else:
                 call = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
                 if call.fingerprint != words["fingerprint"]:
@@ -146,52 +148,51 @@ class Proxy:
             return order.call_id, await self._wait(request, order.call_id, is_repeatable=bool(once))
         raise Conflict(f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one")
 
-    async def _start(self, backend: Backend, order: Order) -> None:
+    async def _start(self, order: Order) -> None:
         """In this process."""
-        if len(backend.calling) >= _CALLS_AT_ONCE:
-            await calls_of(backend).end(order.call_id)
+        calling = self._backend.calling
+        if len(calling) >= _CALLS_AT_ONCE:
+            await self._calls.end(order.call_id)
             raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
         from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
 
-        task = asyncio.create_task(carry_out(calls_of(backend), order, self._entries))
-        backend.calling.add(task)
-        task.add_done_callback(backend.calling.discard)
+        task = asyncio.create_task(carry_out(self._calls, order, self._entries))
+        calling.add(task)
+        task.add_done_callback(calling.discard)
 
     async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> UpstreamCall:
-        calls = calls_of(_backend(request))
         seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
-        call = await calls.until(call_id, lambda call: call.is_answered, seconds)
+        call = await self._calls.until(call_id, lambda call: call.is_answered, seconds)
         if call is None:
             if not is_repeatable:  # Nobody can ever read it.
-                await calls.tell(call_id, aborted=True)
+                await self._calls.tell(call_id, aborted=True)
             raise ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
         return call
 
     async def _signed_url(self, request: Request, call_id: str) -> str:
         """For as long as its stream stays without a reader (§7.4)."""
-        expires = str(int(_now(request)) + ANSWER_TTL_SECONDS)
+        expires = str(self._backend.stores.clock_ms() // 1000 + ANSWER_TTL_SECONDS)
         signature = sign((await self._signing_keys())[0], call_id, expires)
         query = urlencode({"expires": expires, "signature": signature})
         return f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
 
     async def read(self, request: Request) -> Response:
         """Read the answer (§4.2), as every stream is read."""
-        backend, call_id = _backend(request), _call_id(request)
         is_signed = _is_signed(request.scope)
         if is_signed:
             await self._check_signed(request)
         call = await self._live(request, is_owned=not is_signed)
-        request.scope[STREAM] = key = answer_key(call_id)
-        response = await read_stream(request, backend, key)
+        request.scope[STREAM] = key = answer_key(_call_id(request))
+        response = await read_stream(request, self._backend, key)
         if "Stream-Closed" in response.headers and call.error is None:
-            call = await calls_of(backend).load(call_id)
+            call = await self._calls.load(_call_id(request))
         response.headers.update(_told(call))
         return response
 
     async def metadata(self, request: Request) -> Response:
         """§4.4."""
         call = await self._live(request, is_owned=True)
-        head = await _backend(request).call(load_head, answer_key(_call_id(request)))
+        head = await self._backend.call(load_head, answer_key(_call_id(request)))
         response = responses.metadata(head)
         response.headers.update(_told(call))
         return response
@@ -201,7 +202,7 @@ class Proxy:
         await self._check_signed(request)
         if single(request, "action") != "abort":
             raise ProxyError(400, "INVALID_ACTION", "action must be abort")
-        await calls_of(_backend(request)).tell(_call_id(request), aborted=True)
+        await self._calls.tell(_call_id(request), aborted=True)
         return Response(status_code=204, headers=responses.EMPTY)
 
     async def remove(self, request: Request) -> Response:
@@ -211,23 +212,23 @@ class Proxy:
         except StreamNotFound:
             pass
         else:
-            await calls_of(_backend(request)).remove(_call_id(request))
+            await self._calls.remove(_call_id(request))
         return Response(status_code=204, headers=responses.EMPTY)
 
     async def _live(self, request: Request, *, is_owned: bool) -> UpstreamCall:
         """The call, whose end is told if its process has ended. Raises StreamNotFound, also for a token of
         another subject."""
-        calls, call_id = calls_of(_backend(request)), _call_id(request)
-        call = await calls.load(call_id)
+        call_id = _call_id(request)
+        call = await self._calls.load(call_id)
         access = _access(request)
         if is_owned and not (_may_call(access, call.entry) and access.subject == call.subject):
             raise StreamNotFound
-        return await calls.end_if_lost(call_id, call) if self._entries else call
+        return await self._calls.end_if_lost(call_id, call) if self._entries else call
 
     async def _check_signed(self, request: Request) -> None:
         given = single(request, "expires"), single(request, "signature")
         keys = await self._signing_keys()
-        check_signature(keys, request.path_params["call"], *given, _now(request))
+        check_signature(keys, request.path_params["call"], *given, self._backend.stores.clock_ms() / 1000)
 
     async def _signing_keys(self) -> list[bytes]:
         """Of this deployment's secrets, the first of which signs. An open server has none: there everybody
@@ -235,15 +236,6 @@ class Proxy:
         find = [partial(keys.find, SHARED_ALGORITHM, None) for keys in self._keys]
         secrets = [secret for each in find for secret in await asyncio.to_thread(each)]
         return [hmac.digest(secret, b"tidemark proxy", "sha256") for secret in secrets or [b"open"]]
-
-
-def calls_of(backend: Backend) -> Calls:
-    return Calls(backend, backend.append)
-
-
-def _backend(request: Request) -> Backend:
-    backend: Backend = request.scope["app"].state.backend
-    return backend
 
 
 def _call_id(request: Request) -> str:
@@ -266,10 +258,6 @@ def _may_call(access: Access, name: str) -> bool:
 def _digest(key: bytes, *parts: object) -> bytes:
     """The same for the same parts, and nothing that tells what they are."""
     return hmac.digest(key, repr(parts).encode(), "sha256")
-
-
-def _now(request: Request) -> float:
-    return _backend(request).stores.clock_ms() / 1000
 
 
 def _refused(call: UpstreamCall) -> Response:

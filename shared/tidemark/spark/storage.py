@@ -18,13 +18,12 @@ from tidemark.aws.retry import Failure
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs import BlobStore
 from tidemark.log.dynamodb_table import DynamoDBTable
-from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
-    from tidemark.service.stores import Stores
+    pass
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -112,16 +111,6 @@ class ExplainingObjects(Objects):
             return super()._call(operation, key, body, size)
         except (Busy, OutcomeUnknown, StorageSilent, StorageUnavailable) as error:
             raise explain(error, "S3", operation, f"{key} in {self.place}") from error
-
-
-def connect_to_write(connection: ConnectionOptions) -> Stores:
-    """Raises FormatTooNew if a later release has written what this one would misread. Shuts out earlier
-    releases, as the write function does (docs/schema-evolution.md)."""
-    from tidemark.service.stores import Stores  # Readers do without its modules: each query starts a process.
-
-    stores = Stores(connect_table(connection), connect_blobs(connection))
-    stores.check_format(PLAIN_EPOCH)
-    return stores
 
 
 def connect_table(

@@ -16,6 +16,7 @@ from tidemark.spark.options import (
     MEGABYTE,
     ConnectionOptions,
     GivenOptions,
+    Transport,
     parse_boolean,
     parse_connection,
     parse_size,
@@ -67,6 +68,8 @@ def parse_write_options(
     """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
     connection = parse_connection(asked, environment)
+    if connection.transport is not Transport.HTTP:
+        asked.faults.append("url is missing: streams are written over HTTP alone")
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):

@@ -8,31 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from urllib3 import BaseHTTPResponse
 
 from tidemark.protocol.errors import (
-    Busy,
     Conflict,
-    OutcomeUnknown,
-    ProtocolError,
     StaleEpoch,
     StreamNotFound,
 )
-from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.header_values import MAX_SAFE_INTEGER
 from tidemark.protocol.messages import ContentType, parse_content_type
-from tidemark.protocol.producer import Claim
-from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import INLINE_BYTES, AppendRequest, append
-from tidemark.service.create import CreateRequest, create
-from tidemark.service.group_commit import MAX_GROUP
-from tidemark.service.load import load_head
-from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault, retry
-from tidemark.spark.options import ConnectionOptions, Transport
+from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault
+from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.staging import Staging, decode_bodies
-from tidemark.spark.storage import connect_to_write
 from tidemark.spark.writer.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
@@ -62,9 +51,6 @@ class Publication:
     producer_id: str
     batch: int
 
-    def claim(self, seq: int) -> Claim:
-        return Claim(self.producer_id, self.batch, seq)
-
     def headers(self, seq: int) -> dict[str, str]:
         return {
             "Content-Type": self.content_type.value,
@@ -87,30 +73,9 @@ class TargetStream:
     closed: bool
 
 
-class Publisher(Protocol):
-    def find(self, stream: str) -> TargetStream | None:
-        """None if there is no such stream."""
+class Publisher:
+    """The streams that are written to, over HTTP."""
 
-    def create(self, stream: str, content_type: ContentType) -> None: ...
-
-    def find_use(self, publication: Publication) -> str | None:
-        """Describe the appends of this batch, or of a newer one, that the stream has. The probe writes
-        nothing: the first append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
-
-    def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
-        """Raises NotPublished."""
-
-    def close(self, stream: str) -> None:
-        """Does nothing if the stream is closed already. Raises NotPublished."""
-
-
-def connect_publisher(connection: ConnectionOptions) -> Publisher:
-    if connection.transport is Transport.HTTP:
-        return HttpPublisher(connection)
-    return LogPublisher(connection)
-
-
-class HttpPublisher:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._client = HttpClient(
@@ -118,6 +83,7 @@ class HttpPublisher:
         )
 
     def find(self, stream: str) -> TargetStream | None:
+        """None if there is no such stream."""
         answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
         if answer.status == 404:
             return None
@@ -129,6 +95,8 @@ class HttpPublisher:
         self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
 
     def find_use(self, publication: Publication) -> str | None:
+        """Describe the appends of this batch, or of a newer one, that the stream has. The probe writes
+        nothing: the first append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
         refusals = frozenset({400, 403, 404, 409})
         answer = self._post(publication, PROBE_SEQ, _PROBE_BODY, refusals)
         if answer.status not in refusals:
@@ -141,7 +109,8 @@ class HttpPublisher:
 
     def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
         """Several are on their way at once. One that overtakes another is refused as a gap (§5.2.1), and sent
-        again when those before it are there. A server that takes few in their order is sent few at once."""
+        again when those before it are there. A server that takes few in their order is sent few at once.
+        Raises NotPublished."""
         seq, width = 0, 1
         with closing(self._client.posts_in_order(self._connection.stream_url(publication.stream))) as posts:
             while some := _take(bodies, width, _BYTES_AT_ONCE):
@@ -168,80 +137,13 @@ class HttpPublisher:
             raise NotPublished(_explain(publication, seq, status, str(fault))) from fault
 
     def close(self, stream: str) -> None:
+        """Does nothing if the stream is closed already. Raises NotPublished."""
         try:
             self._client.request(
                 "POST", self._connection.stream_url(stream), headers={"Stream-Closed": "true"}
             )
         except HttpFault as fault:
             raise NotPublished(f"tidemark: {stream} could not be closed: {fault}") from fault
-
-
-class LogPublisher:
-    """Publishes through the application's own append, in this process, without a server."""
-
-    def __init__(self, connection: ConnectionOptions) -> None:
-        self._bucket = connection.bucket
-        self._retry_seconds = connection.retry_seconds
-        self._stores = connect_to_write(connection)
-
-    def _key(self, stream: str) -> StreamKey:
-        return StreamKey(self._bucket, stream)
-
-    def find(self, stream: str) -> TargetStream | None:
-        try:
-            known = load_head(self._stores, self._key(stream))
-        except StreamNotFound:
-            return None
-        return TargetStream(known.record.content_type, known.tail.closed)
-
-    def create(self, stream: str, content_type: ContentType) -> None:
-        request = CreateRequest(content_type, NEVER, closed=False)
-        retry(
-            lambda: create(self._stores, self._key(stream), request),
-            self._retry_seconds,
-            Busy,
-            OutcomeUnknown,
-        )
-
-    def find_use(self, publication: Publication) -> str | None:
-        try:
-            self._append_all(publication, PROBE_SEQ, [_PROBE_BODY])
-        except ProtocolError as refusal:
-            return _describe_use(publication, refusal.headers)
-        raise AssertionError("the log takes no append with a gap before it")
-
-    def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
-        """Small ones share a batch of the log."""
-        seq = 0
-        while some := _take(bodies, MAX_GROUP, INLINE_BYTES // 2):
-            try:
-                self._append_all(publication, seq, some)
-            except ProtocolError as refusal:
-                raise NotPublished(_explain(publication, seq, refusal.status, refusal.message)) from refusal
-            seq += len(some)
-
-    def _append_all(self, publication: Publication, seq: int, bodies: Sequence[bytes]) -> None:
-        kind = publication.content_type
-        self._append(
-            publication.stream,
-            [AppendRequest(kind, body, claim=publication.claim(at)) for at, body in enumerate(bodies, seq)],
-        )
-
-    def close(self, stream: str) -> None:
-        try:
-            self._append(stream, [AppendRequest(None, b"", close=True)])
-        except ProtocolError as refusal:
-            raise NotPublished(f"tidemark: {stream} could not be closed: {refusal.message}") from refusal
-
-    def _append(self, stream: str, requests: Sequence[AppendRequest]) -> None:
-        """Raises what refuses one of them."""
-
-        def once() -> None:
-            for answer in append(self._stores, self._key(stream), requests):
-                if isinstance(answer, ProtocolError):
-                    raise answer
-
-        retry(once, self._retry_seconds, Busy, OutcomeUnknown)
 
 
 def _take(bodies: Iterator[bytes], count: int, size: int) -> list[bytes]:

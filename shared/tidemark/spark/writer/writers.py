@@ -33,7 +33,6 @@ from tidemark.spark.writer.publish import (
     NotPublished,
     Publication,
     Publisher,
-    connect_publisher,
     find_use,
     publish,
 )
@@ -87,7 +86,7 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, 
 def resolve_content_type(options: WriteOptions) -> ContentType:
     """The content type of the rows: a single stream's own, or, for many streams, the option's.
     Raises InvalidOptions."""
-    target = connect_publisher(options.connection).find(options.stream) if options.stream else None
+    target = Publisher(options.connection).find(options.stream) if options.stream else None
     if options.stream is None or (target is None and options.create_streams):
         assert options.content_type is not None, "checked with the options"
         return options.content_type
@@ -183,7 +182,7 @@ class StagedWrite:
         checksum = sum(each.checksum for each in staged) % 2**64
         fingerprint = Fingerprint(self.options.connection.place(), dict(rows), checksum)
         ours = Manifest(query, tuple(run for each in staged for run in each.runs), fingerprint)
-        publisher = connect_publisher(self.options.connection)
+        publisher = Publisher(self.options.connection)
         asked = [
             Publication(stream, self.content_type, runs, producer_id, batch)
             for stream, runs in ours.by_stream().items()
