@@ -24,7 +24,6 @@ from click.testing import CliRunner
 
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.ports import free_port
-from tests.waiting import until
 from tidemark.cli.__main__ import main
 from tidemark.cli.terminal import visible
 
@@ -225,37 +224,15 @@ def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:
     assert run(server, "ls", "--buckets", "none-with-this-prefix") == b""
 
 
-def test_a_worker_claims_acks_and_releases_by_hand(server: Server, tmp_path: Path) -> None:
-    name, wake = f"sub{uuid.uuid4().hex[:8]}", tmp_path / "wake"
-
-    def claims() -> bool:
-        """Once the delivery function has noticed the append."""
-        claim = ["--url", server.base_url, "sub", "claim", name, "--worker", "me"]
-        done = CliRunner().invoke(main, claim)
-        wake.write_bytes(done.stdout_bytes)
-        assert done.exit_code == 0 or "NO_PENDING_WORK: " in done.output
-        return done.exit_code == 0
-
+def test_subscriptions_are_made_listed_shown_and_deleted(server: Server) -> None:
+    name = f"sub{uuid.uuid4().hex[:8]}"
     run(server, "create", f"{name}/wakes", "--content-type", "application/json")
-    asked = ("sub", "create", name, "--pattern", f"{name}/tasks/*", "--wake-stream", f"{name}/wakes")
-    run(server, *asked)
-    assert b"NO_PENDING_WORK: " in run(server, "sub", "claim", name, status=1)
-    for task in range(2):
-        run(server, "append", f"{name}/tasks/{task}", "--create", "text/plain", stdin=b"welcome")
-        until(claims)
-        assert b"  claimed  0  me  " in run(server, "sub", "ls", name)
-        assert b"ALREADY_CLAIMED: " in run(server, "sub", "claim", name, status=1)
-        assert run(server, "sub", "ack", name, str(wake), "--extend") == b"extended\n"
-        assert run(server, "sub", "release", name, str(wake)) == b"released\n"
-        wake.write_bytes(run(server, "sub", "claim", name))
-        assert run(server, "sub", "ack", name, str(wake)) == b"acked; nothing is pending\n"
-        assert b"FENCED: " in run(server, "sub", "ack", name, str(wake), status=1)
-    assert (
-        f"path {name}/tasks/1  link_type glob  acked_offset {7:016}"
-        in run(server, "sub", "info", name).decode()
-    )
+    run(server, "append", f"{name}/tasks/1", "--create", "text/plain", stdin=b"welcome")
+    run(server, "sub", "create", name, "--stream", f"{name}/tasks/1", "--wake-stream", f"{name}/wakes")
+    assert name in run(server, "sub", "ls", name).decode()
+    assert f"path {name}/tasks/1  link_type explicit" in run(server, "sub", "info", name).decode()
     run(server, "sub", "delete", name)
-    assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "wake", name, status=1)
+    assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "info", name, status=1)
 
 
 def test_the_shell_completes_names_that_it_need_not_quote(

@@ -19,20 +19,18 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tests.spark.serving import ThreadedServer, is_append, posts_fail
-from tests.spark.streams import Streams, table_options
-from tests.support import JSON, Faults, World
-from tidemark.aws import dynamodb as thin
+from tests.spark.streams import Streams
+from tests.support import JSON, World
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.spark import staging as files
-from tidemark.spark import storage
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging, decode_bodies, encode_body
 from tidemark.spark.storage import s3_client
 from tidemark.spark.writer import chunks, manifest
 from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, ForeignBatch, Manifest, ReusedId
-from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
+from tidemark.spark.writer.publish import PROBE_SEQ, NotPublished, Publisher
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, plan_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -43,23 +41,11 @@ Options = dict[str, str]
 
 
 @pytest.fixture
-def over_table(streams: Streams, tmp_path: Path) -> Options:
+def target(streams: Streams, tmp_path: Path) -> Options:
     """Writes to the stream, which is there; every hundred rows are a dozen appends."""
     streams.fill(content_type=JSON)
     where = {"stream": streams.name, "producerId": streams.name, "stagingDir": str(tmp_path / "staging")}
-    return table_options(streams.world) | where | {"bytesPerAppend": "100"}
-
-
-@pytest.fixture
-def over_http(over_table: Options, streams: Streams, world: World) -> Options:
-    kept = {name: text for name, text in over_table.items() if name not in table_options(world)}
-    return kept | {"url": streams.server.url}
-
-
-@pytest.fixture(params=["over_http", "over_table"])
-def target(request: pytest.FixtureRequest) -> Options:
-    options: Options = request.getfixturevalue(request.param)
-    return options
+    return where | {"url": streams.server.url, "bytesPerAppend": "100"}
 
 
 def write_with(options: Options, **more: str) -> StagedWrite:
@@ -145,11 +131,11 @@ REPLAYS: dict[str, tuple[list[bytes], int, Options]] = {
     [*((replay, 5) for replay in REPLAYS), *(("as it was", some) for some in (0, 1, 17))],
 )
 def test_a_failed_commit_is_repeated_exactly(
-    over_http: Options, streams: Streams, spoiling: Callable[..., None], replay: str, landed: int
+    target: Options, streams: Streams, spoiling: Callable[..., None], replay: str, landed: int
 ) -> None:
     """The server went away after some of the appends, and what is repeated is not what was staged first. The
     checkpoint cannot have meant other rows, unless the query is told so."""
-    first = write_with(over_http, retrySeconds="0")
+    first = write_with(target, retrySeconds="0")
     staged = stage(first, ROWS)
     spoiling(posts_fail("before", behind=landed))
     with pytest.raises(NotPublished, match=f"append {landed} of batch 0"):
@@ -161,9 +147,9 @@ def test_a_failed_commit_is_repeated_exactly(
     rows, tasks, more = REPLAYS[replay]
     if len(rows) < len(ROWS):
         with pytest.raises(ReusedId, match=f"restored or copied.* resume=true and producerId={streams.name}"):
-            publish(over_http, rows, tasks=tasks)
+            publish(target, rows, tasks=tasks)
         more = {"resume": "true"}
-    publish(over_http, rows, 0, tasks=tasks, **more)
+    publish(target, rows, 0, tasks=tasks, **more)
     assert streams.values() == NUMBERS
 
 
@@ -177,15 +163,15 @@ def test_a_failed_commit_is_repeated_exactly(
     ],
 )
 def test_a_checkpoint_older_than_what_was_published_is_refused(
-    over_table: Options, streams: Streams, batch: int, rows: list[bytes], resume: str, what: str
+    target: Options, streams: Streams, batch: int, rows: list[bytes], resume: str, what: str
 ) -> None:
     """Taken for a repetition, the batch would leave rows out, and the run would succeed."""
     for number in range(3):
-        publish(over_table, ROWS[number * 100 :][:100], number)
+        publish(target, ROWS[number * 100 :][:100], number)
     with pytest.raises(ReusedId, match=what):
-        publish(over_table, rows, batch, resume=resume)
+        publish(target, rows, batch, resume=resume)
     # The newest batch, whose commit Spark did not learn of, is still a repetition.
-    publish(over_table, ROWS[200:300][::-1], 2, tasks=3)
+    publish(target, ROWS[200:300][::-1], 2, tasks=3)
     assert streams.values() == NUMBERS[:300]
 
 
@@ -212,7 +198,7 @@ def test_a_batch_that_is_in_the_stream_and_not_in_the_staging_directory_is_refus
 
 
 def test_a_batch_that_another_driver_has_begun_meanwhile_is_followed(
-    over_http: Options, streams: Streams, spoiling: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    target: Options, streams: Streams, spoiling: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It settles and appends after this one has seen that there is no manifest."""
 
@@ -220,12 +206,12 @@ def test_a_batch_that_another_driver_has_begun_meanwhile_is_followed(
         monkeypatch.undo()
         spoiling(posts_fail("after", behind=3))
         with pytest.raises(NotPublished):
-            publish(over_http, ROWS[::-1], tasks=3, retrySeconds="0")
+            publish(target, ROWS[::-1], tasks=3, retrySeconds="0")
         spoiling(lambda *_: None)
-        return HttpPublisher.find_use(*asked)
+        return Publisher.find_use(*asked)
 
-    monkeypatch.setattr(HttpPublisher, "find_use", overtaken)
-    publish(over_http, ROWS)
+    monkeypatch.setattr(Publisher, "find_use", overtaken)
+    publish(target, ROWS)
     assert streams.values() == NUMBERS[::-1]
 
 
@@ -271,7 +257,7 @@ def test_appends_are_on_their_way_while_earlier_ones_are_not_answered(tmp_path: 
 
 @pytest.mark.parametrize(("fault", "every"), [("before", 23), ("after", 23), ("after", 1)])
 def test_appends_arrive_once_and_in_order_whatever_is_lost_on_the_way(
-    over_http: Options, streams: Streams, spoiling: Callable[..., None], fault: str, every: int
+    target: Options, streams: Streams, spoiling: Callable[..., None], fault: str, every: int
 ) -> None:
     """What was sent ahead of a lost append is refused as a gap, and sent again."""
     streams.fill(suffix="-bytes")
@@ -285,14 +271,14 @@ def test_appends_arrive_once_and_in_order_whatever_is_lost_on_the_way(
         return fault if seen[seq] == 1 and int(seq) % every == 0 else None
 
     spoiling(loses)
-    published = publish(over_http, ROWS[:200], stream=f"{streams.name}-bytes", retrySeconds="600")
+    published = publish(target, ROWS[:200], stream=f"{streams.name}-bytes", retrySeconds="600")
     assert sum(run.appends for run in published.runs) == 200
     assert streams.stored("-bytes") == b"".join(ROWS[:200])
     assert sum(count > 1 for count in seen.values()) >= -(-200 // every)
 
 
 def test_the_table_gets_many_appends_with_one_call(
-    over_table: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
+    target: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams.fill(suffix="-bytes")
     groups: list[int] = []
@@ -303,46 +289,30 @@ def test_the_table_gets_many_appends_with_one_call(
 
     monkeypatch.setattr("tidemark.spark.writer.publish.append", counting)
     rows = [*ROWS[:150], b"x" * 100_000, b"y" * 100_000]
-    publish(over_table, rows, stream=f"{streams.name}-bytes")
+    publish(target, rows, stream=f"{streams.name}-bytes")
     # The first is the question for what is there.
     assert groups == [1, 64, 64, 23, 1]
     assert streams.stored("-bytes") == b"".join(rows)
 
 
-def test_lost_replies_of_the_table_append_nothing_twice(
-    over_table: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Faults] = []
-
-    def breaking(account: Any, *, endpoint: str | None = None) -> Any:
-        dynamodb = thin.connect_dynamodb(account, endpoint=endpoint)
-        made.append(Faults(dynamodb, 7, lost=0.2, throttled=0.1))
-        return dynamodb
-
-    monkeypatch.setattr(storage, "connect_dynamodb", breaking)
-    publish(over_table, ROWS)
-    assert streams.values() == NUMBERS
-    assert sum(faults.injected["lost"] for faults in made) > 0
-
-
 def test_the_notes_of_older_batches_are_removed_and_what_a_killed_task_staged_a_day_ago(
-    over_table: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
+    target: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "KEPT", 2)
-    old = Path(over_table["stagingDir"], "staged", streams.name, "of-a-killed-task")
+    old = Path(target["stagingDir"], "staged", streams.name, "of-a-killed-task")
     old.parent.mkdir(parents=True)
     old.touch()
     os.utime(old, (0, 0))
     for batch in range(3):
-        publish(over_table, ROWS[batch * 100 :][:100], batch)
+        publish(target, ROWS[batch * 100 :][:100], batch)
     assert streams.values() == NUMBERS[:300]
     notes = {f"{streams.name}/{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (1, 2)}
-    assert files_in(over_table["stagingDir"]) == notes
+    assert files_in(target["stagingDir"]) == notes
 
 
-def test_a_producer_id_belongs_to_one_query(over_table: Options) -> None:
-    publish(over_table, ROWS[:10])
-    other = write_with(over_table)
+def test_a_producer_id_belongs_to_one_query(target: Options) -> None:
+    publish(target, ROWS[:10])
+    other = write_with(target)
     (staged,) = stage(other, ROWS[10:20], tasks=1)
     with pytest.raises(ForeignBatch, match="needs a new producerId"):
         other.publish([replace(staged, query="query-2")], 0)
@@ -369,20 +339,20 @@ def test_a_row_for_what_no_stream_can_be_named_is_refused_in_its_task(target: Op
         write.stage([rows])
 
 
-def test_a_write_of_no_rows_creates_its_stream(over_table: Options, streams: Streams) -> None:
+def test_a_write_of_no_rows_creates_its_stream(target: Options, streams: Streams) -> None:
     new = {"stream": f"{streams.name}-new", "contentType": "text/plain", "createStreams": "true"}
     for staged_by_a_task in (True, False):
-        write = write_with(over_table, **new)
+        write = write_with(target, **new)
         assert write.publish(stage(write, [], tasks=1) if staged_by_a_task else [], 0).rows == 0
         made = load_head(streams.process.stores, streams.key("-new")).record
         assert made.content_type.essence == "text/plain"
         streams.delete("-new")
 
 
-def test_bytes_are_one_message_a_row(over_table: Options, streams: Streams) -> None:
+def test_bytes_are_one_message_a_row(target: Options, streams: Streams) -> None:
     streams.fill(suffix="-bytes")
     bodies = [bytes([index]) * (index % 5 + 1) for index in range(100)]
-    options = over_table | {"stream": f"{streams.name}-bytes", "bytesPerAppend": "1000"}
+    options = target | {"stream": f"{streams.name}-bytes", "bytesPerAppend": "1000"}
     published = publish(options, bodies, tasks=3)
     assert streams.stored("-bytes") == b"".join(bodies)
     assert sum(run.appends for run in published.runs) == 100
@@ -404,52 +374,50 @@ def test_bytes_are_one_message_a_row(over_table: Options, streams: Streams) -> N
     ],
 )
 def test_an_invalid_row_is_named_before_anything_is_appended(
-    over_table: Options, rows: list[bytes | None], what: str
+    target: Options, rows: list[bytes | None], what: str
 ) -> None:
     with pytest.raises(BadRow, match=what):
-        stage(write_with(over_table), rows, tasks=1)
+        stage(write_with(target), rows, tasks=1)
 
 
-def test_rows_are_what_the_server_takes_for_json(over_table: Options, streams: Streams) -> None:
+def test_rows_are_what_the_server_takes_for_json(target: Options, streams: Streams) -> None:
     """White space around a row goes, and a lone surrogate stays, as in an append over HTTP."""
-    publish(over_table, [b' {"a": 1}\n', b'"\\ud800"', b"[" * 500 + b"]" * 500])
+    publish(target, [b' {"a": 1}\n', b'"\\ud800"', b"[" * 500 + b"]" * 500])
     stored = b'{"a": 1},"\\ud800",' + b"[" * 500 + b"]" * 500 + b","
     assert streams.stored().endswith(stored)
 
 
 def test_an_append_has_no_more_rows_than_the_server_takes_messages(
-    over_table: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
+    target: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A megabyte has room for half a million rows of one byte."""
     monkeypatch.setattr(chunks, "MAX_MESSAGES", 150)
-    published = publish(over_table, ROWS, tasks=1, bytesPerAppend="1000000")
+    published = publish(target, ROWS, tasks=1, bytesPerAppend="1000000")
     assert [run.appends for run in published.runs] == [3]
     assert streams.values() == NUMBERS
 
 
 def test_rows_that_fill_the_largest_append_are_not_too_large_for_the_server(
-    over_http: Options, streams: Streams
+    target: Options, streams: Streams
 ) -> None:
     """With its brackets: two rows that would be one byte too many together are two appends."""
     half = 2 * 1024 * 1024
     rows = [b'"%s"' % (b"x" * (size - 3)) for size in (half, half)]
     assert sum(len(row) + 1 for row in rows) == 2 * half
-    assert [run.appends for run in publish(over_http, rows, tasks=1, bytesPerAppend=str(2 * half)).runs] == [
-        2
-    ]
+    assert [run.appends for run in publish(target, rows, tasks=1, bytesPerAppend=str(2 * half)).runs] == [2]
     assert list(map(len, streams.values())) == [half - 3] * 2
 
 
-def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) -> None:
+def test_a_wrong_target_stream_is_refused(target: Options, streams: Streams) -> None:
     """Before a task starts; or, if it is gone by then, before anything is published."""
     with pytest.raises(InvalidOptions, match="no such stream in v1: nowhere"):
-        write_with(over_http, stream="nowhere")
+        write_with(target, stream="nowhere")
     with pytest.raises(InvalidOptions, match="is application/json, not text/plain"):
-        write_with(over_http, contentType="text/plain")
-    write = write_with(over_http)
+        write_with(target, contentType="text/plain")
+    write = write_with(target)
     streams.append(b"", close=True)
     with pytest.raises(InvalidOptions, match="is closed"):
-        write_with(over_http)
+        write_with(target)
     staged = stage(write, ROWS)
     streams.delete()
     with pytest.raises(NotPublished, match=f"no such stream in v1: {streams.name}"):
@@ -457,22 +425,22 @@ def test_a_wrong_target_stream_is_refused(over_http: Options, streams: Streams) 
 
 
 def test_a_batch_that_is_complete_may_be_repeated_once_its_stream_is_closed(
-    over_table: Options, streams: Streams
+    target: Options, streams: Streams
 ) -> None:
     """In `foreachBatch`; the next one has no place to go to."""
-    publish(over_table, ROWS, 3)
+    publish(target, ROWS, 3)
     streams.append(b"", close=True)
-    write = write_with(over_table, batch="3")
+    write = write_with(target, batch="3")
     write.publish(stage(write, ROWS), 3)
     assert streams.values() == NUMBERS
     with pytest.raises(InvalidOptions, match="is closed"):
-        write_with(over_table, batch="4")
+        write_with(target, batch="4")
 
 
-def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: Options) -> None:
+def test_all_wrong_options_of_a_write_are_named_in_one_error(target: Options) -> None:
     """Options, mode and columns."""
     schema = StructType([StructField("body", StringType())])
-    given = over_http | {"bytesPerAppend": "0", "steam": "x", "batch": "1"}
+    given = target | {"bytesPerAppend": "0", "steam": "x", "batch": "1"}
     with pytest.raises(InvalidOptions) as refused:
         plan_write(given, schema, overwrite=True, streaming=True)
     assert refused.value.faults == [

@@ -1,61 +1,7 @@
-"""Every error that a client can get.
+"""Every error that a client can get (docs/reference/errors.md).
 
 Each error states a fact about the request or the stream. It carries the status that the
 protocol names for that fact and the headers that go with it; the HTTP layer writes the response.
-
-    ProtocolError
-    ├── Malformed             400  the request itself is wrong
-    ├── Unauthorized          401  no token, or a token that is not valid
-    ├── Forbidden             403  the token lets the client read the stream, but not do this
-    ├── OriginAccessDenied    403  the request did not come through the distribution in front
-    ├── ForeignOrigin         403  a page of another origin writes to a server without keys
-    ├── UnknownHost           421  a server without keys is asked by a name that is not its own
-    ├── StaleEpoch            403  a newer epoch of this producer exists (§5.2.1)
-    ├── StreamNotFound        404
-    │   └── SourceNotFound         Stream-Forked-From names no stream (§4.2)
-    ├── BucketNotFound        404
-    ├── SnapshotNotFound      404
-    ├── RouteNotFound         404  no resource has this path
-    ├── SubscriptionError     each with a code of its own (§6, §7)
-    │   ├── InvalidSubscription     400  INVALID_REQUEST
-    │   ├── WebhookUrlRejected      400  the URL may not be called (§12.8)
-    │   ├── DeliveryTokenInvalid    401  TOKEN_INVALID, TOKEN_EXPIRED
-    │   ├── SubscriptionNotFound    404
-    │   ├── SubscriptionExists      409  with another configuration
-    │   ├── DeliveryFenced          409  FENCED: the delivery is over
-    │   ├── AlreadyClaimed          409  another worker has the lease
-    │   ├── NoPendingWork           409  a claim finds nothing to do
-    │   └── InvalidAck              409  INVALID_OFFSET
-    ├── ProxyError            of the durable proxy, each with a code of its own
-    ├── Conflict              409
-    │   ├── AppendAfterClose       (§4.1)
-    │   ├── ContentTypeMismatch    (§5.2)
-    │   ├── SequenceRegression     Stream-Seq did not increase (§5.2)
-    │   ├── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
-    │   ├── BucketExists           (extensions §1.2)
-    │   ├── BucketNotEmpty         (extensions §1.5)
-    │   ├── ForkBelowCompacted     Stream-Fork-Offset names what is compacted
-    │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
-    │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
-    │   └── UploadNotFound         a publish names an upload that does not exist
-    ├── SoftDeleted           410  deleted, but forks still live on its data (§4.2)
-    ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
-    ├── HistoryGone           410  the offset lies beyond the tail
-    ├── StaleCursor           410  the cursor is of an earlier stream of this name
-    ├── PreconditionFailed    412  If-Match names another tail
-    ├── PayloadTooLarge       413
-    ├── TooManyMessages       413
-    ├── UnsupportedEncoding   415  the body has a Content-Encoding
-    ├── Busy                  429  storage asks us to slow down
-    ├── RateLimitExceeded     429  more requests in a second, or large bodies at once, than the server accepts
-    ├── OutcomeUnknown        503  storage did not answer: a write may have landed
-    ├── StorageUnavailable    503  storage cannot be asked
-    │   └── BlobUnreadable         storage answers, and says that it cannot give this blob
-    ├── Damaged               503  stored bytes are not those that the log says
-    ├── StorageSilent         503  storage is known not to answer, and was not asked
-    ├── EdgeTooNew            503  CloudFront's function is of a later release than this one
-    ├── FormatTooNew          503  a later release has stored what this one would misread
-    └── KeysUnavailable       503  the keys for tokens, or the origin secret, cannot be fetched
 """
 
 from __future__ import annotations
