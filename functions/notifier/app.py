@@ -12,13 +12,12 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.http import Account
-    from tidemark.aws.sockets import connect_sockets
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
     from tidemark.subscriptions.notices import Subscribers, changed_from_record
-    from tidemark.wake.notifier import Notifier, message_from_record
+    from tidemark.wake.notifier import Notifier, connect_sockets, message_from_record
 
 _T = TypeVar("_T")
 #: What decoding raises for a record that is none of ours.

@@ -1,45 +1,103 @@
-"""The `proxy` function: requests of the durable proxy, and the calls that it invokes itself for."""
+"""The `proxy` function: requests of the durable proxy, and the calls that it invokes itself for.
+
+A call of an upstream is an asynchronous invocation, which outlives the request. Its payload has the
+upstream's key, and Lambda keeps it until the invocation has begun. A body that does not fit lies in S3
+meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
+    import orjson
+
+    from tidemark.aws.clients import make_client
     from tidemark.http.app import create_data_path
     from tidemark.http.backend import one_at_a_time
     from tidemark.http.lambda_adapter import adapted
     from tidemark.log.schema import PLAIN_EPOCH
     from tidemark.observability.invocation import thread_loop
     from tidemark.observability.report import reporting
+    from tidemark.protocol.append import Outcome
+    from tidemark.protocol.errors import ProtocolError
     from tidemark.protocol.proxy import parse_allowed
-    from tidemark.proxy.calls import Order
-    from tidemark.proxy.invocation import invoke, invoked
+    from tidemark.protocol.stream_key import StreamKey
+    from tidemark.proxy.calls import Calls, Order
+    from tidemark.proxy.pipe import CallLimits, carry_out
+    from tidemark.service.append import AppendRequest, append
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
+    from tidemark.wake.follow import Process, SingleFlight
 
-_settings = Settings.from_environment(os.environ)
+_T = TypeVar("_T")
+
+#: Of an asynchronous invocation's payload, which in base64 and with its headers fits 256 KB.
+INLINE_BYTES: Final = 128 * 1024
+#: A batch waits longer than on a server, because each one is billed; a function ends after 900 seconds.
+LIMITS: Final = CallLimits(linger=0.2, whole=840.0)
+_FOLDER: Final = "proxy/"
+_settings: Final = Settings.from_environment(os.environ)
 _settings.authorization.check_not_open()
-_entries = parse_allowed(_settings.proxy_allow)
-_stores = connect(_settings)
-_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+_entries: Final = parse_allowed(_settings.proxy_allow)
+_stores: Final = connect(_settings)
+_name: Final = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
 
 
-async def _start(order: Order) -> None:
-    invoke(_name, _stores, order)
+async def invoke_itself(order: Order) -> None:
+    """Begin the call. It is never tried again, because an upstream's answer is paid for."""
+    told = {"call_id": order.call_id, "url": order.url, "method": order.method, "headers": order.headers}
+    if len(order.body) > INLINE_BYTES:
+        _stores.blobs.put(_FOLDER + order.call_id, order.body)
+    else:
+        told["body"] = base64.b64encode(order.body).decode()
+    client = make_client("lambda", retries={"total_max_attempts": 1})
+    client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": told}))
 
 
-_backend = replace(one_at_a_time(_stores, _settings), start=_start)
+_backend = replace(one_at_a_time(_stores, _settings), start=invoke_itself)
 _app = create_data_path(_backend, partial(_stores.check_format, PLAIN_EPOCH))
 _respond = reporting("proxy", _settings, adapted(_app))
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    if "requestContext" in event and "http" in event["requestContext"]:
+    if "http" in event.get("requestContext", {}):
         return _respond(event, context)
-    thread_loop().run_until_complete(invoked(event, _stores, _backend.wake, _entries))
+    thread_loop().run_until_complete(call(event))
     return {}
+
+
+async def call(event: Mapping[str, Any]) -> None:
+    """What `invoke_itself` began; or, as the destination of failures, the end of one that crashed."""
+    calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
+    if "requestPayload" in event:
+        await calls.end(event["requestPayload"]["order"]["call_id"])
+        return
+    told = dict(event["order"])
+    body = told.pop("body", None)
+    order = Order(**told, body=base64.b64decode(body or ""))
+    if body is None:
+        name = _FOLDER + order.call_id
+        order = replace(order, body=await _run(lambda: _stores.blobs.get(name)))
+        await _run(lambda: _stores.blobs.delete(name))
+    await carry_out(calls, order, _entries, LIMITS)
+
+
+async def _run(call: Callable[[], _T], /) -> _T:
+    """On a thread: the upstream is read while storage is asked."""
+    return await asyncio.to_thread(call)
+
+
+async def _append(key: StreamKey, request: AppendRequest) -> Outcome:
+    outcome = (await _run(lambda: append(_stores, key, [request])))[0]
+    if isinstance(outcome, ProtocolError):
+        raise outcome
+    return outcome

@@ -20,7 +20,7 @@ import botocore.client  # noqa: E402
 from tidemark.aws.clock import StorageClock  # noqa: E402
 from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
 from tidemark.aws.s3 import Objects  # noqa: E402
-from tidemark.aws.sockets import SocketApi  # noqa: E402
+from tidemark.wake.notifier import SocketApi  # noqa: E402
 
 called: set[str] = set()
 #: Each call, what it is carried out on, and the partition keys that it names.

@@ -21,17 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.authorization.tokens import SECRET, claims, handmade, token
 from tidemark.aws import clients
 from tidemark.aws.clients import ParameterUnavailable
-from tidemark.http.security import refreshing_cache
+from tidemark.http.security import keys as keys_module
 from tidemark.http.security.authorization import Tokens
 from tidemark.http.security.keys import (
-    PublicKeys,
-    PublishedKeys,
-    SharedKeys,
-    fetch_public_keys,
-    fetch_secrets,
-    parse_public_keys,
-)
-from tidemark.http.security.refreshing_cache import (
     FAILED_SECONDS,
     FRESH_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -39,7 +31,13 @@ from tidemark.http.security.refreshing_cache import (
     PATIENCE_SECONDS,
     STALE_SECONDS,
     CannotFetch,
+    PublicKeys,
+    PublishedKeys,
     RefreshingCache,
+    SharedKeys,
+    fetch_public_keys,
+    fetch_secrets,
+    parse_public_keys,
 )
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.errors import KeysUnavailable, Unauthorized
@@ -213,10 +211,10 @@ def test_a_storm_of_cold_starts_waits_for_a_busy_parameter_store(
     environments: int, a_second: int, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SSM takes 40 GetParameter a second. Each environment's attempts, in virtual time."""
-    monkeypatch.setattr(refreshing_cache, "random", random.Random(7))
+    monkeypatch.setattr(keys_module, "random", random.Random(7))
     now, spent_at, left, gave_up = 0.0, 0.0, 40.0, 0
     starts = ((number / a_second, number) for number in range(environments))
-    attempts = [(start, number, refreshing_cache.pauses(lambda: now)) for start, number in starts]
+    attempts = [(start, number, keys_module.pauses(lambda: now)) for start, number in starts]
     while attempts:
         now, number, waits = heapq.heappop(attempts)
         left, spent_at = min(40.0, left + 40 * (now - spent_at)), now
@@ -268,11 +266,11 @@ def test_a_request_that_needs_two_values_of_a_busy_source_waits_as_long_as_for_o
     def fetch() -> str:
         raise CannotFetch("ThrottlingException", throttled=True)
 
-    patience = refreshing_cache.Patience()
+    patience = keys_module.Patience()
     for _ in range(2):
         assert RefreshingCache(fetch, lambda: now, sleep, patience).get() is None
     assert PATIENCE_SECONDS <= now <= PATIENCE_SECONDS + LONGEST_PAUSE_SECONDS
-    now += refreshing_cache.FAILED_SECONDS + LONGEST_PAUSE_SECONDS
+    now += keys_module.FAILED_SECONDS + LONGEST_PAUSE_SECONDS
     began = now
     assert RefreshingCache(fetch, lambda: now, sleep, patience).get() is None
     assert now - began >= PATIENCE_SECONDS, "a later request has patience anew"

@@ -67,8 +67,8 @@ def way(
     monkeypatch.setenv("AUTH_JWKS_URL", issuer.url)
     monkeypatch.setenv("AUTH_AUDIENCE", OURS["aud"])
     monkeypatch.setenv("AUTH_ISSUER", OURS["iss"])
-    monkeypatch.setattr("tidemark.http.security.refreshing_cache.MISSING_SECONDS", 0.0)
-    monkeypatch.setattr("tidemark.http.security.refreshing_cache.FAILED_SECONDS", 0.0)
+    monkeypatch.setattr("tidemark.http.security.keys.MISSING_SECONDS", 0.0)
+    monkeypatch.setattr("tidemark.http.security.keys.FAILED_SECONDS", 0.0)
     with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
         yield opened
 

@@ -31,7 +31,7 @@ OUT_OF_REACH: Final = (
     "tidemark.protocol.errors.OutcomeUnknown",
     "tidemark.protocol.errors.StorageSilent",
     "tidemark.aws.retry.NoAnswer",
-    "tidemark.aws.sockets.SocketUnavailable",
+    "tidemark.wake.notifier.SocketUnavailable",
     "tidemark.aws.sqs.QueueUnavailable",
 )
 

@@ -38,7 +38,7 @@ from tidemark.client import (
     Unreachable,
     asynchronous,
     blocking,
-    socket_thread,
+    socket,
     wire,
 )
 from tidemark.client.exchange import Lost
@@ -359,7 +359,7 @@ def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
 @both
 def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
     client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
-    ask: Any = {Stream: socket_thread._ask, AsyncStream: asynchronous._ask}[kind]
+    ask: Any = {Stream: socket._ask, AsyncStream: asynchronous._ask}[kind]
 
     async def asked() -> None:
         await awaited(ask(client, "http://server/v1/socket"))

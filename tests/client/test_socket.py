@@ -33,7 +33,6 @@ from tidemark.client import (
     Stream,
     reading,
     socket,
-    socket_thread,
     watches,
 )
 from tidemark.client.socket import SocketFollower
@@ -415,9 +414,9 @@ def test_after_a_thread_that_could_not_start_the_next_follower_tries_again(
     def refuse(**_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    thread = socket_thread._SocketThread()
+    thread = socket._SocketThread()
     with monkeypatch.context() as patched:
-        patched.setattr(socket_thread, "threading", SimpleNamespace(Thread=refuse))
+        patched.setattr(socket, "threading", SimpleNamespace(Thread=refuse))
         with pytest.raises(RuntimeError, match="new thread"):
             thread.enter()
     running = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "it runs"), thread.enter())

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from tidemark.aws.http import _CONNECT_SECONDS
-from tidemark.aws.sockets import TELLING_SECONDS
 from tidemark.aws.sqs import Queues
 from tidemark.local.template import load_template, match_route
 from tidemark.local.triggers import matches
@@ -25,7 +24,7 @@ from tidemark.settings import Settings
 from tidemark.subscriptions.fairness import SLOW_SLOTS
 from tidemark.subscriptions.notices import changed_from_record
 from tidemark.subscriptions.records import subscription_key
-from tidemark.wake.notifier import SOCKETS_MS, message_from_record
+from tidemark.wake.notifier import SOCKETS_MS, TELLING_SECONDS, message_from_record
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))

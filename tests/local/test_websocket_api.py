@@ -22,10 +22,10 @@ from tests.processes import threads_named
 from tests.waiting import PATIENCE_SECONDS, eventually, until
 from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
-from tidemark.aws.sockets import TELLING_SECONDS, SocketApi, SocketGone
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template
 from tidemark.local.websocket_api import Connections, ManagementServer, Quotas, WebSocketApi
 from tidemark.server import Message
+from tidemark.wake.notifier import TELLING_SECONDS, SocketApi, SocketGone
 
 ECHO = """
 import json

@@ -139,7 +139,7 @@ a socket is told of a stream beyond the end of its token
     http.socket_events:SocketEvents._begin.register caught by wake/test_socket_function.py
     until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms) => pass
 a socket that could not be told is taken for one that is gone
-    aws.sockets:SocketApi._ask caught by wake/test_sockets.py
+    wake.notifier:SocketApi._ask caught by wake/test_sockets.py
     status == HTTPStatus.GONE => status != HTTPStatus.OK
 a log that no socket watches is queried twice
     wake.notifier:Notifier._load caught by wake/test_notified_sockets.py
@@ -358,16 +358,16 @@ a reader that is cancelled cancels the call that others share
     wake.follow:SingleFlight.share caught by wake/test_single_flight.py
     asyncio.shield(result) => result
 each caller fetches a value that one fetches for all
-    http.security.refreshing_cache:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
     with self._lock: => if True:
 a withdrawn key is accepted for ever
-    http.security.refreshing_cache:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
     self._value is None or now - self._fetched_at > FRESH_SECONDS => self._value is None
 a key that nobody has seen for a day is accepted
-    http.security.refreshing_cache:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
     self._value if now - self._fetched_at <= STALE_SECONDS else None => self._value
 each request fetches keys that cannot be fetched, or that lack the one it names
-    http.security.refreshing_cache:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
     if may_try and ( => if (
 an accepted token is remembered for ever
     http.security.authorization:Tokens.recall caught by authorization/test_keys.py

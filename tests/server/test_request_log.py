@@ -19,7 +19,6 @@ from tidemark.server.request_log import (
     printable,
     report,
     report_failure,
-    wants_colour,
 )
 
 Response = tuple[int, list[tuple[bytes, bytes]], bytes]
@@ -32,7 +31,7 @@ MISSING: Response = (
 BROKEN: Response = (503, [], b'{"message": "Service Unavailable"}')
 
 
-def lines_of(response: Response, level: int, *, colour: bool = False, path: bytes = b"/a") -> str:
+def lines_of(response: Response, level: int, *, path: bytes = b"/a") -> str:
     """The lines for one request with a body of three bytes and this `response`."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +47,7 @@ def lines_of(response: Response, level: int, *, colour: bool = False, path: byte
 
     output = io.StringIO()
     requests = Requests(application)
-    requests.log = RequestLog(output, level, colour=colour)
+    requests.log = RequestLog(output, level)
     scope = {"type": "http", "method": "PUT", "raw_path": path, "query_string": b"token=secret"}
     asyncio.run(requests(scope, receive, send))
     return output.getvalue()
@@ -84,13 +83,7 @@ def test_the_level_says_which_failures_are_logged_with_their_error_text(
     assert "secret" not in written
 
 
-@pytest.mark.parametrize(("response", "colour"), [(CREATED, 32), (MISSING, 33), (BROKEN, 31)])
-def test_the_colour_of_a_status_is_that_of_its_class(response: Response, colour: int) -> None:
-    assert f"\x1b[{colour}m{response[0]}\x1b[0m" in lines_of(response, logging.INFO, colour=True)
-    assert "\x1b" not in lines_of(response, logging.INFO)
-
-
-def test_a_request_cannot_add_lines_or_colours_to_the_log() -> None:
+def test_a_request_cannot_add_lines_to_the_log() -> None:
     error = b'{"error": "bad value \\u001b[31m\\nPUT /forged 200"}'
     written = lines_of((400, [], error), logging.WARNING, path=b"/\x1b[2J\n\xff")
     assert written.count("\n") == 1
@@ -101,13 +94,6 @@ def test_a_request_cannot_add_lines_or_colours_to_the_log() -> None:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_only_a_terminal_gets_colours_and_no_color_turns_them_off() -> None:
-    assert wants_colour(Terminal(), {"TERM": "xterm"})
-    assert not wants_colour(io.StringIO(), {"TERM": "xterm"})
-    assert not wants_colour(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
-    assert not wants_colour(Terminal(), {"TERM": "dumb"})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tests.spark.serving import ThreadedServer, is_append, posts_fail
 from tests.spark.streams import Streams
 from tests.support import JSON, World
-from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.spark import staging as files
 from tidemark.spark.options import InvalidOptions
@@ -275,24 +274,6 @@ def test_appends_arrive_once_and_in_order_whatever_is_lost_on_the_way(
     assert sum(run.appends for run in published.runs) == 200
     assert streams.stored("-bytes") == b"".join(ROWS[:200])
     assert sum(count > 1 for count in seen.values()) >= -(-200 // every)
-
-
-def test_the_table_gets_many_appends_with_one_call(
-    target: Options, streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streams.fill(suffix="-bytes")
-    groups: list[int] = []
-
-    def counting(stores: Any, stream: Any, requests: Any) -> Any:
-        groups.append(len(requests))
-        return append(stores, stream, requests)
-
-    monkeypatch.setattr("tidemark.spark.writer.publish.append", counting)
-    rows = [*ROWS[:150], b"x" * 100_000, b"y" * 100_000]
-    publish(target, rows, stream=f"{streams.name}-bytes")
-    # The first is the question for what is there.
-    assert groups == [1, 64, 64, 23, 1]
-    assert streams.stored("-bytes") == b"".join(rows)
 
 
 def test_the_notes_of_older_batches_are_removed_and_what_a_killed_task_staged_a_day_ago(

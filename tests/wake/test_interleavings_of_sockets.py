@@ -19,7 +19,6 @@ import pytest
 from tests.support import Process, World, a_key
 from tests.wake.support import make_queues
 from tests.wake.test_interleavings_of_the_code import Turns, together
-from tidemark.aws.sockets import SocketApi, SocketGone
 from tidemark.http import socket_events
 from tidemark.http.socket_events import SocketEvents
 from tidemark.log.read import load_last, read_page
@@ -29,7 +28,7 @@ from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message
 from tidemark.service.stores import Stores
 from tidemark.service.watch import Watched, begin_watches
-from tidemark.wake.notifier import LAPSED_MS, Notifier, sweep_queues
+from tidemark.wake.notifier import LAPSED_MS, Notifier, SocketApi, SocketGone, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
 pytestmark = pytest.mark.slow

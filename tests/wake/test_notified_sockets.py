@@ -12,7 +12,6 @@ import pytest
 
 from tests.support import World, a_key
 from tests.wake.support import Sockets, make_queues
-from tidemark.aws.sockets import SocketGone, SocketUnavailable
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters, put_waiter
@@ -23,7 +22,15 @@ from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
 from tidemark.service.read import read
-from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, SOCKETS_MS, Notifier, sweep_queues
+from tidemark.wake.notifier import (
+    LAPSED_MS,
+    ORPHAN_MS,
+    SOCKETS_MS,
+    Notifier,
+    SocketGone,
+    SocketUnavailable,
+    sweep_queues,
+)
 from tidemark.wake.queue import WakeMessage
 
 LEASE_MS = MAX_LEASE_SECONDS * 1000

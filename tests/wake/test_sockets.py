@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.aws.http import AwsRequest
 from tidemark.aws.retry import NoAnswer
-from tidemark.aws.sockets import SocketApi, SocketGone, SocketUnavailable
+from tidemark.wake.notifier import SocketApi, SocketGone, SocketUnavailable
 
 #: As API Gateway names them: not all of its characters may stand in a path.
 CONNECTION, PATH = "L0SM9cOFvHcCIhw=", "/stage/@connections/L0SM9cOFvHcCIhw%3D"

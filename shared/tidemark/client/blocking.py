@@ -19,8 +19,7 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import Told, bearer_token
-from tidemark.client.socket_thread import BlockingFollower
+from tidemark.client.socket import BlockingFollower, Told, bearer_token
 from tidemark.client.wire import (
     CLIENT_OPTIONS,
     INTERRUPTED_SECONDS,

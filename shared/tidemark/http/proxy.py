@@ -27,20 +27,11 @@ from tidemark.http.paths import Operation
 from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single, single_header
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import read_stream
+from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.errors import Conflict, Forbidden, ProxyError, RateLimitExceeded, StreamNotFound
 from tidemark.protocol.messages import parse_content_type
-from tidemark.protocol.proxy import (
-    UPSTREAM_METHODS,
-    allowing_entry,
-    check_signature,
-    forwarded,
-    parse_allowed,
-    parse_upstream_url,
-    sign,
-    upstream_not_allowed,
-)
 from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting
@@ -94,7 +85,7 @@ class Proxy:
     def __init__(self, backend: Backend) -> None:
         settings = backend.settings
         try:
-            self._entries = parse_allowed(settings.proxy_allow)
+            self._entries = rules.parse_allowed(settings.proxy_allow)
         except ValueError as error:
             raise InvalidSetting(f"PROXY_ALLOW: {error}") from None
         self._keys = keys_of(settings.authorization)
@@ -108,15 +99,15 @@ class Proxy:
         url_text, method = (single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
         if url_text is None:
             raise ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
-        if method is None or method.upper() not in UPSTREAM_METHODS:
+        if method is None or method.upper() not in rules.UPSTREAM_METHODS:
             code = "MISSING_UPSTREAM_METHOD" if method is None else "INVALID_UPSTREAM_METHOD"
-            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(UPSTREAM_METHODS)}")
-        url = parse_upstream_url(url_text)
-        entry = allowing_entry(self._entries, url)
+            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(rules.UPSTREAM_METHODS)}")
+        url = rules.parse_upstream_url(url_text)
+        entry = rules.allowing_entry(self._entries, url)
         access = _access(request)
         if not _may_call(access, entry.name):
-            raise upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
-        sent = list(forwarded(request.headers.items()))
+            raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
+        sent = list(rules.forwarded(request.headers.items()))
         order = Order("", url_text, method.upper(), sent, await read_body(request))
         words = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
         call_id, call = await self._answered(request, order, words)
@@ -172,7 +163,7 @@ class Proxy:
     async def _signed_url(self, request: Request, call_id: str) -> str:
         """For as long as its stream stays without a reader (§7.4)."""
         expires = str(self._backend.stores.clock_ms() // 1000 + ANSWER_TTL_SECONDS)
-        signature = sign((await self._signing_keys())[0], call_id, expires)
+        signature = rules.sign((await self._signing_keys())[0], call_id, expires)
         query = urlencode({"expires": expires, "signature": signature})
         return f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
 
@@ -228,7 +219,9 @@ class Proxy:
     async def _check_signed(self, request: Request) -> None:
         given = single(request, "expires"), single(request, "signature")
         keys = await self._signing_keys()
-        check_signature(keys, request.path_params["call"], *given, self._backend.stores.clock_ms() / 1000)
+        rules.check_signature(
+            keys, request.path_params["call"], *given, self._backend.stores.clock_ms() / 1000
+        )
 
     async def _signing_keys(self) -> list[bytes]:
         """Of this deployment's secrets, the first of which signs. An open server has none: there everybody

@@ -51,7 +51,7 @@ LOST: Final = "lost: the process that made the call has ended"
 _T = TypeVar("_T")
 _JSON: Final = ContentType(JSON, JSON)
 #: An answer is any bytes, and is cut anywhere; its own type is told beside it.
-_BYTES: Final = ContentType(DEFAULT, DEFAULT)
+BYTES: Final = ContentType(DEFAULT, DEFAULT)
 _EXPIRY: Final = Expiry(ttl_seconds=ANSWER_TTL_SECONDS)
 
 
@@ -169,7 +169,7 @@ class Calls:
         return None
 
     async def open_answer(self, call_id: str, content_type: str) -> None:
-        await self._run(_create, answer_key(call_id), CreateRequest(_BYTES, _EXPIRY, closed=False))
+        await self._run(_create, answer_key(call_id), CreateRequest(BYTES, _EXPIRY, closed=False))
         await self.tell(call_id, content_type=content_type)
 
     async def end_if_lost(self, call_id: str, call: UpstreamCall) -> UpstreamCall:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import logging
 import math
+import os
+import ssl
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import httpcore
 
+from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.protocol.errors import (
     AppendAfterClose,
     Busy,
@@ -22,15 +28,124 @@ from tidemark.protocol.errors import (
     StorageSilent,
     StorageUnavailable,
     StreamNotFound,
+    WebhookUrlRejected,
 )
-from tidemark.protocol.messages import DEFAULT, ContentType
+from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.proxy import AllowEntry, allowing_entry, parse_upstream_url, with_key
-from tidemark.proxy.calls import ABORTED, Calls, Order, answer_key
-from tidemark.proxy.upstream import UpstreamUnreachable, answered, load_key
+from tidemark.protocol.proxy import (
+    AllowEntry,
+    UpstreamUrl,
+    allowing_entry,
+    parse_upstream_url,
+    upstream_not_allowed,
+    with_key,
+)
+from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest
+from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
+from tidemark.subscriptions.webhook_url import check_address
 
-_BYTES: Final = ContentType(DEFAULT, DEFAULT)
+#: How long a connection may take, and one write to it.
+_CONNECT_SECONDS: Final = 10.0
+
+
+class UpstreamUnreachable(Exception):
+    """No connection, or no answer. The message names no secret."""
+
+
+class _Checked(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses that it has checked. TLS still asks for the name."""
+
+    def __init__(self, *, may_be_private: bool) -> None:
+        self._may_be_private = may_be_private
+        self._connect = httpcore.AnyIOBackend().connect_tcp
+
+    async def connect_tcp(
+        self, host: str, port: int, *values: Any, **named: Any
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            addresses = await asyncio.to_thread(resolve_host, host, port)
+        except (OSError, UnicodeError):
+            raise httpcore.ConnectError("the name has no address") from None
+        if not self._may_be_private:
+            _check_public(addresses)
+        *first, last = addresses[:MOST_ADDRESSES]
+        for address in first:
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._connect(address, port, *values, **named)
+        return await self._connect(last, port, *values, **named)
+
+
+def _check_public(addresses: Iterable[str]) -> None:
+    """All of them: a name with one public and one private address could lead to either. Raises ProxyError."""
+    try:
+        for text in addresses:
+            address = ipaddress.ip_address(text)
+            check_address(address)
+            if address.version == 6 and address.scope_id is not None:
+                raise WebhookUrlRejected
+    except WebhookUrlRejected:
+        raise upstream_not_allowed(
+            "Upstream-URL leads to a private address; an entry that names host and port allows it"
+        ) from None
+
+
+@asynccontextmanager
+async def answered(
+    url: UpstreamUrl,
+    order: Order,
+    headers: Sequence[tuple[str, str]],
+    *,
+    may_be_private: bool,
+    header_seconds: float,
+    silent_seconds: float,
+) -> AsyncIterator[httpcore.Response]:
+    """The upstream's answer, once its headers are there; the body comes by `aiter_stream`. Raises ProxyError,
+    UpstreamUnreachable, and TimeoutError after `header_seconds`."""
+    timeout = {"connect": _CONNECT_SECONDS, "read": silent_seconds, "write": _CONNECT_SECONDS}
+    network = _Checked(may_be_private=may_be_private)
+    async with httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=network) as pool:
+        sent = httpcore.Request(
+            order.method,
+            httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
+            headers=[("host", url.authority), ("content-length", str(len(order.body))), *headers],
+            content=order.body,
+            extensions={"timeout": timeout},
+        )
+        try:
+            async with asyncio.timeout(header_seconds):
+                answer = await pool.handle_async_request(sent)
+        except (TimeoutError, httpcore.TimeoutException):
+            raise TimeoutError from None
+        except (
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.UnsupportedProtocol,
+            OSError,
+        ) as failure:
+            raise UpstreamUnreachable(type(failure).__name__) from None
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def load_key(place: str) -> str:
+    """The upstream's key: `ssm:/name`, `env:NAME` or `file:/path`. Raises UpstreamUnreachable."""
+    kind, _, name = place.partition(":")
+    try:
+        if kind == "ssm":
+            return load_parameter(name).strip()
+        return (os.environ[name] if kind == "env" else Path(name).read_text()).strip()
+    except (KeyError, OSError, ParameterUnavailable, ValueError):
+        raise UpstreamUnreachable(f"the key at {place} cannot be read") from None
+
+
 #: So much is written at once as soon as it is there.
 ANSWER_BATCH_BYTES: Final = 4 * 1024
 #: So much of an upstream's error is handed on.
@@ -177,7 +292,7 @@ class _Piping:
         """A batch, once, however often it is sent."""
         data, self._batch = bytes(self._batch), bytearray()
         claim = Claim(self._call_id, 0, self._seq)
-        request = AppendRequest(_BYTES if data else None, data, close, claim=claim)
+        request = AppendRequest(BYTES if data else None, data, close, claim=claim)
         for pause in (*_PAUSES, None):
             try:
                 await self._calls.append(answer_key(self._call_id), request)

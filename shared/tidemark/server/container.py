@@ -64,7 +64,7 @@ async def _serve(configuration: ServerConfiguration, settings: Settings, drain_s
     backend = many_at_once(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
     application = Sockets(own_pages_only(create_app(backend), settings), backend)
     level = logging.getLevelNamesMapping()[settings.log_level]
-    log = RequestLog(sys.stderr, level, colour=False)
+    log = RequestLog(sys.stderr, level)
     with listening_socket(configuration.host, configuration.port) as listener:
         ready = f"Tidemark is ready on port {port_of(listener)} (table {settings.table_name})"
         await serve(

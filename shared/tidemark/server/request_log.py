@@ -12,7 +12,6 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from typing import Final, TextIO
 
 from tidemark.observability.metrics import overtook
@@ -22,15 +21,6 @@ from tidemark.server import Message, Scope
 ERROR_BYTES: Final = 4096
 #: The client left before it had sent its request: nobody got this status, and the application has logged it.
 CLIENT_LEFT: Final = 499
-RED, GREEN, YELLOW, CYAN = 31, 32, 33, 36
-#: The colour for the first digit of a status; others are red.
-_COLOURS: Final = {2: GREEN, 3: CYAN, 4: YELLOW}
-
-
-def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether `output` is a terminal that shows colours. `NO_COLOR` (no-color.org) turns them off."""
-    is_plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
-    return output.isatty() and not is_plain
 
 
 class LoggedRequest:
@@ -64,9 +54,8 @@ class LoggedRequest:
 class RequestLog:
     """Writes the lines. `level` is one of `logging`'s numbers."""
 
-    def __init__(self, output: TextIO, level: int = logging.WARNING, *, colour: bool = False) -> None:
+    def __init__(self, output: TextIO, level: int = logging.WARNING) -> None:
         self._output = output
-        self._colour = colour
         #: Responses with a lower status are not logged, and nothing is collected for them.
         self.from_status = 0 if level <= logging.INFO else 400 if level <= logging.WARNING else 500
 
@@ -82,8 +71,6 @@ class RequestLog:
             parts.append(f"offset {printable(request.offset.decode('latin-1'))}")
         error = error_text(request.error)
         status = str(request.status) if request.status else "no response"
-        if self._colour:
-            status = f"\x1b[{_COLOURS.get(request.status // 100, RED)}m{status}\x1b[0m"
         line = f"{scope['method']} {path} {status} {', '.join(parts)}"
         reason = f": {error}" if error else ""
         # One write, as in `report`: other threads write there too.
@@ -112,7 +99,7 @@ def error_text(body: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """Control characters escaped: a request must not write lines or colours of its own."""
+    """Control characters escaped: a request must not write lines of its own."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

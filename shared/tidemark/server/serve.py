@@ -1,7 +1,7 @@
 """`tidemark serve`: the whole system in this process, on one data directory.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
-INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out).
+INFO logs every request), `JANITOR_SECONDS` (300; 0 leaves it out).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidemark.server.connections import Limits
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
-from tidemark.server.request_log import RequestLog, report, wants_colour, write_audit_lines
+from tidemark.server.request_log import RequestLog, report, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import InvalidSetting, Settings, parse_boolean, parse_choice, parse_seconds
 
@@ -172,7 +172,7 @@ async def serve_logged(
 ) -> None:
     """Prints a line when it is ready, and logs requests to standard error. `place` says where the data is."""
     level = logging.getLevelNamesMapping()[settings.log_level]
-    log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
+    log = RequestLog(sys.stderr, level)
     write_audit_lines(sys.stderr)
     line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
     say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731

@@ -16,7 +16,7 @@ from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import error_response
 from tidemark.http.paths import is_open
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
-from tidemark.http.security.refreshing_cache import WITH_SSM, CannotFetch, RefreshingCache
+from tidemark.http.security.keys import WITH_SSM, CannotFetch, RefreshingCache
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDenied, ProtocolError
 from tidemark.settings import AuthorizationSettings
