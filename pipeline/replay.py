@@ -30,7 +30,7 @@ from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.readers import connect
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import StagedBatches
-from tidemark.spark.writer.publish import connect_publisher
+from tidemark.spark.writer.publish import Publisher
 
 NAME = "replay"
 
@@ -84,7 +84,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     require_new(given, options)
     summary = write_once(ordered, given, job, **target)
     if is_closed(rows, given):
-        connect_publisher(options.connection).close(given.to)
+        Publisher(options.connection).close(given.to)
         summary["closed"] = "true"
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -194,6 +196,19 @@ def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
     assert again.status_code == 201, again.text
     assert client.read_to_the_end(again.headers["Location"])[0] == b"fine"
     assert len(client.upstream.requests) == 2
+
+
+def test_a_call_that_is_delivered_twice_is_made_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lambda may deliver an asynchronous invocation."""
+    carry_out = pipe.carry_out
+
+    async def twice(*given: Any) -> None:
+        await asyncio.gather(carry_out(*given), carry_out(*given))
+
+    monkeypatch.setattr(pipe, "carry_out", twice)
+    client.upstream.behave = says(b"once")
+    assert client.read_to_the_end(client.ask().headers["Location"])[0] == b"once"
+    assert len(client.upstream.requests) == 1
 
 
 def test_a_call_whose_process_is_gone_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,26 +20,10 @@ from typing import Any, Final
 import httpcore
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.protocol.errors import (
-    AppendAfterClose,
-    Busy,
-    OutcomeUnknown,
-    ProxyError,
-    StorageSilent,
-    StorageUnavailable,
-    StreamNotFound,
-    WebhookUrlRejected,
-)
+from tidemark.protocol import errors
+from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.proxy import (
-    AllowEntry,
-    UpstreamUrl,
-    allowing_entry,
-    parse_upstream_url,
-    upstream_not_allowed,
-    with_key,
-)
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
@@ -83,16 +67,16 @@ def _check_public(addresses: Iterable[str]) -> None:
             address = ipaddress.ip_address(text)
             check_address(address)
             if address.version == 6 and address.scope_id is not None:
-                raise WebhookUrlRejected
-    except WebhookUrlRejected:
-        raise upstream_not_allowed(
+                raise errors.WebhookUrlRejected
+    except errors.WebhookUrlRejected:
+        raise rules.upstream_not_allowed(
             "Upstream-URL leads to a private address; an entry that names host and port allows it"
         ) from None
 
 
 @asynccontextmanager
 async def answered(
-    url: UpstreamUrl,
+    url: rules.UpstreamUrl,
     order: Order,
     headers: Sequence[tuple[str, str]],
     *,
@@ -174,7 +158,7 @@ CALL_LIMITS: Final = CallLimits()
 
 
 async def carry_out(
-    calls: Calls, order: Order, entries: Sequence[AllowEntry], limits: CallLimits = CALL_LIMITS
+    calls: Calls, order: Order, entries: Sequence[rules.AllowEntry], limits: CallLimits = CALL_LIMITS
 ) -> None:
     """The whole life of a call. Only the first process that takes it carries it out, because an upstream's
     answer is paid for. Its readers are told what goes wrong."""
@@ -183,7 +167,7 @@ async def carry_out(
     piping = _Piping(calls, order.call_id, limits)
     try:
         await piping.run(order, entries)
-    except (AppendAfterClose, StreamNotFound):
+    except (errors.AppendAfterClose, errors.StreamNotFound):
         pass  # It was deleted, or taken for lost.
     except asyncio.CancelledError:
         with suppress(Exception):
@@ -205,15 +189,15 @@ class _Piping:
     _written: int = 0
     _seq: int = 0
 
-    async def run(self, order: Order, entries: Sequence[AllowEntry]) -> None:
+    async def run(self, order: Order, entries: Sequence[rules.AllowEntry]) -> None:
         try:
-            url = parse_upstream_url(order.url)
-            entry = allowing_entry(entries, url)
+            url = rules.parse_upstream_url(order.url)
+            entry = rules.allowing_entry(entries, url)
             key = await asyncio.to_thread(load_key, entry.secret) if entry.secret else ""
             async with answered(
                 url,
                 order,
-                with_key(order.headers, entry, key),
+                rules.with_key(order.headers, entry, key),
                 may_be_private=entry.is_exact,
                 header_seconds=self._limits.headers,
                 silent_seconds=self._limits.silence,
@@ -222,7 +206,7 @@ class _Piping:
                 if refusal is None:
                     await self.pipe(answer)
                     return
-        except ProxyError as error:
+        except errors.ProxyError as error:
             refusal = {"status": error.status, "code": error.code, "message": error.message}
         except UpstreamUnreachable as failure:
             refusal = {
@@ -297,7 +281,7 @@ class _Piping:
             try:
                 await self._calls.append(answer_key(self._call_id), request)
                 break
-            except (Busy, OutcomeUnknown, StorageSilent, StorageUnavailable):
+            except (errors.Busy, errors.OutcomeUnknown, errors.StorageSilent, errors.StorageUnavailable):
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
