@@ -165,15 +165,6 @@ def test_an_accepted_duplicate_renews_the_window(
 # --- a fixed instant ----------------------------------------------------------------
 
 
-def test_expires_at_is_exact_to_the_millisecond(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream(body=b"data", Stream_Expires_At=later(clock, 60.007))
-    clock.advance(60_006)
-    assert door.get(path).body == b"data"
-    assert door.post(path, TEXT, b"!").status == 204
-    clock.advance(1)
-    assert statuses(door, path) == [404] * 9
-
-
 @pytest.mark.parametrize("lifetime", [{"Stream-TTL": "0"}, {"Stream-Expires-At": "1931-05-05T05:05:05Z"}])
 def test_a_stream_that_ends_before_it_begins_is_created_and_has_expired(
     door: Door, path: str, lifetime: dict[str, str]

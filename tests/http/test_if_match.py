@@ -33,14 +33,6 @@ def test_every_response_has_the_same_etag_for_the_same_tail(door: Door, path: st
     assert closed["ETag"] == door.head(path)["ETag"] != with_producer["ETag"], "closing changes the tail"
 
 
-def test_an_append_with_the_etag_of_the_tail_is_accepted(door: Door, stream: str) -> None:
-    etag = door.head(stream).headers["etag"]
-    appended = door.post(stream, TEXT | {"If-Match": etag}, b"b")
-    assert appended.status == 204
-    assert door.post(stream, TEXT | {"If-Match": f'"x", {appended["ETag"]}'}, b"c").status == 204
-    assert door.get(stream).body == b"abc"
-
-
 def test_an_append_with_another_etag_gets_412_with_the_current_tail(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     assert door.post(stream, TEXT, b"b").status == 204

@@ -21,16 +21,6 @@ def told(answer: Answer) -> tuple[int, str | None, str | None]:
     return answer.status, answer["producer-epoch"], answer["producer-seq"]
 
 
-def test_a_producers_first_append_gets_200(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    answer = door.post(path, claim(0, 0), b"a")
-    assert told(answer) == (200, "0", "0")
-    assert answer.next_offset == "0000000000000001"
-    assert answer.body == b""
-    assert told(door.post(path, claim(0, 1), b"b")) == (200, "0", "1")
-    assert door.get(path).body == b"ab"
-
-
 def test_a_duplicate_gets_204_with_the_highest_sequence(door: Door, make_stream: Make) -> None:
     """And the offset of the original append, if it is known."""
     path = make_stream()
@@ -71,26 +61,6 @@ def test_a_stream_recognises_duplicates_of_more_producers_than_a_batch_carries(
 
 
 # --- closing ------------------------------------------------------------------------
-
-
-def test_append_and_close_is_idempotent(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    first = door.post(path, claim(0, 0) | CLOSE, b"last")
-    assert told(first) == (200, "0", "0")
-    assert first["stream-closed"] == "true"
-    again = door.post(path, claim(0, 0) | CLOSE, b"another body")
-    assert told(again) == (204, "0", "0")
-    assert (again["stream-closed"], again.next_offset) == ("true", first.next_offset)
-    assert door.get(path).body == b"last"
-
-
-def test_a_close_with_the_sequence_of_an_earlier_append_does_not_close(door: Door, make_stream: Make) -> None:
-    """The sequence number is used up: the request is a duplicate of the append."""
-    path = make_stream()
-    door.post(path, claim(0, 0), b"a")
-    answer = door.post(path, claim(0, 0) | CLOSE)
-    assert (told(answer), answer["stream-closed"]) == ((204, "0", "0"), None)
-    assert door.head(path)["stream-closed"] is None
 
 
 def test_a_producer_may_repeat_its_own_close_and_any_other_gets_409(door: Door, make_stream: Make) -> None:

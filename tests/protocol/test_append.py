@@ -282,6 +282,8 @@ BUSY = Tail(50, stream_seq="7", producers=(ProducerState("p", 2, 8, 40),))
         (BUSY, Append(BODY, stream_seq="7", claim=Claim("p", 2, 8)), (Kind.DUPLICATE, 40, False, 2, 8)),
         # §5.2.1: Producer-Seq is the highest accepted, so that a client can recover its place.
         (BUSY, Append(BODY, claim=Claim("p", 2, 3)), (Kind.DUPLICATE, 50, False, 2, 8)),
+        # Its sequence is used up: a close that repeats it does not close.
+        (BUSY, Append(close=True, claim=Claim("p", 2, 8)), (Kind.DUPLICATE, 40, False, 2, 8)),
         (BUSY, Append(BODY, stream_seq="7", claim=Claim("p", 2, 9)), (SequenceRegression,)),
     ],
 )
