@@ -238,7 +238,7 @@ def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
         "--staging",
         str(tmp_path / "staging"),
     ]
-    replay = ["replay", *jobs.where, *lake.given, *again, "--id"]
+    replay = ["replay", "--url", streams.server.url, *lake.given, *again, "--id"]
     assert "2 gaps, the first from the beginning to 0000000000000004" in jobs.refuse(*replay, "one")
     code, said, err = jobs.start(*replay, "one", "--allow-gaps")
     assert (code, "messages=3" in said, "gaps=2" in said) == (0, True, True)

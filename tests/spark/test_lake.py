@@ -47,6 +47,7 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     start: Start,
     spark: Any,
     world: World,
+    server: Any,
     name: str,
     archive: Callable[..., Any],
     lake: Lake,
@@ -93,7 +94,8 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     assert len(lake.files) == 1
     assert [read() for read in readers] == [expected] * 4
     for kind in ("json", "bytes"):
-        replay = ["replay", *where, *lake.given, "--stream", f"{name}-{kind}", "--to", f"{name}-{kind}-again"]
+        replay = ["replay", "--url", server.url, *lake.given, "--stream", f"{name}-{kind}"]
+        replay += ["--to", f"{name}-{kind}-again"]
         code, _, err = start(*replay, "--staging", str(tmp_path / "staging"), "--id", f"{name}-{kind}")
         assert code == 0, err
         process = world.process()
@@ -130,9 +132,17 @@ def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherit
     for _ in range(2):
         assert archive()[0] == 0
     for kind, source in streams.items():
-        there = ["--url", server.url] if kind == "json" else where
         again = key(f"again-{name}-{kind}")
-        replay = ["replay", *there, *lake.given, "--stream", source.stream_id, "--to", again.stream_id]
+        replay = [
+            "replay",
+            "--url",
+            server.url,
+            *lake.given,
+            "--stream",
+            source.stream_id,
+            "--to",
+            again.stream_id,
+        ]
         replay += ["--staging", str(tmp_path / "staging"), "--id", again.stream_id]
         for _ in range(2 if kind == "text" else 1):
             code, said, err = start(*replay)

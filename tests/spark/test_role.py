@@ -88,7 +88,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     for _ in range(2):
         run(*archive)
         web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
-    run("stats", *every, *consumer, *lake.given)
+    run("stats", "--subscribe", "small,large", *consumer, *lake.given)
     staging = ["--staging", f"s3://{LAKE}/staging"]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", objects.url)
     over_http = ["--url", server.url, "--bucket", BUCKET]

@@ -38,6 +38,7 @@ def test_every_job_with_its_lake_in_s3(
     where: list[str],
     spark: Any,
     world: World,
+    server: Any,
     name: str,
     lake: tuple[str, Recorder],
     tmp_path: Path,
@@ -60,13 +61,14 @@ def test_every_job_with_its_lake_in_s3(
     assert "messages=0" in start(*archive)[1]
     process, staging = world.process(), ["--staging", f"{root}/staging"]
     for kind in ("a", "b"):
-        replay = ["replay", *where, *table, "--stream", f"{name}-{kind}"]
+        replay = ["replay", "--url", server.url, *table, "--stream", f"{name}-{kind}"]
         for _ in range(2):
             code, _, err = start(*replay, "--to", f"{name}-{kind}2", *staging, "--id", f"{name}{kind}")
             assert code == 0, err
         assert process.read_all(key(f"{name}-{kind}2")) == process.read_all(key(f"{name}-{kind}"))
     spark.range(100).write.mode("overwrite").parquet(f"{root}/staging/in")
-    ingest = ["ingest", *where, "--input", f"{root}/staging/in", "--stream", f"{name}-in", "--create"]
+    ingest = ["ingest", "--url", server.url, "--input", f"{root}/staging/in"]
+    ingest += ["--stream", f"{name}-in", "--create"]
     for _ in range(2):
         code, _, err = start(*ingest, *staging, "--id", name)
         assert code == 0, err
