@@ -93,9 +93,11 @@ def ensure_secret(ssm: Any, name: str, *, may_draw: bool) -> None:
 
 
 def reserved_by(properties: Mapping[str, str]) -> int:
-    """The concurrent executions that the read, the live and the socket function take from the account."""
+    """The concurrent executions that the read, the live, the socket and the write function take from the
+    account."""
     functions = 3 if properties.get("Sockets") == "true" else 2
-    return functions * int(properties.get("ReaderConcurrency", "0"))
+    readers, writers = (int(properties.get(f"{name}Concurrency", "0")) for name in ("Reader", "Writer"))
+    return functions * readers + writers
 
 
 def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
@@ -104,8 +106,8 @@ def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
     room = limits.get("UnreservedConcurrentExecutions", limit) + before - _UNRESERVABLE
     if now > max(room, 0):
         raise Refused(
-            f"ReaderConcurrency would reserve {now} concurrent executions, and this account can reserve "
-            f"{max(room, 0)} (100 stay for functions without a reservation). Lower it, or ask for more: "
+            f"ReaderConcurrency and WriterConcurrency would reserve {now} concurrent executions, and this "
+            f"account can reserve {max(room, 0)} (100 stay for functions without a reservation). Lower it, or ask for more: "
             f"{_ASK_FOR_MORE}"
         )
     if now:

@@ -7,6 +7,7 @@ import os
 
 import pytest
 from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
@@ -78,6 +79,34 @@ def test_invalid_settings_are_refused_without_showing_a_secret(
 
 def test_secrets_are_not_shown() -> None:
     assert SECRET not in repr(Settings.from_environment({"AUTH_SECRET": SECRET}))
+
+
+@pytest.mark.parametrize(
+    ("method", "domain", "passes"),
+    [
+        ("POST", "abcdef.lambda-url.eu-west-1.on.aws", True),
+        ("DELETE", "abcdef.lambda-url.eu-west-1.on.aws", True),
+        ("GET", "abcdef.lambda-url.eu-west-1.on.aws", False),
+        ("POST", "a1b2c3.execute-api.eu-west-1.amazonaws.com", False),
+    ],
+)
+def test_writes_by_the_write_functions_own_url_need_no_origin_secret(
+    method: str, domain: str, passes: bool
+) -> None:
+    """What Lambda says of the address counts, and not what the client says in `Host`."""
+
+    async def load() -> str | None:
+        return "the origin secret"
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        event = {"rawPath": "/v1/stream/x", "requestContext": {"domainName": domain}}
+        door = BehindEdge(PlainTextResponse("inside"), load, is_required=True)
+        await door({**scope, "aws.event": event}, receive, send)
+
+    with asyncio.Runner() as runner:
+        way = Asgi(called, runner)
+        answer = way(method, "/v1/stream/x", {"Host": "abcdef.lambda-url.eu-west-1.on.aws"})
+        assert answer.status == (200 if passes else 403)
 
 
 def test_every_request_gets_503_while_the_origin_secret_cannot_be_read() -> None:

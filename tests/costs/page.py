@@ -292,8 +292,8 @@ def measure_news(world: World) -> Bill:
 
 
 def conversation_rows(world: World) -> Iterator[str]:
-    """Dollars of a thousand: with CloudFront in front, and by the API's own URL. A look for the waiters is in
-    the price of an append; a message to a socket is in none."""
+    """Dollars of a thousand: with CloudFront in front, by the API's own URL, and with the write function's
+    for appends. A look for the waiters is in the price of an append; a message to a socket is in none."""
     tokens, reads = (price(each, measure(world, each)) for each in (TOKEN, READ_AT_TAIL))
     news, watches = measure_news(world), measure_watches(world, 1)
     posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
@@ -308,11 +308,16 @@ def conversation_rows(world: World) -> Iterator[str]:
         ("event streams", by_events, 1),
         ("long-polls", by_events, TOKENS),
     ):
-        edge, direct = (
+        edge, direct, writers = (
             (TOKENS * token + READERS * requests * request + waiting) / 1000
-            for token, request in ((sum(tokens[0]), sum(reads[0])), (tokens[1], reads[1]))
+            for token, request in (
+                (sum(tokens[0]), sum(reads[0])),
+                (tokens[1], reads[1]),
+                (tokens[1] - prices.HTTP_API, sum(reads[0])),
+            )
         )
-        yield f"| A thousand conversations, read by {title} | **{edge:.2f}** | {direct:.2f} | | |"
+        prices_of = f"**{edge:.2f}** | {direct:.2f} | {writers:.2f}"
+        yield f"| A thousand conversations, read by {title} | {prices_of} | |"
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import error_response
+from tidemark.http.headers import WRITING
 from tidemark.http.paths import is_open
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
 from tidemark.http.security.keys import WITH_SSM, CannotFetch, RefreshingCache
@@ -58,7 +59,7 @@ class BehindEdge:
     async def _admitted(self, scope: Scope, request: Request) -> Scope:
         """Raises OriginAccessDenied, KeysUnavailable, EdgeTooNew."""
         sent = header(request, HEADER)
-        if sent is None and not self._is_required:
+        if sent is None and (not self._is_required or is_by_writers_url(scope)):
             return scope
         expected = await self._load()
         if expected is None and self._is_required:
@@ -73,6 +74,14 @@ class BehindEdge:
         if not is_known and version == PATH_IN_HEADER and not _fits(scope, told):
             return scope
         return as_sent(scope, request, told)
+
+
+def is_by_writers_url(scope: Scope) -> bool:
+    """Whether it writes by the write function's own URL, which the stack makes where it is asked to
+    (`WriterConcurrency`). The address is Lambda's word; no other function that is called so has a URL."""
+    event = scope.get("aws.event") or {"requestContext": {}}
+    is_function_url = ".lambda-url." in str(event["requestContext"].get("domainName", ""))
+    return is_function_url and scope["method"] in WRITING
 
 
 def _fits(scope: Scope, told: str | None) -> bool:
