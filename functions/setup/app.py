@@ -107,8 +107,8 @@ def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
     if now > max(room, 0):
         raise Refused(
             f"ReaderConcurrency and WriterConcurrency would reserve {now} concurrent executions, and this "
-            f"account can reserve {max(room, 0)} (100 stay for functions without a reservation). Lower it, or ask for more: "
-            f"{_ASK_FOR_MORE}"
+            f"account can reserve {max(room, 0)} (100 stay for functions without a reservation). "
+            f"Lower it, or ask for more: {_ASK_FOR_MORE}"
         )
     if now:
         return f"At most {now} of the account's {limit} concurrent executions are taken by readers."
