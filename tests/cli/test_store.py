@@ -100,15 +100,7 @@ DAMAGE = {
         ITEM.format(REPLACED.format("dHdv", "dHdw")),
         [SMALL_ROW + "does not fit its checksum"],
     ),
-    "of one without a checksum": (
-        OLD_ITEM.format(REPLACED.format("dHdv", "dHdw")),
-        ["v1/small at 0: Stored data"],
-    ),
     "no JSON": (OLD_ITEM.format("x'ff'"), [SMALL_ROW + "cannot be read: "]),
-    "an attribute is gone": (
-        OLD_ITEM.format(REPLACED.format('"e":', '"E":')),
-        ["v1/small at 0: Stored data"],
-    ),
     "a batch that is gone": (
         "DELETE FROM items WHERE pk LIKE 'log/v1/small#%' AND sk = '0000000000000003'",
         ["v1/small at 3: Stored data"],

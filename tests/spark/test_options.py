@@ -56,7 +56,7 @@ BATCH = [
     (TABLE | {"transport": "kafka"}, "transport: must be dynamodb or http"),
     (TABLE | {"transport": "http"}, "transport=http needs url"),
     (TABLE | {"transport": "dynamodb", "url": "http://h"}, "url cannot go with transport=dynamodb"),
-    (HTTP | {"table": "t", "region": "r"}, "table, region cannot go with transport=http"),
+    (HTTP | {"table": "t", "blobBucket": "b"}, "table, blobBucket cannot go with transport=http"),
     (TABLE | {"url": "ftp://h"}, "url: must look like https://host"),
     (TABLE | {"url": "h"}, "url: must look like https://host"),
     (

@@ -64,7 +64,6 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     recorded: tuple[Recorder, Recorder],
     run: Run,
     succeed: Run,
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """Every job, twice where it goes on from what it did; bodies of every size. The table is only read:
@@ -90,8 +89,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
         web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
     run("stats", "--subscribe", "small,large", *consumer, *lake.given)
     staging = ["--staging", f"s3://{LAKE}/staging"]
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", objects.url)
-    over_http = ["--url", server.url, "--bucket", BUCKET]
+    over_http = ["--url", server.url, "--bucket", BUCKET, "--option", f"s3Endpoint={objects.url}"]
     succeed(
         "replay",
         *over_http,

@@ -213,7 +213,7 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
 
 def _check_transport(asked: GivenOptions, transport: Transport) -> None:
     of_http = ("url", "streamPath", "token", "tokenFile")
-    of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
+    of_dynamodb = ("table", "blobBucket", "dynamodbEndpoint")  # What is staged may be in S3, too.
     if transport is Transport.HTTP and not asked.has("url"):
         asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
     if asked.has("token") and asked.has("tokenFile"):
