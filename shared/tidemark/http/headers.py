@@ -53,7 +53,6 @@ _UTC: Final = like("^20[0-9]{2}-(0[1-9]|1[0-2])-([01][1-9]|2[0-8])T([01][0-9]|2[
 #: Without a comma, because gateways join repeated headers with one.
 _WORD: Final[Part] = {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-+\\--~]+$"}
 _TRUE, _MODE, _BASE64, _IDENTITY = map(one_of, ("true", LAST_BY_KEY, "base64", "identity"))
-_METHOD: Final = one_of("GET", "POST", "PUT", "PATCH", "DELETE")
 _POINTER: Final = like(f"^{POINTER.pattern}$", maxLength=MAX_POINTER)
 _CODINGS: Final = "Content codings that a request's body may have: none."
 _MATCH: Final = "Append only behind this tail: the `ETag` of HEAD or of an append; `*` is any (an extension)."
@@ -68,7 +67,6 @@ _TABLE: Final = (
     Header("Cache-Control", "server", TEXT, "What caches may do (§10). `private` unless everybody may read."),
     Header("Accept-Encoding", "server", _IDENTITY, _CODINGS),
     Header("ETag", "server", TEXT, _ETAG),
-    Header("Idempotency-Key", "client", TEXT, "Of the proxy: a repeated request calls the upstream once."),
     Header("If-Match", "client", like(r'^(\*|"[!#-~]*")$'), _MATCH, "*"),
     Header("If-None-Match", "client", TEXT, "An `ETag`: 304 where it still holds."),
     Header("Last-Event-ID", "client", TEXT, "The `id` of the last event: the answer leads to what follows."),
@@ -102,12 +100,6 @@ _TABLE: Final = (
     Header("Stream-Snapshot-Offset", "server", _OFFSET_OR_NONE, "What the snapshot stands for; -1: none."),
     Header("Stream-TTL", "both", COUNT, "Seconds without a read or write until the stream ends.", 3600),
     Header("Stream-Up-To-Date", "server", _TRUE, "The answer reaches the tail."),
-    Header("Upstream-Authorization", "client", TEXT, "Of the proxy: the upstream's `Authorization`."),
-    Header("Upstream-Content-Type", "server", TEXT, "Of the proxy: the type of the upstream's answer."),
-    Header("Upstream-Error", "server", TEXT, "Of the proxy: why the answer ended early."),
-    Header("Upstream-Method", "client", _METHOD, "Of the proxy: how to call the upstream.", "POST"),
-    Header("Upstream-Status", "server", COUNT, "Of the proxy: the status of an upstream that refused."),
-    Header("Upstream-URL", "client", _URL, "Of the proxy: what to call."),
     Header("Vary", "server", TEXT, "`Authorization` where the answer depends on who asks."),
     Header("WWW-Authenticate", "server", TEXT, "What is wrong with the token (RFC 6750)."),
 )
@@ -116,9 +108,13 @@ RESPONSE_HEADERS: Final = [each for each in _TABLE if each.sent_by != "client"]
 #: What libraries for tracing add to a page's requests. The last stands for those of any
 #: vendor; browsers before 2022 take it for a name.
 _TRACING: Final = ["baggage", "Cache-Control", "sentry-trace", "traceparent", "tracestate", "*"]
-_ALLOWED: Final = ["Authorization", "Content-Type", *(each.name for each in REQUEST_HEADERS)]
+#: Of the durable proxy (§10.2 of its protocol), which the OpenAPI document leaves to that.
+_OF_PROXY: Final = ["Idempotency-Key", "Upstream-Authorization", "Upstream-Method", "Upstream-URL"]
+_OF_PROXYS_ANSWERS: Final = ["Upstream-Content-Type", "Upstream-Error", "Upstream-Status"]
+_ALLOWED: Final = ["Authorization", "Content-Type", *(each.name for each in REQUEST_HEADERS), *_OF_PROXY]
 #: Every page may read `Cache-Control`, and `Vary` is for caches alone.
-EXPOSED: Final = [each.name for each in RESPONSE_HEADERS if each.name not in {"Cache-Control", "Vary"}]
+_TOLD: Final = [each.name for each in RESPONSE_HEADERS if each.name not in {"Cache-Control", "Vary"}]
+EXPOSED: Final = _TOLD + _OF_PROXYS_ANSWERS
 _ALWAYS: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"cross-origin"),
