@@ -37,7 +37,8 @@ def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, plac
     assert names(answer["access-control-allow-methods"]) >= {"put", "post", "get", "head", "delete"}
     tracing = {"baggage", "cache-control", "sentry-trace", "traceparent", "tracestate", "*"}
     allowed = {"authorization", "content-type", *(each.name.lower() for each in REQUEST_HEADERS)}
-    assert names(answer["access-control-allow-headers"]) == allowed | tracing
+    proxy = {"idempotency-key", "upstream-authorization", "upstream-method", "upstream-url"}
+    assert names(answer["access-control-allow-headers"]) == allowed | tracing | proxy
     assert int(answer["access-control-max-age"] or 0) > 0
     assert answer["access-control-allow-credentials"] is None
     assert door.process.calls.taken() == {}
