@@ -51,6 +51,8 @@ FILES: Final[Mapping[str, Path]] = {
     "/client.html": PAGES / "client.html",
     "/client.js": CLIENT,
     "/cross-origin.html": PAGES / "cross-origin.html",
+    "/durable-proxy.html": ROOT / "docs" / "examples" / "durable-proxy.html",
+    "/durable-proxy-driver.html": PAGES / "durable-proxy-driver.html",
     "/many-streams.html": ROOT / "docs" / "examples" / "many-streams.html",
     "/quickstart.html": PAGES / "quickstart.html",
     "/socket.html": PAGES / "socket.html",
