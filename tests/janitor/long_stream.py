@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
@@ -72,7 +73,7 @@ class Peak:
         return self._of("VmHWM") - self._before
 
 
-def _batches(pk: str, messages: int) -> Iterator[tuple[str, str, bytes, None]]:
+def _batches(pk: str, messages: int) -> Iterator[tuple[str, str, bytes, None, int]]:
     """Rows of the engine's table."""
     for number in range(messages):
         start = number * MESSAGE_BYTES
@@ -81,7 +82,7 @@ def _batches(pk: str, messages: int) -> Iterator[tuple[str, str, bytes, None]]:
             f'"e":{{"N":"{start + MESSAGE_BYTES}"}},"i":{{"S":"{number:016x}"}},'
             f'"t":{{"N":"{_WRITTEN_MS + number}"}},"b":{{"B":"{_ENCODED[number % 1000]}"}}}}'
         )
-        yield pk, render_offset(start), item.encode(), None
+        yield pk, render_offset(start), item.encode(), None, crc32(item.encode())
 
 
 def _without_syncs(db: sqlite3.Connection) -> None:
@@ -149,7 +150,7 @@ class LongStream:
             self._write()
 
     def _write(self) -> None:
-        insert = "INSERT INTO items (pk, sk, item, ttl) VALUES (?, ?, ?, ?)"
+        insert = "INSERT INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
         rows = _batches(self.pk, self.messages)
         self.table.table.database.operate(lambda db: db.executemany(insert, rows).rowcount, writes=True)
         append(self.process(), KEY, [append_request(b"[1]", content_type=JSON)])
