@@ -49,7 +49,7 @@ _settings: Final = Settings.from_environment(os.environ)
 _settings.authorization.check_not_open()
 _entries: Final = parse_allowed(_settings.proxy_allow)
 _stores: Final = connect(_settings)
-_name: Final = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+_name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 
 
 async def invoke_itself(order: Order) -> None:

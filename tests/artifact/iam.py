@@ -15,6 +15,7 @@ NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "s3:UploadPart": ("s3:PutObject",),
     "s3:UploadPartCopy": ("s3:GetObject", "s3:PutObject"),
     "s3:CompleteMultipartUpload": ("s3:PutObject",),
+    "lambda:Invoke": ("lambda:InvokeFunction",),
     "sqs:SendMessageBatch": ("sqs:SendMessage",),
 }
 

@@ -20,7 +20,6 @@ import botocore.client  # noqa: E402
 from tidemark.aws.clock import StorageClock  # noqa: E402
 from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
 from tidemark.aws.s3 import Objects  # noqa: E402
-from tidemark.wake.notifier import SocketApi  # noqa: E402
 
 called: set[str] = set()
 #: Each call, what it is carried out on, and the partition keys that it names.
@@ -36,6 +35,8 @@ TRANSACTED = {
 def record() -> None:
     """What is asked of AWS, by any of the clients."""
     make, call = botocore.client.BaseClient._make_api_call, DynamoDB.call
+    from tidemark.wake.notifier import SocketApi  # With the clock that is set by now.
+
     carry, post = Objects._call, SocketApi.send
 
     def making(self: Any, operation: str, arguments: Any) -> Any:
@@ -171,8 +172,6 @@ async def serve(app: Any, steps: list[Any]) -> list[Any]:
 
 
 def run() -> list[Any]:
-    now_ms = StorageClock.now_ms
-    StorageClock.now_ms = lambda clock: now_ms(clock) + task["hours_ahead"] * 3_600_000  # type: ignore[method-assign, assignment]
     import app  # type: ignore[import-not-found]
 
     if not hasattr(app, "handler"):
@@ -183,6 +182,8 @@ def run() -> list[Any]:
     return [app.handler(step, Context()) for step in task["steps"]]
 
 
+now_ms = StorageClock.now_ms
+StorageClock.now_ms = lambda clock: now_ms(clock) + task["hours_ahead"] * 3_600_000  # type: ignore[method-assign, assignment]
 record()
 answers = run()
 

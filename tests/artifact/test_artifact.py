@@ -62,6 +62,7 @@ ONLY_WHEN = {
     ("WriteFunction", "ssm:GetParameter"): "as for reading",
     ("LiveFunction", "ssm:GetParameter"): "as for reading",
     ("SocketFunction", "ssm:GetParameter"): "as for reading",
+    ("ProxyFunction", "ssm:GetParameter"): "keys of upstreams are named",
     ("NotifierFunction", "dynamodb:UpdateItem"): "two tell a registry the same, and its lifetime is renewed",
     ("SubscriptionsFunction", "dynamodb:UpdateItem"): "a wake event comes twice, and its stream is renewed",
 }
@@ -460,6 +461,23 @@ def test_the_packer_function(run: Run) -> None:
     assert third["answers"][0]["replaced"] >= 1
     packed = run("ReadFunction", request("GET", "/v1/stream/packed", "offset=-1"))
     assert body(packed["answers"][0]) == b"123456"
+
+
+def test_the_proxy_function(run: Run, webhook: tuple[str, list[dict[str, Any]]]) -> None:
+    """A request begins an invocation, whose body lies in S3; that calls the upstream; then the request, which
+    is repeated, has its answer."""
+    hooks, got = webhook
+    more = {"PROXY_ALLOW": f"{hooks}/*", "AWS_ENDPOINT_URL_LAMBDA": hooks, "LONG_POLL_SECONDS": "1"}
+    upstream = {"upstream_url": f"{hooks}/done", "upstream_method": "POST", "idempotency_key": "k"}
+    ask = post("/v1/proxy", json.dumps({"large": "x" * 150_000}).encode(), **upstream)
+    assert statuses(run("ProxyFunction", ask, **more)) == [504]
+    [order] = [each["order"] for each in got if "order" in each]
+    _, answer = run("ProxyFunction", {"order": order}, ask, **more)["answers"]
+    assert answer["statusCode"] == 201
+    path, _, query = answer["headers"]["location"].partition("/v1/proxy/")[2].partition("?")
+    signed = [request(method, f"/v1/proxy/{path}", f"{query}&action=abort") for method in ("GET", "PATCH")]
+    steps = [*signed, request("DELETE", f"/v1/proxy/{path}")]
+    assert statuses(run("ProxyFunction", *steps, **more)) == [200, 204, 204]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

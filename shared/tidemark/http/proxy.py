@@ -36,9 +36,8 @@ from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall,
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting
 
-#: How long a request waits for the upstream's headers; behind an HTTP API it must end before that does.
+#: How long a request waits for the upstream's headers; behind an HTTP API as long as a long-poll.
 _ANSWER_SECONDS: Final = 61.0
-_ANSWER_SECONDS_ON_AWS: Final = 27.0
 #: How often a request with an `Idempotency-Key` may fail.
 _ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
@@ -152,7 +151,8 @@ class Proxy:
         task.add_done_callback(calling.discard)
 
     async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> UpstreamCall:
-        seconds = _ANSWER_SECONDS_ON_AWS if "aws.event" in request.scope else _ANSWER_SECONDS
+        waits = self._backend.settings.long_poll_seconds  # An HTTP API ends a request soon after.
+        seconds = waits if "aws.event" in request.scope else _ANSWER_SECONDS
         call = await self._calls.until(call_id, lambda call: call.is_answered, seconds)
         if call is None:
             if not is_repeatable:  # Nobody can ever read it.
