@@ -2,7 +2,7 @@
 
 A call of an upstream is an asynchronous invocation, which outlives the request. Its payload has the
 upstream's key, and Lambda keeps it until the invocation has begun. A body that does not fit lies in S3
-meanwhile.
+meanwhile. A call whose invocation crashed is taken for lost by its next reader, once its lease has run out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     import orjson
+    from botocore.exceptions import BotoCoreError, ClientError
 
     from tidemark.aws.clients import make_client
     from tidemark.http.app import create_data_path
@@ -28,7 +29,7 @@ with garbage_collection_paused():
     from tidemark.observability.invocation import thread_loop
     from tidemark.observability.report import reporting
     from tidemark.protocol.append import Outcome
-    from tidemark.protocol.errors import ProtocolError
+    from tidemark.protocol.errors import ProtocolError, RateLimitExceeded
     from tidemark.protocol.proxy import parse_allowed
     from tidemark.protocol.stream_key import StreamKey
     from tidemark.proxy.calls import Calls, Order
@@ -40,8 +41,8 @@ with garbage_collection_paused():
 
 _T = TypeVar("_T")
 
-#: Of an asynchronous invocation's payload, which in base64 and with its headers fits 256 KB.
-INLINE_BYTES: Final = 128 * 1024
+#: Of a body, which in base64 and with its headers fits the 1 MB of an asynchronous invocation's payload.
+INLINE_BYTES: Final = 640 * 1024
 #: A batch waits longer than on a server, because each one is billed; a function ends after 900 seconds.
 LIMITS: Final = CallLimits(linger=0.2, whole=840.0)
 _FOLDER: Final = "proxy/"
@@ -53,14 +54,20 @@ _name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 
 
 async def invoke_itself(order: Order) -> None:
-    """Begin the call. It is never tried again, because an upstream's answer is paid for."""
+    """Begin the call. It is never tried again, because an upstream's answer is paid for. Raises
+    RateLimitExceeded."""
     told = {"call_id": order.call_id, "url": order.url, "method": order.method, "headers": order.headers}
     if len(order.body) > INLINE_BYTES:
         _stores.blobs.put(_FOLDER + order.call_id, order.body)
     else:
         told["body"] = base64.b64encode(order.body).decode()
     client = make_client("lambda", retries={"total_max_attempts": 1})
-    client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": told}))
+    try:
+        client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": told}))
+    except (BotoCoreError, ClientError) as failure:
+        if "body" not in told:
+            _stores.blobs.delete(_FOLDER + order.call_id)
+        raise RateLimitExceeded(1, "Lambda takes no more calls of upstreams at once") from failure
 
 
 _backend = replace(one_at_a_time(_stores, _settings), start=invoke_itself)
@@ -71,24 +78,22 @@ _respond = reporting("proxy", _settings, adapted(_app))
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if "http" in event.get("requestContext", {}):
         return _respond(event, context)
-    thread_loop().run_until_complete(call(event))
+    thread_loop().run_until_complete(call(event["order"]))
     return {}
 
 
-async def call(event: Mapping[str, Any]) -> None:
-    """What `invoke_itself` began; or, as the destination of failures, the end of one that crashed."""
+async def call(told: Mapping[str, Any]) -> None:
+    """What `invoke_itself` began. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
-    if "requestPayload" in event:
-        await calls.end(event["requestPayload"]["order"]["call_id"])
+    if not await calls.take(told["call_id"]):
         return
-    told = dict(event["order"])
-    body = told.pop("body", None)
-    order = Order(**told, body=base64.b64decode(body or ""))
-    if body is None:
-        name = _FOLDER + order.call_id
-        order = replace(order, body=await _run(lambda: _stores.blobs.get(name)))
+    if "body" in told:
+        body = base64.b64decode(told["body"])
+    else:
+        name = _FOLDER + told["call_id"]
+        body = await _run(lambda: _stores.blobs.get(name))
         await _run(lambda: _stores.blobs.delete(name))
-    await carry_out(calls, order, _entries, LIMITS)
+    await carry_out(calls, Order(**{**told, "body": body}), _entries, LIMITS)
 
 
 async def _run(call: Callable[[], _T], /) -> _T:

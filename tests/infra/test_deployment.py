@@ -69,7 +69,7 @@ def test_what_is_stored_is_kept_and_can_be_restored() -> None:
     assert {table["UpdateReplacePolicy"], bucket["UpdateReplacePolicy"]} == {"Retain"}
     assert table["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert table["Properties"]["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
-    _, removed = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
+    _, removed, _ = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
     assert removed["NoncurrentVersionExpiration"]["NoncurrentDays"] > 35
 
 

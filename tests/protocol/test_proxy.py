@@ -13,6 +13,7 @@ from tidemark.protocol.proxy import (
     allowing_entry,
     check_signature,
     forwarded,
+    keys_in,
     parse_allowed,
     parse_upstream_url,
     sign,
@@ -21,7 +22,8 @@ from tidemark.protocol.proxy import (
 
 LIST = parse_allowed(
     "https://api.openai.com/v1/* name=openai key=env:OPENAI, *.example.com/api/** , http://localhost:*/**,"
-    "https://exact.test:8443/one header=x-api-key, api-*.models.test, https://[2606:4700::1]:443/*"
+    "https://exact.test:8443/one header=x-api-key, api-*.models.test, https://[2606:4700::1]:443/*,"
+    "https://keyed.test/* key=env:K"
 )
 
 
@@ -36,6 +38,7 @@ LIST = parse_allowed(
         ("https://exact.test:8443/one", "exact.test"),
         ("http://api-1.models.test/", "api-*.models.test"),
         ("https://[2606:4700::1]/x", "2606:4700::1"),
+        ("https://keyed.test/caf%C3%A9%20100%25/v1.2/..x", "keyed.test"),
     ],
 )
 def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
@@ -82,6 +85,15 @@ def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
         "https://api.openai.com/v1/%252e%252e%252fadmin",
         "https://api.openai.com/v1/..%2fadmin",
         "https://api.openai.com/v1/..%5cadmin",
+        "https://api.openai.com/v1/..;/admin",
+        "https://api.openai.com/v1/%252e%252e%253bx/admin",
+        "https://api.openai.com/v1/%25252525252e%25252525252e/admin",
+        "https://api.openai.com/v1/.%09./x",
+        "https://api.openai.com/v1/..%20/x",
+        "https://api.openai.com/v1/x%00",
+        # With the key in clear text, or to a port that is not named.
+        "http://keyed.test/v1/x",
+        "https://keyed.test:8443/v1/x",
         "https://api.openai.com/v1/x#@evil.test",
         "https://2130706433/",
         "https://0x7f.1/",
@@ -107,7 +119,7 @@ def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["https://", "https://a.test key=", "a.test nme=x", "a.test:port", "a.test 1"]
+    "text", ["https://", "https://a.test key=", "a.test nme=x", "a.test:port", "a.test 1", "a.test key=env:K"]
 )
 def test_a_list_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="expected, got"):
@@ -144,6 +156,9 @@ def test_an_entrys_key_is_sent_unless_the_client_has_one() -> None:
     assert with_key([("x-api-key", "own")], exact, "k") == [("x-api-key", "own")]
     assert with_key([], openai, "") == []
     assert "OPENAI" not in repr(openai)
+    sent = [("authorization", "Bearer secret-1"), ("x-api-key", "secret-2"), ("x-name", "no-secret")]
+    assert list(keys_in(sent, exact)) == ["secret-1", "secret-2"]
+    assert list(keys_in([("authorization", "Bearer a")], exact)) == []
 
 
 def test_a_signed_url_holds_for_its_call_until_its_end() -> None:

@@ -110,7 +110,9 @@ class Client:
         self, headers: Mapping[str, str] = NO_HEADERS, path: str = "/chat", content: bytes = b"{}"
     ) -> httpx.Response:
         sent = self.token() | {"Upstream-URL": self.upstream.url + path, "Upstream-Method": "POST"}
-        return self.http.post("/v1/proxy", headers=sent | dict(headers), content=content)
+        return self.http.post(
+            "/v1/proxy", headers=httpx.Headers(sent | dict(headers), "latin-1"), content=content
+        )
 
     def read_to_the_end(self, location: str) -> tuple[bytes, httpx.Response]:
         """All of an answer, by long-polls."""

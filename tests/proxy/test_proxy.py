@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +11,8 @@ import httpx
 import pytest
 
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
+from tidemark.protocol.errors import StorageUnavailable
 from tidemark.proxy import calls, pipe
 from tidemark.proxy.pipe import CallLimits
 
@@ -105,6 +105,11 @@ def refuses(handler: UpstreamHandler) -> None:
     handler.wfile.write(b'{"error": "slow down"}' + bytes(100_000))
 
 
+def quotes(handler: UpstreamHandler) -> None:
+    handler.start(401, content_type="garbage")
+    handler.wfile.write(f"no such key: {handler.headers['authorization']}".encode())
+
+
 def redirects(handler: UpstreamHandler) -> None:
     handler.start(302, location="http://169.254.169.254/")
 
@@ -119,6 +124,10 @@ def test_what_a_client_gets_without_an_answer(client: Client, monkeypatch: pytes
     assert (refused.status_code, refused.headers["Upstream-Status"]) == (502, "429")
     assert (refused.headers["Content-Type"], len(refused.content)) == ("application/json", 32 * 1024)
     assert refused.headers["Content-Security-Policy"] == "sandbox"
+    client.upstream.behave = quotes
+    quoted = client.ask({"X-Name": "\u00e9"})
+    assert (quoted.status_code, quoted.headers["Upstream-Status"]) == (502, "401")
+    assert quoted.text == "no such key: Bearer ***"
     client.upstream.behave = redirects
     assert code_of(client.ask()) == (400, "REDIRECT_NOT_ALLOWED")
     monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(headers=0.2)))
@@ -198,17 +207,27 @@ def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
     assert len(client.upstream.requests) == 2
 
 
-def test_a_call_that_is_delivered_twice_is_made_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Lambda may deliver an asynchronous invocation."""
-    carry_out = pipe.carry_out
+def test_a_call_goes_on_while_its_upstream_thinks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is renewed before there are headers, and though storage fails meanwhile."""
+    renewed, tell = 0, calls.Calls.tell
 
-    async def twice(*given: Any) -> None:
-        await asyncio.gather(carry_out(*given), carry_out(*given))
+    async def tell_sometimes(self: calls.Calls, call_id: str, **words: Any) -> bool:
+        nonlocal renewed
+        if set(words) == {"lease_ms"}:
+            renewed += 1
+            if renewed % 2:
+                raise StorageUnavailable
+        return await tell(self, call_id, **words)
 
-    monkeypatch.setattr(pipe, "carry_out", twice)
-    client.upstream.behave = says(b"once")
-    assert client.read_to_the_end(client.ask().headers["Location"])[0] == b"once"
-    assert len(client.upstream.requests) == 1
+    def thinks(handler: UpstreamHandler) -> None:
+        until(lambda: renewed > 3)
+        says(b"thought")(handler)
+
+    monkeypatch.setattr(pipe, "_RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(pipe, "_PAUSES", (0.01,))
+    monkeypatch.setattr(calls.Calls, "tell", tell_sometimes)
+    client.upstream.behave = thinks
+    assert client.read_to_the_end(client.ask().headers["Location"])[0] == b"thought"
 
 
 def test_a_call_whose_process_is_gone_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +291,7 @@ def test_who_may_do_what(client: Client) -> None:
 def test_the_upstreams_key_is_kept_nowhere(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Neither the entry's nor the client's: not in what is stored, told or logged, whatever happens."""
     said = list[str]()
-    for behave in (says(b"x"), refuses, cut):
+    for behave in (says(b"x"), refuses, cut, quotes):
         client.upstream.behave = behave
         for own in (NO_HEADERS, {"Upstream-Authorization": "Bearer marked-client"}):
             answer = client.ask(own, "/chat?key=marked-query")
@@ -280,8 +299,9 @@ def test_the_upstreams_key_is_kept_nowhere(client: Client, caplog: pytest.LogCap
             if "Location" in answer.headers:
                 said += [str(client.read_to_the_end(answer.headers["Location"])[1].headers)]
     everything = client.token("read:*")
-    for each in client.http.get("/proxy-calls/streams", headers=everything).json()["streams"]:
+    stored = client.http.get("/proxy-calls/streams", headers=everything).json()["streams"]
+    assert len(stored) == 8
+    for each in stored:
         said.append(client.http.get(f"/proxy-calls/{each['stream_id']}", headers=everything).text)
-    assert len(said) > 10
     assert "marked" not in "".join(said) + caplog.text
     assert "marked-key" in str(client.upstream.requests)

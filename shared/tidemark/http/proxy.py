@@ -30,7 +30,14 @@ from tidemark.http.streams import read_stream
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
-from tidemark.protocol.errors import Conflict, Forbidden, ProxyError, RateLimitExceeded, StreamNotFound
+from tidemark.protocol.errors import (
+    Conflict,
+    Forbidden,
+    Malformed,
+    ProxyError,
+    RateLimitExceeded,
+    StreamNotFound,
+)
 from tidemark.protocol.messages import parse_content_type
 from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
 from tidemark.service.load import load_head
@@ -128,7 +135,11 @@ class Proxy:
             seed = _digest(key, words["subject"], once, attempt) if once else uuid.uuid4().bytes
             order = replace(order, call_id=str(uuid.UUID(bytes=seed[:16], version=4)))
             if await calls.begin(order.call_id, **words):
-                await (self._backend.start or self._start)(order)
+                try:
+                    await (self._backend.start or self._start)(order)
+                except RateLimitExceeded:
+                    await calls.end(order.call_id)
+                    raise
             else:
                 call = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
                 if call.fingerprint != words["fingerprint"]:
@@ -139,10 +150,9 @@ class Proxy:
         raise Conflict(f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one")
 
     async def _start(self, order: Order) -> None:
-        """In this process."""
+        """In this process. Raises RateLimitExceeded."""
         calling = self._backend.calling
         if len(calling) >= _CALLS_AT_ONCE:
-            await self._calls.end(order.call_id)
             raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
         from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
 
@@ -258,7 +268,11 @@ def _refused(call: UpstreamCall) -> Response:
     told = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
     if "code" in told:
         raise ProxyError(told["status"], told["code"], told["message"])
-    headers = responses.data_headers(parse_content_type(told["content_type"] or "text/plain"))
+    try:
+        content_type = parse_content_type(told["content_type"])
+    except Malformed:
+        content_type = parse_content_type("text/plain")
+    headers = responses.data_headers(content_type)
     headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": NO_STORE}
     return Response(base64.b64decode(told["body"]), told["status"], headers)
 

@@ -169,16 +169,6 @@ class Environments:
         self._jobs.put((payload, make_context(self.function), result))
         return result
 
-    def invoke_event(self, payload: bytes) -> None:
-        """Asynchronously, as a function whose failures have the function itself for their destination."""
-
-        def look(result: Future[bytes]) -> None:
-            event = json.loads(payload)
-            if result.exception() and "requestPayload" not in event:
-                self.invoke(payload_of({"requestPayload": event}))
-
-        self.invoke(payload).add_done_callback(look)
-
     def call(self, event: Event) -> Any:
         """What the function returns for an event. Raises InvocationFailed."""
         return json.loads(self.invoke(payload_of(event)).result())

@@ -257,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("content-length") or 0))
         if found := re.fullmatch("/2015-03-31/functions/(.+)/invocations", self.path):
-            self.functions[found[1]].invoke_event(data)
+            self.functions[found[1]].invoke(data)
             self._reply(202)
             return
         self._answer(200, lambda connection_id: self.connections.post(connection_id, data))

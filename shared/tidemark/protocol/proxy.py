@@ -20,6 +20,8 @@ UPSTREAM_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 AUTHORIZATION: Final = "Authorization"
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_URL: Final = 8192
+_MOST_ESCAPES: Final = 4
+_SHORT: Final = 7
 #: Names, and addresses as the URL writes them. What a name leads to is checked when it is resolved.
 _HOST: Final = re.compile("[a-z0-9_.-]+|[0-9a-f:.]+", re.ASCII)
 
@@ -50,7 +52,8 @@ class UpstreamUrl:
 
 def parse_upstream_url(text: str) -> UpstreamUrl:
     """Refuses every form that another reader might take for another host or path: users, escapes in the host,
-    backslashes, characters beyond ASCII, dot segments however they are encoded. Raises ProxyError."""
+    backslashes, characters beyond ASCII, dot segments however they are encoded or written (`..;x`, which some
+    servers read as `..`). Raises ProxyError."""
     if len(text) > _MAX_URL or not re.fullmatch(r"[!-~]+", text) or "\\" in text or "#" in text:
         raise upstream_not_allowed(
             "Upstream-URL must be ASCII without spaces, backslashes and fragment, at most 8 KiB"
@@ -67,11 +70,22 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
         raise upstream_not_allowed(
             "Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII"
         )
-    decoded = unquote(unquote(url.path)).replace("\\", "/")
-    if not {".", ".."}.isdisjoint(decoded.split("/")):
+    segments = [each.partition(";")[0].strip() for each in re.split(r"[/\\]", _decoded(url.path))]
+    if not {".", ".."}.isdisjoint(segments):
         raise upstream_not_allowed("Upstream-URL must have no dot segments in its path")
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return UpstreamUrl(url.scheme, host, port or _PORTS[url.scheme], target)
+
+
+def _decoded(path: str) -> str:
+    """As whoever decodes it most often finds it. Raises ProxyError."""
+    for _ in range(_MOST_ESCAPES):
+        if (once := unquote(path)) == path and path.isprintable():
+            return path
+        path = once
+    raise upstream_not_allowed(
+        "Upstream-URL must have a path without control characters and repeated escapes"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,8 @@ _OPTIONS: Final = ("name", "key", "header")
 def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
     """Entries with commas between, each a pattern and `name=`, `key=`, `header=`. A pattern is
     `[scheme://]host[:port][/path]`: `*.` in front stands for all names below, another `*` in the host for
-    any text, `/*` or `/**` at the end for everything below; what is left out may be anything.
+    any text, `/*` or `/**` at the end for everything below. What is left out may be anything, but an entry
+    with a key must have the scheme, and its port is then the scheme's.
 
     Raises ValueError."""
     entries = (words for entry in text.split(",") if (words := entry.split()))
@@ -111,6 +126,10 @@ def _parse_entry(pattern: str, *options: str) -> AllowEntry:
         entry = " ".join((pattern, *options))
         raise ValueError(f"[scheme://]host[:port][/path] and name=, key=, header= expected, got {entry!r}")
     scheme, host, port, path = found.groups()
+    if "key" in given:
+        if scheme is None:
+            raise ValueError(f"https:// expected, got {pattern!r}: its key must not be sent in clear text")
+        port = port or str(_PORTS[scheme.lower()])
     text = host.strip("[]").lower()
     names = (
         r"[^/:]+\." + re.escape(text[2:])
@@ -123,7 +142,7 @@ def _parse_entry(pattern: str, *options: str) -> AllowEntry:
     return AllowEntry(
         given.get("name", text),
         re.compile(f"{(scheme or 'https?').lower()}://{names}:{ports}{paths}"),
-        is_exact="*" not in text and port is not None,
+        is_exact="*" not in text and found[3] is not None,
         header=given.get("header", AUTHORIZATION),
         secret=given.get("key", ""),
     )
@@ -167,6 +186,13 @@ def with_key(headers: Sequence[tuple[str, str]], entry: AllowEntry, key: str) ->
     if not key or any(sent in {name, "authorization"} for sent, _ in headers):
         return list(headers)
     return [*headers, (name, f"Bearer {key}" if name == "authorization" else key)]
+
+
+def keys_in(headers: Iterable[tuple[str, str]], entry: AllowEntry) -> Iterator[str]:
+    """What of the headers nobody but the upstream may see. A word of a few letters is no key."""
+    for name, value in headers:
+        if name in {"authorization", entry.header.lower()} and len(key := value.rpartition(" ")[2]) > _SHORT:
+            yield key
 
 
 def sign(key: bytes, call_id: str, expires: str) -> str:

@@ -149,8 +149,12 @@ class Calls:
             return False
         return True
 
-    async def renew(self, call_id: str, once: str | None = None) -> bool:
-        return await self.tell(call_id, once=once, lease_ms=self._lease_ms())
+    async def take(self, call_id: str) -> bool:
+        """Whether the call is now this process's. Nobody takes it twice, because an answer is paid for."""
+        return await self.tell(call_id, once="taken", lease_ms=self._lease_ms())
+
+    async def renew(self, call_id: str) -> None:
+        await self.tell(call_id, lease_ms=self._lease_ms())
 
     async def until(
         self, call_id: str, is_enough: Callable[[UpstreamCall], bool], seconds: float

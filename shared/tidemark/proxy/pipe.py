@@ -10,12 +10,12 @@ import math
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpcore
 
@@ -28,6 +28,8 @@ from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
 from tidemark.subscriptions.webhook_url import check_address
+
+_T = TypeVar("_T")
 
 #: How long a connection may take, and one write to it.
 _CONNECT_SECONDS: Final = 10.0
@@ -89,10 +91,11 @@ async def answered(
     timeout = {"connect": _CONNECT_SECONDS, "read": silent_seconds, "write": _CONNECT_SECONDS}
     network = _Checked(may_be_private=may_be_private)
     async with httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=network) as pool:
+        named = [("host", url.authority), ("content-length", str(len(order.body))), *headers]
         sent = httpcore.Request(
             order.method,
             httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
-            headers=[("host", url.authority), ("content-length", str(len(order.body))), *headers],
+            headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
             content=order.body,
             extensions={"timeout": timeout},
         )
@@ -125,7 +128,8 @@ def load_key(place: str) -> str:
     try:
         if kind == "ssm":
             return load_parameter(name).strip()
-        return (os.environ[name] if kind == "env" else Path(name).read_text()).strip()
+        key = os.environ[name] if kind == "env" else Path(name).read_text()
+        return key.strip().encode("ascii").decode()
     except (KeyError, OSError, ParameterUnavailable, ValueError):
         raise UpstreamUnreachable(f"the key at {place} cannot be read") from None
 
@@ -160,10 +164,7 @@ CALL_LIMITS: Final = CallLimits()
 async def carry_out(
     calls: Calls, order: Order, entries: Sequence[rules.AllowEntry], limits: CallLimits = CALL_LIMITS
 ) -> None:
-    """The whole life of a call. Only the first process that takes it carries it out, because an upstream's
-    answer is paid for. Its readers are told what goes wrong."""
-    if not await calls.renew(order.call_id, once="taken"):
-        return
+    """The whole life of a call, by the one process that took it. Its readers are told what goes wrong."""
     piping = _Piping(calls, order.call_id, limits)
     try:
         await piping.run(order, entries)
@@ -190,47 +191,49 @@ class _Piping:
     _seq: int = 0
 
     async def run(self, order: Order, entries: Sequence[rules.AllowEntry]) -> None:
+        stopped = asyncio.create_task(self.stopped())
+        try:
+            refusal = await self.answer_or_refusal(order, entries, stopped)
+        finally:
+            stopped.cancel()
+            await asyncio.gather(stopped, return_exceptions=True)
+        if refusal is not None:
+            await patiently(partial(self._calls.tell, self._call_id, close=True, refusal=refusal))
+
+    async def answer_or_refusal(
+        self, order: Order, entries: Sequence[rules.AllowEntry], stopped: asyncio.Task[str]
+    ) -> dict[str, Any] | None:
+        """Pipe the answer, or return what the client gets instead."""
         try:
             url = rules.parse_upstream_url(order.url)
             entry = rules.allowing_entry(entries, url)
             key = await asyncio.to_thread(load_key, entry.secret) if entry.secret else ""
+            headers = rules.with_key(order.headers, entry, key)
             async with answered(
                 url,
                 order,
-                rules.with_key(order.headers, entry, key),
+                headers,
                 may_be_private=entry.is_exact,
                 header_seconds=self._limits.headers,
                 silent_seconds=self._limits.silence,
             ) as answer:
-                refusal = await client_refusal(answer)
+                refusal = await client_refusal(answer, rules.keys_in(headers, entry))
                 if refusal is None:
-                    await self.pipe(answer)
-                    return
+                    await self.pipe(answer, stopped)
+                return refusal
         except errors.ProxyError as error:
-            refusal = {"status": error.status, "code": error.code, "message": error.message}
+            status, code, message = error.status, error.code, error.message
         except UpstreamUnreachable as failure:
-            refusal = {
-                "status": 502,
-                "code": "UPSTREAM_ERROR",
-                "message": f"No answer of upstream: {failure}",
-            }
+            status, code, message = 502, "UPSTREAM_ERROR", f"No answer of upstream: {failure}"
         except TimeoutError:
-            refusal = {
-                "status": 504,
-                "code": "UPSTREAM_TIMEOUT",
-                "message": "Upstream sent no headers in time",
-            }
-        await self._calls.tell(self._call_id, close=True, refusal=refusal)
+            status, code, message = 504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time"
+        return {"status": status, "code": code, "message": message}
 
-    async def pipe(self, answer: httpcore.Response) -> None:
-        await self._calls.open_answer(self._call_id, header_of(answer, b"content-type") or DEFAULT)
+    async def pipe(self, answer: httpcore.Response, stopped: asyncio.Task[str]) -> None:
+        content_type = header_of(answer, b"content-type") or DEFAULT
+        await patiently(partial(self._calls.open_answer, self._call_id, content_type))
         self._has_answer = True
-        stopped = asyncio.create_task(self.stopped())
-        try:
-            error = await self.copy(answer, stopped)
-        finally:
-            stopped.cancel()
-        await self.finish(error)
+        await self.finish(await self.copy(answer, stopped))
 
     async def copy(self, answer: httpcore.Response, stopped: asyncio.Task[str]) -> str:
         """Write what comes, in batches, until it ends. Returns why it ended early, or nothing."""
@@ -266,43 +269,48 @@ class _Piping:
 
     async def stopped(self) -> str:
         """Why the answer is to end early. Meanwhile the lease is renewed."""
-        while True:
-            call = await self._calls.until(self._call_id, lambda call: call.aborted, _RENEW_SECONDS)
-            if call is not None:
-                return call.error or ABORTED
-            await self._calls.renew(self._call_id)
+        is_aborted = partial(self._calls.until, self._call_id, lambda call: call.aborted, _RENEW_SECONDS)
+        while (call := await patiently(is_aborted)) is None:
+            await patiently(partial(self._calls.renew, self._call_id))
+        return call.error or ABORTED
 
     async def write(self, *, close: bool = False) -> None:
         """A batch, once, however often it is sent."""
         data, self._batch = bytes(self._batch), bytearray()
         claim = Claim(self._call_id, 0, self._seq)
         request = AppendRequest(BYTES if data else None, data, close, claim=claim)
-        for pause in (*_PAUSES, None):
-            try:
-                await self._calls.append(answer_key(self._call_id), request)
-                break
-            except (errors.Busy, errors.OutcomeUnknown, errors.StorageSilent, errors.StorageUnavailable):
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
+        await patiently(partial(self._calls.append, answer_key(self._call_id), request))
         self._seq, self._written = self._seq + 1, self._written + len(data)
 
     async def finish(self, error: str) -> None:
         """An error is told first: whoever sees that the answer is closed finds it."""
+        tell = partial(self._calls.tell, self._call_id)
         if error:
-            await self._calls.tell(self._call_id, error=error)
+            await patiently(partial(tell, error=error))
         if self._has_answer:
             await self.write(close=True)
-        await self._calls.tell(self._call_id, close=True, **({} if error else {"error": ""}))
+        await patiently(partial(tell, close=True, **({} if error else {"error": ""})))
+
+
+async def patiently(act: Callable[[], Awaitable[_T]]) -> _T:
+    """What may be done twice, until storage takes it: an upstream's answer is paid for."""
+    for pause in _PAUSES:
+        with suppress(errors.Busy, errors.OutcomeUnknown, errors.StorageSilent, errors.StorageUnavailable):
+            return await act()
+        await asyncio.sleep(pause)
+    return await act()
 
 
 def header_of(answer: httpcore.Response, name: bytes) -> str:
-    """In Latin-1, as headers are; empty where there is none."""
-    return next((value.decode("latin-1") for sent, value in answer.headers if sent.lower() == name), "")
+    """Empty where there is none. Characters beyond ASCII are left out."""
+    return next(
+        (value.decode("ascii", "ignore") for sent, value in answer.headers if sent.lower() == name), ""
+    )
 
 
-async def client_refusal(answer: httpcore.Response) -> dict[str, Any] | None:
-    """What the client gets for an answer without success (§4.1). So much of its body as comes at once."""
+async def client_refusal(answer: httpcore.Response, keys: Iterable[str]) -> dict[str, Any] | None:
+    """What the client gets for an answer without success (§4.1). So much of its body as comes at once, in
+    which the upstream's keys are hidden."""
     if 200 <= answer.status < 300:
         return None
     if answer.status < 400:
@@ -315,5 +323,7 @@ async def client_refusal(answer: httpcore.Response) -> dict[str, Any] | None:
                 if len(body) >= _ERROR_BYTES:
                     break
     content_type = header_of(answer, b"content-type")
+    for key in keys:
+        body = body.replace(key.encode("latin-1"), b"***")
     text = base64.b64encode(body[:_ERROR_BYTES]).decode()
     return {"status": 502, "upstream_status": answer.status, "content_type": content_type, "body": text}
