@@ -151,7 +151,7 @@ def event_stream_wins_from(by_socket: float) -> float:
 def crowd_dollars(readers: int = 1_000) -> dict[str, float]:
     """A month of readers of one stream that gets an append a second. The bytes sent are not in it."""
     woken = readers * HOURS_A_MONTH * HOUR / 1e6
-    memory = readers * HOURS_A_MONTH * HOUR / 1e6 * gigabyte_seconds()
+    memory = readers * HOURS_A_MONTH * HOUR / 1e6 * gigabyte_seconds(prices.LIVE_GB)
     # Each poll begins with a look at the item and two queries.
     poll = prices.LAMBDA_REQUEST + WAKE_BY_QUEUE + 3 * prices.READ_UNIT
     watches = Bill(write_units=4, read_units=9)

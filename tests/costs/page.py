@@ -145,9 +145,9 @@ def compute_dollars(seconds: float) -> float:
     return prices.LAMBDA_REQUEST + seconds * gigabyte_seconds()
 
 
-def gigabyte_seconds() -> float:
+def gigabyte_seconds(memory: float = prices.MEMORY_GB) -> float:
     """Per million seconds of a function."""
-    return prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
+    return memory * prices.LAMBDA_GB_SECOND * 1e6
 
 
 def notifier_dollars() -> float:
@@ -171,7 +171,7 @@ WAITS_AN_HOUR: Final = 3600 / WAIT_SECONDS
 
 def function_hour(readers: int) -> float:
     """Dollars. The requests through CloudFront are in both."""
-    memory = 3600 * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND
+    memory = 3600 * prices.LIVE_GB * prices.LAMBDA_GB_SECOND
     return readers * (memory + WAITS_AN_HOUR * (prices.LAMBDA_REQUEST + edge_request()) / 1e6)
 
 
@@ -291,29 +291,35 @@ def measure_news(world: World) -> Bill:
     return bill
 
 
-def conversation_rows(world: World) -> Iterator[str]:
+def conversation_rows(world: World, appends: int = TOKENS) -> Iterator[str]:
     """Dollars of a thousand: with CloudFront in front, by the API's own URL, and with the write function's
     for appends. A look for the waiters is in the price of an append; a message to a socket is in none."""
     tokens, reads = (price(each, measure(world, each)) for each in (TOKEN, READ_AT_TAIL))
     news, watches = measure_news(world), measure_watches(world, 1)
     posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
     watch = 2 * prices.SOCKET_MESSAGE + (watches.storage_dollars / WATCHES) + compute_dollars(WATCH_SECONDS)
-    by_socket = TOKENS * (posting + READERS * prices.SOCKET_MESSAGE) + READERS * (
+    by_socket = appends * (posting + READERS * prices.SOCKET_MESSAGE) + READERS * (
         watch + prices.SOCKET_MINUTE
     )
     wake = 2 * prices.SQS_CALL + prices.READ_UNIT
-    by_events = READERS * (CONVERSATION_SECONDS * gigabyte_seconds() + prices.WRITE_UNIT + TOKENS * wake)
+    by_events = READERS * (prices.WRITE_UNIT + appends * wake)
+    # Behind CloudFront readers wait in the live function, by the API's URL in the read function.
+    live, read = (
+        READERS * CONVERSATION_SECONDS * gigabyte_seconds(memory)
+        for memory in (prices.LIVE_GB, prices.MEMORY_GB)
+    )
     for title, waiting, requests in (
-        ("[sockets](reference/socket.md)", by_socket, 1),
-        ("event streams", by_events, 1),
-        ("long-polls", by_events, TOKENS),
+        ("[sockets](reference/socket.md)", [by_socket] * 3, 1),
+        ("event streams", [by_events + live, by_events + read, by_events + live], 1),
+        ("long-polls", [by_events + live, by_events + read, by_events + live], appends),
     ):
         edge, direct, writers = (
-            (TOKENS * token + READERS * requests * request + waiting) / 1000
-            for token, request in (
-                (sum(tokens[0]), sum(reads[0])),
-                (tokens[1], reads[1]),
-                (tokens[1] - prices.HTTP_API, sum(reads[0])),
+            (appends * token + READERS * requests * request + waits) / 1000
+            for waits, token, request in zip(
+                waiting,
+                (sum(tokens[0]), tokens[1], tokens[1] - prices.HTTP_API),
+                (sum(reads[0]), reads[1], sum(reads[0])),
+                strict=True,
             )
         )
         prices_of = f"**{edge:.2f}** | {direct:.2f} | {writers:.2f}"

@@ -34,8 +34,9 @@ BALANCER_UNIT_HOUR: Final = 0.008
 TASK_VCPU: Final = 0.25
 TASK_GB: Final = 0.5
 
-#: The template's default, in GB.
+#: The template's defaults, in GB.
 MEMORY_GB: Final = 0.5
+LIVE_GB: Final = 0.25
 #: What a request keeps an environment busy for: one call to storage and Python around it.
 REQUEST_SECONDS: Final = 0.008
 NOTIFIER_SECONDS: Final = 0.005

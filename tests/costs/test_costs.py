@@ -16,6 +16,7 @@ from tests.costs.page import (
     WAIT_SECONDS,
     WATCHES,
     container_hour,
+    conversation_rows,
     function_hour,
     measure,
     notifier_dollars,
@@ -39,6 +40,8 @@ PAGE = (ROOT / "docs" / "costs.md").read_text()
 def test_the_page_has_the_rows_of_what_is_measured(world: World) -> None:
     """Where one is missing, this prints it as it is to be."""
     assert [row for row in rows(world) if row not in PAGE] == []
+    few, many = (next(conversation_rows(world, appends)).split("**")[1] for appends in (60, 500))
+    assert f"are 60 and the first row is ${few}; with one for each of 500 tokens it is ${many}." in PAGE
 
 
 def test_most_of_a_waiting_sockets_price_are_pings() -> None:
@@ -69,15 +72,16 @@ def test_an_append_of_a_kilobyte_is_cheap_and_every_page_says_the_same_price(wor
     assert f"${sum(parts) + alone:.2f}, and {direct + alone:.2f} by the API's" in PAGE
 
 
-def test_in_the_container_a_waiting_reader_costs_a_tenth_from_twenty_readers_on() -> None:
-    assert container_hour(20) / 20 < function_hour(1) / 10
+def test_in_the_container_a_waiting_reader_costs_a_tenth_from_forty_readers_on() -> None:
+    assert container_hour(40) / 40 < function_hour(1) / 10
     assert container_hour(1000) / 1000 < function_hour(1) / 100
 
 
 def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
     """CloudFront in front and nothing past it, the memory, the logs, the free key; the container."""
     parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
-    assert parameters["MemorySize"] == prices.MEMORY_GB * 1024
+    memory = (parameters["MemorySize"] / 1024, parameters["LiveMemory"] / 1024)
+    assert memory == (prices.MEMORY_GB, prices.LIVE_GB)
     assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
     assert parameters["LogLevel"] == "WARNING"
     assert parameters["SseSeconds"] == WAIT_SECONDS
