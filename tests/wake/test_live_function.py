@@ -10,6 +10,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,20 @@ def make_stream(writer: Process) -> tuple[StreamKey, str]:
     key = a_key("live")
     writer.create(key, content_type=TEXT)
     return key, f"/v1/stream/{key.stream_id}?offset=-1&live="
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
+def test_pages_of_four_megabytes_leave_a_third_of_the_least_memory_free(
+    patient: Function, writer: Process
+) -> None:
+    """That least is 192 MB (`LiveMemory`). The adapter takes some ten."""
+    key, target = make_stream(writer)
+    for _ in range(6):
+        writer.append(key, b"x" * 2_000_000, content_type=TEXT)
+    with patient.get(target + "sse") as response:
+        assert sum(len(response.read(100_000)) for _ in range(120)) == 12_000_000
+    status = Path(f"/proc/{patient.process.pid}/status").read_text()
+    assert int(status.partition("VmHWM:")[2].split()[0]) < 128 * 1024
 
 
 def test_events_are_streamed_as_they_happen(patient: Function, writer: Process) -> None:
