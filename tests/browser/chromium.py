@@ -57,6 +57,7 @@ FILES: Final[Mapping[str, Path]] = {
     "/quickstart.html": PAGES / "quickstart.html",
     "/socket.html": PAGES / "socket.html",
     "/socket.js": ROOT / "shared" / "tidemark" / "console" / "socket.js",
+    "/stop.html": PAGES / "stop.html",
     "/tail.html": ROOT / "docs" / "examples" / "tail.html",
     "/watch.html": PAGES / "watch.html",
 }

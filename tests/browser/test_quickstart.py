@@ -16,9 +16,12 @@ import pytest
 
 from tests.browser.chromium import CLIENT, NEEDS_CHROMIUM, opened
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
+from tidemark import Stream
 
 README = (ROOT / "README.md").read_text().partition("## Quickstart")[2].partition("\n## ")[0]
-TS_BLOCKS = TS_WRITER, TS_READER = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
+TS_WRITER, TS_READER = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
+GUIDE = (ROOT / "docs" / "guides" / "llm-tokens.md").read_text()
+TS_SAVING = (ROOT / "docs" / "examples" / "follow-answer.ts").read_text()
 PY_WRITER, PY_READER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 ANSWER = "There are two tides a day because the earth turns under two bulges of water 🌊. "
@@ -76,7 +79,11 @@ def test_the_typescript_blocks_pass_a_strict_compiler(tmp_path: Path) -> None:
     """The page's without `await` at its top level, which a bundler's default format does not have."""
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     options = "--noEmit --strict --target es2018 --lib es2022,dom --moduleResolution bundler --types ''"
-    for block, module in zip(TS_BLOCKS, ("esnext --target es2022", "es2015"), strict=True):
+    for block, module in (
+        (TS_WRITER, "esnext --target es2022"),
+        (TS_READER, "es2015"),
+        (TS_SAVING, "es2015"),
+    ):
         (tmp_path / "block.mts").write_text(block)
         command = f"{node()} node_modules/typescript/bin/tsc block.mts {options} --module {module}"
         finish(start(shlex.split(command), tmp_path))
@@ -84,9 +91,12 @@ def test_the_typescript_blocks_pass_a_strict_compiler(tmp_path: Path) -> None:
 
 @NEEDS_CHROMIUM
 @NEEDS_CLIENT
-def test_a_browser_that_reloads_shows_the_whole_answer_once(server: Server, tmp_path: Path) -> None:
-    """Opened before there is a stream, and reloaded half-way: it goes on from the saved offset."""
-    task = {"code": at(server, TS_READER), "whole": ANSWER, "reload": True}
+@pytest.mark.parametrize("reader", [TS_READER, TS_SAVING], ids=["short", "saving"])
+def test_a_browser_that_reloads_shows_the_whole_answer_once(
+    server: Server, tmp_path: Path, reader: str
+) -> None:
+    """Opened before there is a stream, and reloaded half-way; the one that saves goes on from its offset."""
+    task = {"code": at(server, reader), "whole": ANSWER, "reload": True}
     half = TS_WRITER.replace(
         "setTimeout(next, 250)",
         'word === "turns " ? process.stdin.on("end", next).resume() : setTimeout(next, 50)',
@@ -98,7 +108,7 @@ def test_a_browser_that_reloads_shows_the_whole_answer_once(server: Server, tmp_
         finish(writer)  # which ends its input: the rest of the answer is written after the reload
         shown = page.report()["shown"]
     assert shown == ANSWER
-    assert 0 < resumed_from <= ANSWER.index("turns")
+    assert resumed_from == 0 if reader is TS_READER else 0 < resumed_from <= ANSWER.index("turns")
 
 
 @NEEDS_CHROMIUM
@@ -111,11 +121,25 @@ def test_a_page_whose_answer_was_written_anew_shows_the_new_one(
     for _ in range(2):
         finish(start_typescript(at(server, TS_WRITER), tmp_path))
     saved = {"written": '"earlier', "text": before, "offset": f"{len(before.encode()):016}"}
-    task = {"code": at(server, TS_READER), "whole": ANSWER, "saved": saved}
+    task = {"code": at(server, TS_SAVING), "whole": ANSWER, "saved": saved}
     with opened("quickstart.html", task) as page:
         report = page.report()
     assert report["first"] == before, "what is saved is shown at once"
     assert report["shown"] == ANSWER
+
+
+@NEEDS_CHROMIUM
+@NEEDS_CLIENT
+def test_a_stop_button_ends_an_answer(tmp_path: Path) -> None:
+    """Of a writer in JavaScript, also the second answer under its name; and of a writer in Python."""
+    [block] = re.findall(r"```js\n(.*?)```", GUIDE, re.DOTALL)
+    with running(tidemark_server("asgi", tmp_path, ALLOW_ANONYMOUS="true")) as server:
+        answer, other = (Stream(f"{server.base_url}/v1/stream/{name}") for name in ("answer", "other"))
+        task = {"code": block, "url": answer.url, "other": other.url}
+        with other.stop_requests() as stop, opened("stop.html", task) as page:
+            assert page.report()
+            assert stop.wait(60)
+        assert re.fullmatch(r"(tide ){5,}\(stopped\)", answer.read().text)
 
 
 def test_a_python_reader_that_is_killed_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:

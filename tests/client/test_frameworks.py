@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from tests.conformance.servers import ROOT, node
 from tidemark import AsyncStream, Stream
 
+HERE = Path(__file__).parent
 EXAMPLES = ROOT / "docs" / "examples"
 CLIENT = ROOT / "node_modules" / "@durable-streams"
 QUESTION = "Why are there two tides a day?"
@@ -84,23 +86,6 @@ def blocks() -> list[str]:
     return re.findall(r"```js\n(.*?)```", (ROOT / "docs/guides/frameworks.md").read_text(), re.DOTALL)
 
 
-#: What the hook needs of React: it is mounted once, and unmounted when it shows the end.
-REACT = """
-let unmount
-const states = []
-export function useState(first) {
-  states[0] = first
-  return [first, (next) => {
-    states[0] = typeof next === "function" ? next(states[0]) : next
-    if (!states[0].done && !states[0].error) return
-    console.log(JSON.stringify(states[0]))
-    unmount()
-  }]
-}
-export function useEffect(effect) { unmount = effect() }
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not CLIENT.exists(), reason="needs node_modules (npm ci)")
 def test_the_react_hook_shows_an_answer_to_its_end(tidemark_url: str, tmp_path: Path) -> None:
@@ -114,43 +99,10 @@ def test_the_react_hook_shows_an_answer_to_its_end(tidemark_url: str, tmp_path: 
     (modules / "react").mkdir(parents=True)
     (modules / CLIENT.name).symlink_to(CLIENT)
     (modules / "react" / "package.json").write_text('{"type": "module", "exports": "./react.js"}')
-    (modules / "react" / "react.js").write_text(REACT)
+    shutil.copy(HERE / "react.mjs", modules / "react" / "react.js")
     (tmp_path / "page.mjs").write_text(f"{hook}\nuseAnswer({json.dumps(url)})\n")
     done = subprocess.run([node(), "page.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"text": "Because the earth turns.", "done": True}
-
-
-#: A table and a reader are open, then comes a row, then the end of the stream.
-PROGRAM = """
-import { createStateSchema } from "@durable-streams/state"
-import { DurableStream } from "@durable-streams/client"
-
-let sockets = 0
-globalThis.WebSocket = class extends WebSocket {
-  constructor(url) {
-    super(url)
-    sockets += 1
-  }
-}
-const anything = { "~standard": { version: 1, vendor: "test", validate: (value) => ({ value }) } }
-const state = createStateSchema({ tasks: { schema: anything, type: "task", primaryKey: "id" } })
-const writer = await DurableStream.create({ url, contentType: "application/json" })
-const table = openTable(url, state)
-await table.preload()
-const row = () => table.collections.tasks.get("1")
-const got = []
-const response = await follow(url)
-const end = new Promise((resolve) => response.subscribeJson((batch) => {
-  got.push(...batch.items)
-  if (batch.streamClosed) resolve()
-}))
-await writer.append(JSON.stringify(state.tasks.insert({ value: { id: "1", title: "Tides" } })))
-while (!row()) await new Promise((resolve) => setTimeout(resolve, 20))
-await writer.close()
-await end
-console.log(JSON.stringify([row().title, got.length, sockets]))
-process.exit(0)
-"""
 
 
 @pytest.mark.slow
@@ -161,8 +113,8 @@ def test_a_table_and_a_reader_of_a_page_wait_on_one_socket(tidemark_url: str, tm
     module = (ROOT / "shared" / "tidemark" / "console" / "socket.js").as_uri()
     block = block.replace("http://127.0.0.1:4437/v1/socket.js", module)
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
-    url = json.dumps(f"{tidemark_url}/v1/stream/tasks")
-    (tmp_path / "page.mjs").write_text(f"{block}\nconst url = {url}\n{PROGRAM}")
+    url, program = json.dumps(f"{tidemark_url}/v1/stream/tasks"), (HERE / "one_socket.mjs").read_text()
+    (tmp_path / "page.mjs").write_text(f"{block}\nconst url = {url}\n{program}")
     command = [node(), "--experimental-websocket", "page.mjs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

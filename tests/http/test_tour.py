@@ -1,4 +1,4 @@
-"""The tour with curl of docs/tutorial.md runs as it is printed, and a second time on the same server."""
+"""The tour with curl of docs/tutorial.md and the first lines of the README run as they are printed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.conformance.servers import ROOT, running, tidemark_server
 from tests.programs import find, needs
 
 TOUR = (ROOT / "docs" / "tutorial.md").read_text()
+FIRST_LINES = re.findall(r"```sh\n(curl .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 BLOCKS = re.findall(r"```sh\n(.*?)```", TOUR, re.DOTALL)
 CURL = find("curl")
 #: A long-poll finds nothing (204), a producer's repetition is 204.
@@ -47,3 +48,12 @@ def test_the_tour_gets_the_statuses_of_its_comments_and_can_be_repeated(via: str
     with running(server):
         assert statuses_of_a_run(server.base_url, tmp_path) == STATUSES
         assert statuses_of_a_run(server.base_url, tmp_path) == STATUSES
+
+
+def test_the_first_lines_of_the_readme_show_what_is_written(tmp_path: Path) -> None:
+    with running(tidemark_server("asgi", tmp_path, SSE_SECONDS="1")) as server:
+        script = FIRST_LINES[0].replace("http://127.0.0.1:4437", server.base_url) + "wait"
+        done = subprocess.run(
+            ["bash", "-euc", script], capture_output=True, text=True, check=True, timeout=60
+        )
+    assert "event: data\ndata:high tide\n" in done.stdout
