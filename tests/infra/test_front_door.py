@@ -75,3 +75,13 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
     for page in pages:
         for target in re.findall(r'(?:href|src)="?(?![a-z]+:|[#"])([^"#?> ]+)', page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+
+
+@pytest.mark.slow
+def test_each_page_of_the_site_is_there_as_markdown_and_in_llms_txt(site: Path) -> None:
+    listed = re.findall(r"^- \[.+\]\((\S+)\)$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(pages_of(MKDOCS["nav"]))
+    for page in listed:
+        text = (site / page).read_text()
+        assert text.startswith("# "), page
+        assert not re.search("<!--|--8<--", text), page
