@@ -117,5 +117,5 @@ def test_what_the_stack_refuses_is_a_sentence_among_its_events(emulator: Emulato
     reasons = [
         each.get("ResourceStatusReason", "") for each in events if each["LogicalResourceId"] == "Setup"
     ]
-    assert any("ReaderConcurrency would reserve 299997 concurrent executions" in each for each in reasons)
+    assert any("would reserve 299997 concurrent executions" in each for each in reasons)
     assert "WriteFunction" not in {each["LogicalResourceId"] for each in events}
