@@ -406,8 +406,7 @@ def test_a_stream_that_does_not_exist_can_be_created_and_is_then_shown(console: 
     name = uuid.uuid4().hex[:8]
     page = console.open_stream(f"/v1/stream/{name}")
     expect(page.get_by_role("alert")).to_contain_text("Stream does not exist")
-    page.get_by_role("link", name="create it").click()
-    page.get_by_role("button", name="Create a stream").click()
+    page.get_by_role("button", name="Create it").click()
     page.get_by_role("dialog").get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.locator("#state")).to_contain_text("live")

@@ -52,7 +52,7 @@ function splitRows(bytes) {
 const SPLIT = { json: splitArray, text: splitLines, binary: splitRows }
 const decoder = new TextDecoder()
 
-function joined(parts) {
+export function joined(parts) {
   const bytes = new Uint8Array(parts.reduce((size, part) => size + part.length, 0))
   let at = 0
   for (const part of parts) {
@@ -93,6 +93,14 @@ export class Messages {
       this.first = this.chunks[0].number
     }
     return count
+  }
+
+  // Forgets what lies before a message, a chunk at a time.
+  dropBefore(number) {
+    while (this.chunks[1]?.number <= number) {
+      this.bytes -= this.chunks.shift().bytes.length
+      this.first = this.chunks[0].number
+    }
   }
 
   // What follows begins a row of its own, also where it goes on with a line.

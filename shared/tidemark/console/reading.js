@@ -1,8 +1,9 @@
-// The messages of a stream as a page reads them, and those of them that contain a text.
+// The messages of a stream as a page reads them, and those of them that a filter means.
 import { useEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { token } from "./api.js"
 import { Messages } from "./messages.js"
 import { Rate } from "./pace.js"
+import { matcher } from "./search.js"
 import { Tail } from "./tail.js"
 
 const CONNECTING = { of: null, name: "connecting", error: null }
@@ -37,15 +38,15 @@ export function useTail(path, start, kind, round) {
   return { ...held, version, state }
 }
 
-// Numbers of the messages that contain the text, looked for only among those that are new since the last time, and in the
+// Numbers of the messages that the filter means, looked for only among those that are new since the last time, and in the
 // last one before, which may have grown.
 export function useFilter(messages, filter, version) {
   const found = useRef({ messages: null, filter: "", numbers: [], seen: 0 })
   if (!filter || !messages) return null
   const state = found.current
   if (state.messages !== messages || state.filter !== filter) Object.assign(state, { messages, filter, numbers: [], seen: messages.first })
-  const wanted = filter.toLowerCase()
-  for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (state.numbers.at(-1) !== each && messages.text(each).toLowerCase().includes(wanted)) state.numbers.push(each)
+  const isMeant = matcher(filter, messages.kind)
+  for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (state.numbers.at(-1) !== each && isMeant(messages.text(each))) state.numbers.push(each)
   state.seen = messages.end - 1
   while (state.numbers.length && state.numbers[0] < messages.first) state.numbers.shift()
   return state.numbers

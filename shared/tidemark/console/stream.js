@@ -2,11 +2,12 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { Action, Actions } from "./actions.js"
 import { getJson, missing, needsToken, placeOf, token } from "./api.js"
+import { CreateDialog } from "./create.js"
 import { Extent, Facts, brought } from "./facts.js"
 import { guess, save } from "./file-types.js"
 import { counted, number, unescaped } from "./format.js"
 import { html } from "./html.js"
-import { parseAddress, replaceQuery } from "./links.js"
+import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { VirtualList } from "./list.js"
 import { useLoaded } from "./loading.js"
 import { Cells, LogHead, Size, columnsOf } from "./log.js"
@@ -14,6 +15,7 @@ import { Detail } from "./message.js"
 import { kindOf, renderOffset } from "./messages.js"
 import { useFilter, useTail } from "./reading.js"
 import { RunningText } from "./running-text.js"
+import { Progress, useSearch } from "./search.js"
 import { DEFAULT_LAST, Start, resolveStart } from "./start.js"
 import { isFinal } from "./tail.js"
 import { Appended, Times } from "./times.js"
@@ -50,11 +52,14 @@ function Row({ messages, times, number, columns, isRaw }) {
 }
 
 // A stream that cannot be shown.
-function Unavailable({ place, error }) {
+function Unavailable({ place, error, onCreated }) {
+  const [isCreating, setIsCreating] = useState(false)
   const lacks = missing(["read"], place.bucket, place.streamId)
   const others = `#/streams?${new URLSearchParams({ bucket: place.bucket, prefix: place.streamId })}`
   return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && !needsToken.value && html` – the token lacks <code>${lacks}</code>`}</p>
-    <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.${error.status === 404 && html` <a href=${others}>Look for others, or create it</a>`}</p></main>`
+    <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.</p>
+    ${error.status === 404 && html`<p><button class="primary" onClick=${() => setIsCreating(true)}>Create it</button> <a href=${others}>Look for others</a></p>`}
+    ${isCreating && html`<${CreateDialog} bucket=${place.bucket} name=${place.streamId} onDone=${onCreated} onClose=${() => setIsCreating(false)} />`}</main>`
 }
 
 function Views({ kind, view, onShow }) {
@@ -65,9 +70,13 @@ function Views({ kind, view, onShow }) {
   return html`<span class="views" role="group" aria-label="View">${views.map(button)}</span>`
 }
 
-function Count({ kind, filter, count, first, end, state }) {
+// How much is shown, and what can be done where that is nothing. `onSearch` is there where the page does not hold all.
+function Count({ kind, filter, count, first, end, state, isEmpty, onSearch, onClear, onAppend }) {
   const noun = { json: "message", text: "line", binary: "row" }[kind] ?? "message"
-  return html`<p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, noun)} shown${state.name === "live" && !end ? "; new ones appear here" : ""}${first > 0 ? `; the oldest ${number(first)} were dropped: start earlier to see them` : ""}</p>`
+  return html`<div class="counted"><p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, noun)} shown${state.name === "live" && !end ? "; new ones appear here" : ""}${first > 0 ? `; the oldest ${number(first)} were dropped: start earlier to see them` : ""}</p>
+    ${filter && onSearch && html`<button onClick=${onSearch}>Search the whole stream</button>`}
+    ${filter && !count && html`<button onClick=${onClear}>Clear the filter</button>`}
+    ${isEmpty && state.name === "live" && html`<button onClick=${onAppend}>Append a message</button>`}</div>`
 }
 
 // Keys may come faster than the page is drawn, so each step goes on from what the one before has selected.
@@ -120,9 +129,11 @@ export function StreamPage({ path }) {
   const [action, setAction] = useState("")
   const [notice, setNotice] = useState("")
   const kind = found && kindOf(found.content_type)
-  const { messages, rate, version, state } = useTail(path, start, kind, round)
-  const stats = found && brought(found, messages, rate)
-  const matches = useFilter(messages, filter, version)
+  const { messages: held, rate, version, state } = useTail(path, start, kind, round)
+  const stats = found && brought(found, held, rate)
+  const [search, beginSearch, endSearch] = useSearch(path, kind, filter)
+  const matches = useFilter(held, search ? "" : filter, version)
+  const messages = search?.found ?? held
   const times = useMemo(() => messages && new Times(path, messages), [messages])
   // Chosen anew while there are few, and then only now and then.
   const columns = useMemo(() => (kind === "json" && view !== "raw" ? columnsOf(messages) : []), [messages, view, Math.floor(Math.log2((messages?.end ?? 0) + 1))])
@@ -146,20 +157,25 @@ export function StreamPage({ path }) {
     if (start !== stats.retained_offset) setStart(stats.retained_offset)
   }, [state, found])
 
-  const end = paused ?? messages?.end ?? 0
+  const end = search ? messages.end : paused ?? messages?.end ?? 0
   const first = messages?.first ?? 0
   const numbers = matches && matches.filter((each) => each < end)
   const count = numbers ? numbers.length : Math.max(0, end - first)
   const numberAt = (row) => (numbers ? numbers[row] : row)
   const listFirst = numbers ? 0 : first
   const message = selected === null || !messages ? null : times.messageAt(numberAt(selected))
-  const fresh = paused === null ? 0 : messages.end - paused
+  const fresh = paused === null ? 0 : held.end - paused
   const isRunning = kind === "text" && view !== "lines" && !filter && selected === null
-  const isWhole = kind === "json" && stats && messages.first === 0 && start !== "now" && Number(start) <= Number(stats.retained_offset) && ["live", "closed"].includes(state.name)
+  const holdsAll = stats && held?.first === 0 && start !== "now" && Number(start) <= Number(stats.retained_offset)
+  const isWhole = kind === "json" && holdsAll && ["live", "closed"].includes(state.name)
 
   const togglePause = () => {
-    messages?.breakLine()
-    setPaused((old) => (old === null ? (messages?.end ?? 0) : null))
+    held?.breakLine()
+    setPaused((old) => (old === null ? (held?.end ?? 0) : null))
+  }
+  const searchAll = () => {
+    goToEnd()
+    beginSearch(stats.retained_offset, stats.tail_offset)
   }
   const startAt = (offset, kind, value) => {
     const isEnd = kind === "last" || kind === "now"
@@ -201,25 +217,25 @@ export function StreamPage({ path }) {
 
   useKeys({ first: listFirst, count, select, togglePause, goToEnd })
 
-  if (error && !stats) return html`<${Unavailable} place=${place} error=${error} />`
+  if (error && !stats) return html`<${Unavailable} place=${place} error=${error} onCreated=${(created) => (created === path ? reload() : (location.hash = linkTo(created)))} />`
   const looksLike = kind === "binary" && first === 0 && messages.at(0)?.offset === 0 ? guess(messages.at(0).bytes).name : ""
   return html`<main id="main" tabindex="-1" class="stream">
     <div class="page-head">
       <h1>${place.streamId}</h1>
       <${Actions} place=${place} stats=${stats} onAction=${setAction} onDownload=${download} />
     </div>
-    <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? messages.end : null} looksLike=${looksLike} />
-    <${Extent} stats=${stats} messages=${messages} end=${end} />
+    <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? held.end : null} looksLike=${looksLike} />
+    <${Extent} stats=${stats} messages=${held} end=${paused ?? held?.end ?? 0} />
     ${notice && html`<p class="notice" role="status">${notice}</p>`}
     ${state.name === "stopped" && state.error?.status !== 410 && html`<p role="alert" class="error">${state.error?.message}</p>`}
     <div class="toolbar">
       <${Start} path=${path} onStart=${startAt} />
-      <input id="search" class="filter" type="search" aria-label="Filter" placeholder="Filter" value=${filter} onInput=${(event) => showOnly(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
+      <input id="search" class="filter" type="search" aria-label="Filter" placeholder=${kind === "json" ? "Filter: a text, or $.member=value" : "Filter"} value=${filter} onInput=${(event) => showOnly(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
       <${Views} kind=${kind} view=${view} onShow=${show} />
       <button onClick=${togglePause} aria-pressed=${paused === null ? "false" : "true"}>${paused === null ? "Pause" : `Go on (${number(fresh)} new)`}</button>
       <button onClick=${goToEnd}>To the end</button>
     </div>
-    <${Announcer} messages=${messages} version=${version} />
+    <${Announcer} messages=${held} version=${version} />
     <div class=${message ? "split open" : "split"}>
       ${isRunning
         ? html`<${RunningText} text=${messages.tailText(end, RUNNING_BYTES)} />`
@@ -231,13 +247,15 @@ export function StreamPage({ path }) {
             count=${count}
             selected=${selected}
             onSelect=${select}
-            follow=${follow && paused === null}
+            follow=${follow && paused === null && !search}
             onFollow=${setFollow}
             renderRow=${(row) => html`<${Row} messages=${messages} times=${times} number=${numberAt(row)} columns=${columns} isRaw=${view === "raw"} />`}
           /></div>`}
-      ${message && html`<${Detail} key=${message.number} path=${path} message=${message} kind=${kind} />`}
+      ${message && html`<${Detail} key=${message.number} path=${path} messages=${messages} times=${times} message=${message} kind=${kind} onStep=${(by) => dispatchEvent(new CustomEvent("console-key", { detail: by > 0 ? "j" : "k" }))} />`}
     </div>
-    <${Count} kind=${kind} filter=${filter} count=${count} first=${first} end=${end} state=${state} />
+    ${search
+      ? html`<${Progress} search=${search} onEnd=${endSearch} />`
+      : html`<${Count} kind=${kind} filter=${filter} count=${count} first=${first} end=${end} state=${state} isEmpty=${stats && !Number(stats.tail_offset)} onSearch=${!holdsAll && stats && searchAll} onClear=${() => showOnly("")} onAppend=${() => setAction("append")} />`}
     ${action && stats && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}
   </main>`
 }

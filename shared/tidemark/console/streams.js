@@ -1,7 +1,8 @@
 // The streams of the plain surface or of a bucket, by prefix, a page at a time.
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, needsToken, pathOf } from "./api.js"
-import { ActionDialog, FirstStream } from "./dialogs.js"
+import { CreateDialog } from "./create.js"
+import { FirstStream } from "./dialogs.js"
 import { bytes, counted, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
@@ -11,7 +12,21 @@ import { Ago, Left, showsNumbers } from "./server.js"
 const PAGE = 50
 const PAUSE_MS = 250
 const EVERY_MS = 5000
-const TYPES = ["application/json", "text/plain", "application/octet-stream", "application/x-ndjson"]
+
+// Of names that contain a text the server knows nothing: its pages are read on until there are enough.
+const [LOOKED_AT, MOST_LOOKED_AT] = [1000, 20_000]
+
+async function listed(bucket, prefix, after, part, signal) {
+  const found = { streams: [], next_cursor: after, has_more: true }
+  for (let looked = 0; found.has_more && found.streams.length < PAGE && looked < MOST_LOOKED_AT; looked += LOOKED_AT) {
+    const page = await getJson(listPath(bucket, new URLSearchParams({ limit: part ? LOOKED_AT : PAGE, prefix, after: found.next_cursor })), signal)
+    const streams = page.streams.filter(({ stream_id: name }) => name.toLowerCase().includes(part.toLowerCase()))
+    Object.assign(found, page, { streams: [...found.streams, ...streams] })
+  }
+  const { streams, ...rest } = found
+  if (streams.length <= PAGE) return found
+  return { ...rest, streams: streams.slice(0, PAGE), has_more: true, next_cursor: streams[PAGE - 1].stream_id }
+}
 
 const listPath = (bucket, query) => (bucket === "v1" ? `/v1/streams?${query}` : `/${bucket}/streams?${query}`)
 
@@ -24,6 +39,7 @@ export function Streams() {
   const [bucket, setBucket] = useState(asked.get("bucket") ?? "v1")
   const [typedBucket, setTypedBucket] = useState(bucket)
   const [prefix, setPrefix] = useState(asked.get("prefix") ?? "")
+  const [part, setPart] = useState(asked.get("contains") ?? "")
   // The names that the pages so far begin behind. In an address that somebody sent there is only the last of them.
   const [cursors, setCursors] = useState(history.state?.cursors ?? [asked.get("after") ?? ""])
   const [selected, setSelected] = useState(-1)
@@ -36,12 +52,11 @@ export function Streams() {
     setSelected(index)
   }
   const [buckets] = useLoaded((signal) => getJson("/v1/buckets?limit=1000", signal), "buckets")
-  const query = new URLSearchParams({ limit: PAGE, prefix, after: cursors.at(-1) })
-  const path = listPath(bucket, query)
+  const path = JSON.stringify([bucket, prefix, cursors.at(-1), part])
   const [{ found, error, key }, reload] = useLoaded(async (signal) => {
-    replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null, after: cursors.at(-1) || null }, { cursors })
-    return getJson(path, signal)
-  }, path, { pauseMs: PAUSE_MS, everyMs: showsNumbers.value ? EVERY_MS : 0 })
+    replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null, contains: part || null, after: cursors.at(-1) || null }, { cursors })
+    return listed(bucket, prefix, cursors.at(-1), part, signal)
+  }, path, { pauseMs: PAUSE_MS, everyMs: showsNumbers.value && !part ? EVERY_MS : 0 })
   const streams = found?.streams ?? []
   useEffect(() => select(-1), [key])
 
@@ -58,8 +73,8 @@ export function Streams() {
 
   useEffect(() => table.current?.querySelector(".selected")?.scrollIntoView({ block: "nearest" }), [selected])
 
-  const search = (value) => {
-    setPrefix(value)
+  const search = (set) => (event) => {
+    set(event.currentTarget.value)
     setCursors([""])
   }
   const lacks = missing(["read"], bucket, prefix || undefined)
@@ -71,7 +86,10 @@ export function Streams() {
         <datalist id="buckets"><option value="v1"></option>${(buckets.found?.buckets ?? []).map(({ bucket_id: id }) => html`<option key=${id} value=${id}></option>`)}</datalist>
       </label>
       <label>Name begins with
-        <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => search(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
+        <input id="search" name="prefix" type="search" value=${prefix} onInput=${search(setPrefix)} autocomplete="off" spellcheck=${false} />
+      </label>
+      <label>and contains
+        <input name="part" type="search" value=${part} onInput=${search(setPart)} autocomplete="off" spellcheck=${false} />
       </label>
       <button type="button" onClick=${reload}>Refresh</button>
     </form>
@@ -88,29 +106,13 @@ export function Streams() {
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `after ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : prefix ? "No stream has a name that begins like this." : "There are no streams yet."}</p>
-    ${found && key === path && !streams.length && !prefix && !cursors.at(-1) && html`<${FirstStream} bucket=${bucket} />`}
+    <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `after ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : found.has_more ? `None of the ${number(MOST_LOOKED_AT)} names that were looked at contains this.` : prefix || part ? `No stream has a name that ${part ? "contains this" : "begins like this"}.` : "There are no streams yet."}</p>
+    ${found && key === path && !streams.length && !prefix && !part && !cursors.at(-1) && html`<${FirstStream} bucket=${bucket} />`}
     ${(cursors.at(-1) || found?.has_more) && html`<nav class="paging" aria-label="Pages of the list">
       <button disabled=${!cursors.at(-1)} onClick=${() => setCursors([""])}>First page</button>
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== path || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
     </nav>`}
-    ${isCreating &&
-    html`<${ActionDialog}
-      title="Create a stream"
-      rights=${["write", "manage"]}
-      fields=${[
-        { name: "name", label: "Name", initial: prefix },
-        { name: "type", label: "Content type", choices: TYPES, initial: TYPES[0] },
-        { name: "ttl", label: "Time to live in seconds", hint: "The stream ends after so many seconds without a read or a write. Empty: never." },
-      ]}
-      build=${(values) => ({
-        method: "PUT",
-        path: pathOf(bucket, values.name),
-        headers: { "Content-Type": values.type, ...(values.ttl ? { "Stream-TTL": values.ttl } : {}) },
-      })}
-      onDone=${(_, request) => { location.hash = linkTo(request.path) }}
-      onClose=${() => setIsCreating(false)}
-    />`}
+    ${isCreating && html`<${CreateDialog} bucket=${bucket} name=${prefix} onDone=${(path) => { location.hash = linkTo(path) }} onClose=${() => setIsCreating(false)} />`}
   </main>`
 }
