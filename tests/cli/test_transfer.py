@@ -166,7 +166,7 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
         ("--token t --url http://home cp http://away/x y --source-token s", {}, "home t, away s"),
         ("cp x http://away/y", {"TIDEMARK_TOKEN": "t"}, "home t, away -"),
         ("cp x http://away/y --token a", {"TIDEMARK_TOKEN": "t"}, "home -, away a"),
-        ("cp http://away/x y", {"TIDEMARK_TOKEN": "t", "SOURCE_TOKEN": "s"}, "home t, away s"),
+        ("cp http://away/x y", {"TIDEMARK_TOKEN": "t", "TIDEMARK_SOURCE_TOKEN": "s"}, "home t, away s"),
         ("cat http://HOME:80/x", {"TIDEMARK_TOKEN": "t"}, "home t"),
         ("cat http://home:81/x", {"TIDEMARK_TOKEN": "t"}, "home -"),
         ("cat http://away/x", {"TIDEMARK_TOKEN": "t"}, "away -"),
@@ -174,10 +174,7 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
         ("cat x --url http://away", {"TIDEMARK_TOKEN": "t"}, "away -"),
         ("cat x --url http://away", {"TIDEMARK_TOKEN": "t", "TIDEMARK_URL": ""}, "away t"),
         ("cat moved", {"TIDEMARK_TOKEN": "t"}, "home t, away -"),
-        ("cat x", {"TIDEMARK_TOKEN": "t", "TOKEN": "old"}, "home t"),
-        ("cat x", {"TIDEMARK_TOKEN": "", "TOKEN": "old"}, "home -"),
-        ("cat x", {"TOKEN": "old"}, "home old, said"),
-        ("cat http://away/x", {"TOKEN": "old"}, "away -, said"),
+        ("cat x", {"TOKEN": "not ours"}, "home -"),
     ],
 )
 def test_a_token_goes_to_its_own_server_alone(
@@ -197,8 +194,6 @@ def test_a_token_goes_to_its_own_server_alone(
         monkeypatch.setattr(blocking, "_shared_client", lambda: client)
         done = CliRunner().invoke(main, arguments.split(), env={"TIDEMARK_URL": "http://home", **environment})
     assert done.exit_code == 0, done.output
-    if "call it TIDEMARK_TOKEN" in done.stderr:
-        sent.add("said")
     assert sent == {*expected.split(", ")}
 
 

@@ -1,4 +1,4 @@
-"""A WebSocket API as API Gateway has it: frames become events, its quotas hold, and functions post to its
+"""A WebSocket API as API Gateway has it: frames become events, and functions post to its
 connections by boto3."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS, eventually, until
 from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.local.template import SocketRoute, SocketRoutes, load_template
-from tidemark.local.websocket_api import Connections, ManagementServer, Quotas, WebSocketApi
+from tidemark.local.websocket_api import Connections, ManagementServer, WebSocketApi
 from tidemark.server import Message
 from tidemark.wake.notifier import TELLING_SECONDS, SocketApi, SocketGone
 
@@ -91,15 +91,12 @@ def make_api(project: Path) -> Iterator[MakeApi]:
     """Makes WebSocket APIs in front of a handler's code."""
     made: list[WebSocketApi] = []
 
-    def make(
-        code: str = ECHO, *, responds: bool = True, function_seconds: float = 60, **quotas: Any
-    ) -> WebSocketApi:
+    def make(code: str = ECHO, *, responds: bool = True, function_seconds: float = 60) -> WebSocketApi:
         write_function(project, "probe", code)
         template = load_template(project / "template.yaml")
         probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
         routes = (SocketRoute("$default", "Probe", responds), SocketRoute("ping", None, responds, "pong"))
-        connections = Connections(replace(Quotas(), **quotas))
-        made.append(WebSocketApi(SocketRoutes("action", routes), {"Probe": probe}, connections))
+        made.append(WebSocketApi(SocketRoutes("action", routes), {"Probe": probe}, Connections()))
         return made[-1]
 
     yield make
@@ -180,18 +177,17 @@ async def test_messages_of_one_connection_are_handled_at_once(make_api: MakeApi)
 
 
 @pytest.mark.parametrize(
-    ("body", "limits", "message"),
+    ("body", "seconds"),
     [
-        ("raise RuntimeError('the tide is out')", {}, "Internal server error"),
-        ("return None", {}, "Internal server error"),
-        ("return {'body': 'no status'}", {}, "Internal server error"),
-        ("wait()", {"function_seconds": 0.1}, "Internal server error"),
-        ("wait()", {"integration_seconds": 0.1}, "Endpoint request timed out"),
+        ("raise RuntimeError('the tide is out')", 60),
+        ("return None", 60),
+        ("return {'body': 'no status'}", 60),
+        ("wait()", 0.1),
     ],
 )
 @on_a_loop
 async def test_of_a_function_that_fails_the_client_is_told_and_the_connection_goes_on(
-    make_api: MakeApi, tmp_path: Path, body: str, limits: dict[str, float], message: str
+    make_api: MakeApi, tmp_path: Path, body: str, seconds: float
 ) -> None:
     over = tmp_path / "over"
     code = f"""
@@ -205,32 +201,26 @@ def wait():
 def handler(event, context):
     {body}
 """
-    async with connected(make_api(code, **limits)) as client:
+    async with connected(make_api(code, function_seconds=seconds)) as client:
         for _ in range(2):
             answer = await client.answer("{}")
             assert answer.keys() == {"message", "connectionId", "requestId"}
-            assert answer["message"] == message
+            assert answer["message"] == "Internal server error"
     over.touch()
 
 
 @pytest.mark.parametrize(
-    ("frame", "quotas", "code"),
-    [
-        (b"binary", {}, 1003),
-        ("é" * (16 * 1024) + "x", {}, 1009),
-        (None, {"idle_seconds": 0.1}, 1001),
-        (None, {"connection_seconds": 0.1}, 1001),
-    ],
-    ids=["binary", "longer than a frame", "idle", "old"],
+    ("frame", "code"),
+    [(b"binary", 1003), ("é" * (16 * 1024) + "x", 1009)],
+    ids=["binary", "longer than a frame"],
 )
 @on_a_loop
-async def test_beyond_its_quotas_a_connection_is_closed(
-    make_api: MakeApi, frame: str | bytes | None, quotas: dict[str, float], code: int
+async def test_what_is_no_frame_of_text_closes_its_connection(
+    make_api: MakeApi, frame: str | bytes, code: int
 ) -> None:
-    """AWS's documentation has the first two codes."""
-    async with connected(make_api(**quotas)) as client:
-        if frame is not None:
-            client.say(frame)
+    """AWS's documentation has the codes."""
+    async with connected(make_api()) as client:
+        client.say(frame)
         await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": code})
         assert client.texts == []
 
@@ -323,10 +313,11 @@ async def test_a_connection_that_has_ended_or_never_was_is_gone(make_api: MakeAp
 
 @on_a_loop
 async def test_a_post_that_is_too_large_or_that_the_client_does_not_read_is_refused(
-    make_api: MakeApi,
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function does not wait for a client that stalls."""
-    api = make_api(unread_seconds=0.1)
+    monkeypatch.setattr("tidemark.local.websocket_api._UNREAD_SECONDS", 0.1)
+    api = make_api()
     async with posting(api) as post, connected(api) as client:
         connection_id = await client.connection_id()
         assert await post(connection_id, b"x" * (128 * 1024 + 1)) == "PayloadTooLargeException"
@@ -340,7 +331,7 @@ async def test_a_post_that_is_too_large_or_that_the_client_does_not_read_is_refu
 @on_a_loop
 async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: MakeApi) -> None:
     """It would hold up the others that the notifier tells."""
-    api = make_api(unread_seconds=0.1)
+    api = make_api()
     with ManagementServer(api._connections) as server:
         service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
         sockets = SocketApi(BlockingHttp(service, TELLING_SECONDS), "")

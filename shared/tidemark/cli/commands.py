@@ -113,8 +113,7 @@ def server_of(url: str, token: str | None) -> RemoteServer:
     """A token of the environment is for the server that the environment names."""
     if token is not None:
         return RemoteServer(url, token)
-    token = os.environ.get("TIDEMARK_TOKEN", os.environ.get("TOKEN", ""))
-    return RemoteServer(url, token, os.environ.get("TIDEMARK_URL") or url)
+    return RemoteServer(url, os.environ.get("TIDEMARK_TOKEN", ""), os.environ.get("TIDEMARK_URL") or url)
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
@@ -243,8 +242,6 @@ def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def given(**values: Any) -> None:
         server = click.get_current_context().obj
-        if server.token and server.token_home and "TIDEMARK_TOKEN" not in os.environ:
-            click.echo("The next release does not read TOKEN: call it TIDEMARK_TOKEN", err=True)
         serving = server.serving(values.get("stream", ""))
         try:
             command(serving, **values)

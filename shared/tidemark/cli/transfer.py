@@ -40,7 +40,7 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
 @click.option(
     "--source-token",
-    envvar=["TIDEMARK_SOURCE_TOKEN", "SOURCE_TOKEN"],
+    envvar="TIDEMARK_SOURCE_TOKEN",
     help="The source's, if it is on another server.",
 )
 @asks_a_server

@@ -2,11 +2,9 @@
 connections (`@connections`).
 
 Every text frame becomes the event that API Gateway would send to the function that the template routes it to,
-as JSON; what that returns goes back if the route has a response. API Gateway's quotas hold here too.
-
-It handles the messages of a connection concurrently. What its documentation leaves open is decided strictly
-here: only what a client sends counts against an idle connection, and a fragmented message (ASGI does not tell
-fragments) may be as long as one frame.
+as JSON; what that returns goes back if the route has a response. The messages of a connection are handled
+concurrently. API Gateway's limits of sizes hold here too, those of a connection's age and silence do not. A
+fragmented message (ASGI does not tell fragments) may be as long as one frame.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, Self
@@ -32,25 +29,14 @@ from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK
 from tidemark.server.request_log import report
 
-
-@dataclass(frozen=True, slots=True)
-class Quotas:
-    """The quotas of API Gateway. AWS raises none of them."""
-
-    frame_bytes: int = 32 * 1024
-    payload_bytes: int = 128 * 1024
-    idle_seconds: float = 600.0
-    connection_seconds: float = 7200.0
-    integration_seconds: float = 29.0
-    #: A client may leave a message unread for so long. AWS names no number; functions wait for 3 s.
-    unread_seconds: float = 2.0
-
-
-QUOTAS: Final = Quotas()
-#: These codes close a connection that was idle or is too old, sent a binary frame, or sent too much.
-GOING_AWAY, UNSUPPORTED, _TOO_LARGE = 1001, 1003, 1009
+_FRAME_BYTES: Final = 32 * 1024
+_PAYLOAD_BYTES: Final = 128 * 1024
+_INTEGRATION_SECONDS: Final = 29.0
+#: A client may leave a message unread for so long. AWS names no number; functions wait for 3 s.
+_UNREAD_SECONDS: Final = 2.0
+#: These codes close a connection that a function ends, or that sent a binary frame, or too much.
+_GOING_AWAY, _UNSUPPORTED, _TOO_LARGE = 1001, 1003, 1009
 _FAILED: Final = "Internal server error"
-TIMED_OUT: Final = "Endpoint request timed out"
 
 
 class PostRefused(Exception):
@@ -65,8 +51,7 @@ class PostRefused(Exception):
 class Connections:
     """The open connections, by their ids."""
 
-    def __init__(self, quotas: Quotas = QUOTAS) -> None:
-        self.quotas = quotas
+    def __init__(self) -> None:
         self._senders: dict[str, Callable[[dict[str, Any]], Future[None]]] = {}
 
     @contextmanager
@@ -87,7 +72,7 @@ class Connections:
 
     def post(self, connection_id: str, data: bytes) -> None:
         """Sends to a connection, from any thread but the loop's. Raises PostRefused."""
-        if len(data) > self.quotas.payload_bytes:
+        if len(data) > _PAYLOAD_BYTES:
             raise PostRefused(413, "PayloadTooLargeException")
         send = self._senders.get(connection_id)
         if send is None:
@@ -95,7 +80,7 @@ class Connections:
         try:
             sending = send({"type": "websocket.send", "text": data.decode(errors="replace")})
             try:
-                sending.result(self.quotas.unread_seconds)
+                sending.result(_UNREAD_SECONDS)
             except TimeoutError:
                 sending.cancel()
                 raise PostRefused(429, "LimitExceededException") from None
@@ -108,7 +93,7 @@ class Connections:
         if send is None:
             raise PostRefused(410, "GoneException")
         with suppress(RuntimeError):  # The server has ended meanwhile.
-            send({"type": "websocket.close", "code": GOING_AWAY})
+            send({"type": "websocket.close", "code": _GOING_AWAY})
 
 
 class WebSocketApi:
@@ -119,7 +104,6 @@ class WebSocketApi:
     ) -> None:
         self._routes = routes
         self._connections = connections
-        self._quotas = connections.quotas
         names = {route.function for route in routes.routes if route.function is not None}
         self._environments = {name: Environments(functions[name]) for name in names}
 
@@ -150,21 +134,14 @@ class WebSocketApi:
 
     async def _receive_all(self, receive: Receive, take: Callable[[str], None]) -> int | None:
         """Returns the code to close the connection with, or None if the client has closed it."""
-        try:
-            async with asyncio.timeout(self._quotas.connection_seconds):
-                while True:
-                    async with asyncio.timeout(self._quotas.idle_seconds):
-                        message = await receive()
-                    if message["type"] == "websocket.disconnect":
-                        return None
-                    text: str | None = message.get("text")
-                    if text is None:
-                        return UNSUPPORTED
-                    if len(text.encode()) > self._quotas.frame_bytes:
-                        return _TOO_LARGE
-                    take(text)
-        except TimeoutError:
-            return GOING_AWAY
+        while (message := await receive())["type"] != "websocket.disconnect":
+            text: str | None = message.get("text")
+            if text is None:
+                return _UNSUPPORTED
+            if len(text.encode()) > _FRAME_BYTES:
+                return _TOO_LARGE
+            take(text)
+        return None
 
     async def _answer(self, client: SocketClient, text: str, send: Send) -> None:
         route = self._routes.match(text)
@@ -186,10 +163,8 @@ class WebSocketApi:
             return route.mocked
         environments = self._environments[route.function]
         try:
-            response = await environments.returned(payload_of(event), self._quotas.integration_seconds)
-        except TimeoutError:
-            raise InvocationFailed(TIMED_OUT) from None
-        except InvocationFailed:
+            response = await environments.returned(payload_of(event), _INTEGRATION_SECONDS)
+        except (TimeoutError, InvocationFailed):
             raise InvocationFailed(_FAILED) from None
         if not isinstance(response, dict) or "statusCode" not in response:
             name = environments.function.name
