@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,26 +50,3 @@ def test_a_read_waits_for_the_rest_of_a_character(functions: Functions, waiting:
     answer = reader(http_event("GET", path, "offset=0000000000000003&live=sse"))
     assert time.monotonic() - began >= 0.5
     assert [json.loads(event.data)["streamNextOffset"] for event in answer.events] == ["0000000000000003"]
-
-
-def test_text_before_the_half_character_is_sent_at_once(
-    functions: Functions, waiting: Open, path: str
-) -> None:
-    """The response does not wait: the client comes back for the rest."""
-    write(functions, "PUT", path, b"10 " + EURO[:1])
-    answer = waiting(600)(http_event("GET", path, "offset=-1&live=sse"))
-    assert [event.data for event in answer.events if event.type == "data"] == ["10 "]
-
-
-def test_the_rest_of_a_character_completes_it(functions: Functions, waiting: Open, path: str) -> None:
-    """In this response or in the next one; from then on the offset is after it."""
-    write(functions, "PUT", path, b"10 " + EURO[:1])
-    reader, shown, offset = waiting(25), "", "0000000000000003"
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(write, functions, "POST", path, EURO[1:] + b"!")
-        while not shown:
-            events = reader(http_event("GET", path, f"offset={offset}&live=sse")).events
-            shown = "".join(event.data for event in events if event.type == "data")
-            offset = json.loads(events[-1].data)["streamNextOffset"]
-        written.result()
-    assert (shown, offset) == ("€!", "0000000000000007")

@@ -34,10 +34,6 @@ BODILESS: Final = frozenset({204, 304})
 DEFAULT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 
 
-class MalformedResponse(ValueError):
-    """API Gateway would respond with 500 instead; the message says what is wrong."""
-
-
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
     status: int
@@ -54,15 +50,11 @@ def gateway_response(status: int, message: str) -> HttpResponse:
 
 
 def read_response(response: Any, method: str) -> HttpResponse:
-    """`response` is the parsed JSON that the function returned. Raises MalformedResponse."""
-    try:
-        status, text = int(response["statusCode"]), response.get("body") or ""
-        body = base64.b64decode(text, validate=True) if response.get("isBase64Encoded") else text.encode()
-        given = [(name.lower(), str(value)) for name, value in (response.get("headers") or {}).items()]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MalformedResponse(f"{type(error).__name__}: {error}") from error
-    if not 200 <= status <= 599:
-        raise MalformedResponse(f"statusCode is {status}")
+    """`response` is the parsed JSON that the function returned. Raises AttributeError, KeyError, TypeError or
+    ValueError for another shape."""
+    status, text = int(response["statusCode"]), response.get("body") or ""
+    body = base64.b64decode(text, validate=True) if response.get("isBase64Encoded") else text.encode()
+    given = [(name.lower(), str(value)) for name, value in (response.get("headers") or {}).items()]
     headers = [(name, value) for name, value in given if name not in HOP_BY_HOP]
     if status in BODILESS:
         body = b""
@@ -183,8 +175,8 @@ class Gateway:
             return UNAVAILABLE
         except InvocationFailed:
             return _FAILED
-        except MalformedResponse as error:
-            report(f"{environments.function.name} returned a response that no HTTP API accepts: {error}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            report(f"{environments.function.name} returned a response that no HTTP API accepts: {error!r}")
             return _FAILED
 
 
