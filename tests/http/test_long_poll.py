@@ -74,19 +74,6 @@ def test_a_long_poll_before_the_end_of_a_closed_stream_gets_the_rest_of_it(serve
     assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"ata", "true")
 
 
-@pytest.mark.parametrize("ahead", [-1, 0, 180])
-def test_the_cursor_is_later_than_the_clients_own(
-    door: Door, make_stream: Make, clock: Clock, ahead: int
-) -> None:
-    """§10.1: with data and without. Otherwise a cache would answer the same URL for ever."""
-    path = make_stream(body=b"data")
-    client = door.cursor_of(path, interval(clock) + ahead)
-    answers = [door.get(f"{path}?offset={offset}{POLL}&cursor={client}") for offset in ("-1", "now")]
-    assert [answer.status for answer in answers] == [200, 204]
-    expected = door.cursor_of(path, max(interval(clock), interval(clock) + ahead + 1))
-    assert [answer["stream-cursor"] for answer in answers] == [str(expected)] * 2
-
-
 # --- waiting ------------------------------------------------------------------------
 
 

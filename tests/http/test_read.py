@@ -220,14 +220,6 @@ def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: 
         assert again[name] == first[name]
 
 
-def test_if_none_match_is_a_list_of_tags_in_any_number_of_headers(door: Door, make_stream: Make) -> None:
-    """RFC 9110 §13.1.2. Every form is in `protocol/test_caching.py`."""
-    path = make_stream(body=b"hello")
-    etag = door.get(path)["etag"] or ""
-    for forms, status in ((['"other"', etag], 304), ([f'"a" ,W/{etag}'], 304), (["*"], 304), (['"b"'], 200)):
-        assert door.get(path, [("If-None-Match", form) for form in forms]).status == status
-
-
 @pytest.mark.parametrize("query", ["", "?offset=0000000000000005"])
 def test_closing_a_stream_changes_its_entity_tag(door: Door, make_stream: Make, query: str) -> None:
     """§10.1: otherwise a 304 would hide the close from a client that has the data already."""

@@ -98,12 +98,6 @@ def test_head_gets_what_get_gets_without_the_body(
     assert head.headers == get.headers
 
 
-def test_405_names_head_beside_get(way: Way) -> None:
-    for target in ("/", "/v1/health", "/v1/console", "/v1/docs", "/v1/streams", "/v1/me"):
-        refused = way("POST", target)
-        assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
-
-
 def test_every_get_of_the_document_is_among_those_that_head_is_tried_with(way: Way) -> None:
     document = json.loads(way("GET", "/v1/openapi.json").body)
     named = {

@@ -66,12 +66,6 @@ def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
         assert answer["content-type"] == "text/plain"
 
 
-def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path: str) -> None:
-    """The route for everything else leads to `read`."""
-    answer = functions(http_event("PROPFIND", path))
-    assert (answer.status, "PUT" in (answer["allow"] or "")) == (405, True)
-
-
 def test_an_exception_in_the_function_gets_500_and_a_log_record(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,21 +84,6 @@ def test_an_exception_in_the_function_gets_500_and_a_log_record(
 
 
 # --- headers ------------------------------------------------------------------------
-
-
-def test_a_list_that_the_gateway_has_joined_is_valid(functions: Functions, path: str) -> None:
-    functions(http_event("PUT", path, headers=TEXT, body=b"x"))
-    etag = functions(http_event("GET", path))["etag"]
-    listed = http_event("GET", path, headers={"If-None-Match": f'"other",{etag}'})
-    assert functions(listed).status == 304
-
-
-def test_header_names_in_any_case_are_accepted(functions: Functions, path: str) -> None:
-    """A test event written by hand may have capitals."""
-    event = http_event("PUT", path)
-    event["headers"] |= {"Content-Type": "application/json", "STREAM-TTL": "60"}
-    assert functions(event)["content-type"] == "application/json"
-    assert functions(http_event("HEAD", path))["stream-ttl"] == "60"
 
 
 def test_an_invalid_query_gets_400_from_the_raw_query(functions: Functions, path: str) -> None:

@@ -19,7 +19,6 @@ from tidemark.local.events import (
     decode_path,
     http_event,
     message_event,
-    schedule_event,
 )
 from tidemark.local.template import Match, Route, SocketRoute, load_template, match_route
 
@@ -79,13 +78,6 @@ def test_the_query_is_in_the_event_raw_and_parsed(query: str, parameters: dict[s
     event = event_of(query=query)
     assert event["rawQueryString"] == query
     assert event["queryStringParameters"] == parameters
-
-
-def test_keys_without_a_value_are_left_out() -> None:
-    """A handler that relies on them would fail in AWS."""
-    event = event_of(match=Match(Route("ANY", "$default", "ReadFunction")))
-    assert not {"body", "cookies", "pathParameters", "queryStringParameters"} & event.keys()
-    assert (event["rawQueryString"], event["isBase64Encoded"]) == ("", False)
 
 
 def test_headers_are_joined_and_cookies_and_those_of_the_connection_are_not_among_them() -> None:
@@ -200,11 +192,3 @@ def test_message_event_is_the_sample() -> None:
         "apiId": "local",
     }
     assert made == {**sample, "requestContext": context | new}
-
-
-def test_schedule_event_has_the_samples_shape() -> None:
-    event = schedule_event("JanitorFunction", "eu-central-1", NOW)
-    sample = json.loads((ROOT / "events/janitor-schedule.json").read_text())
-    assert event.keys() == sample.keys()
-    assert (event["source"], event["detail-type"]) == (sample["source"], sample["detail-type"])
-    assert event["time"] == "2026-03-07T09:05:02Z"

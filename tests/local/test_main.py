@@ -360,13 +360,6 @@ def test_an_invalid_value_is_one_line(start: Start, name: str, value: str) -> No
     assert re.fullmatch(rf"tidemark: {name} must be .*\n", err)
 
 
-def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) -> None:
-    write_function(project, "probe", "import no_such_module\n")
-    code, out, err = outcome(start(project=project, VIA="lambda"))
-    assert (code, out) == (1, "")
-    assert re.fullmatch(r"tidemark: Probe .* does not load: ModuleNotFoundError.*\n", err)
-
-
 def test_a_server_that_is_too_old_for_its_table_ends_with_one_line(
     start: Start, tmp_path: Path, via: str
 ) -> None:
