@@ -10,9 +10,13 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from playwright.sync_api import expect, sync_playwright
+
+from tests.browser.chromium import CHROMIUM, NEEDS_CHROMIUM
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -85,3 +89,25 @@ def test_each_page_of_the_site_is_there_as_markdown_and_in_llms_txt(site: Path) 
         text = (site / page).read_text()
         assert text.startswith("# "), page
         assert not re.search("<!--|--8<--", text), page
+
+
+@pytest.mark.slow
+@NEEDS_CHROMIUM
+def test_the_site_is_accessible_in_both_themes_and_its_search_finds_the_producer(site: Path) -> None:
+    """But for what the theme leaves: areas of a page that have one name."""
+    axe = (ROOT / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    rules = "{rules: {'landmark-unique': {enabled: false}}}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme, base_url="http://site.test")
+            page.route("**", lambda route: route.fulfill(path=f"{site}{urlsplit(route.request.url).path}"))
+            for name in ("index", "tutorial", "costs", "guides/llm-tokens"):
+                page.goto(f"/{name}.html")
+                page.evaluate(axe)
+                found = page.evaluate(f"axe.run(document, {rules})")
+                assert [(each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == [], name
+            page.keyboard.press("/")
+            page.keyboard.type("exactly once producer")
+            expect(page.locator(".md-search-result__link").first).to_contain_text("Python", timeout=60_000)
+        browser.close()
