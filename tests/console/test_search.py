@@ -53,14 +53,9 @@ def test_a_search_stops_and_goes_on_where_it_was(console: Console) -> None:
 
 
 def test_a_message_says_what_it_changes_of_its_key(console: Console) -> None:
-    path = make_stream(
-        console.server,
-        [
-            {"type": "task", "key": "a", "value": {"title": "write", "done": False}},
-            {"type": "task", "key": "b", "value": {"title": "read", "done": False}},
-            {"type": "task", "key": "a", "value": {"title": "write", "done": True}},
-        ],
-    )
+    tasks = [("a", False), ("b", False), ("a", True)]
+    written = [{"type": "task", "key": key, "value": {"title": key, "done": done}} for key, done in tasks]
+    path = make_stream(console.server, written)
     page = console.open_stream(path)
     console.rows.nth(1).click()
     detail = page.get_by_role("region", name="Message")

@@ -126,16 +126,17 @@ def test_a_buffered_event_stream_of_a_closed_stream_ends_at_once(
     assert '"streamClosed":true' in answer["body"]
 
 
-def test_a_buffered_event_stream_waits_for_the_other_half_of_a_line_end(
-    make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("whole", ["\r\n", "€"])
+def test_a_buffered_event_stream_waits_for_the_other_half_of_a_character_or_a_line_end(
+    make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, whole: str
 ) -> None:
     """A response without data would make its client come back at once, for as long as nobody writes."""
     monkeypatch.setattr(live, "GATHERING_SECONDS", 0)
     scene = make_scene(one_at_a_time)
-    append(scene, b"\r")
+    append(scene, whole.encode()[:1])
     environment = Environment(scene, "sse")
     until(lambda: bool(scene.queues.begun and scene.wake.hub._waiting))
-    append(scene, b"\n")
+    append(scene, whole.encode()[1:])
     scene.notify(1)
     [answer] = environment.answers()
-    assert data_of(answer) == ["\n"]
+    assert data_of(answer) == [whole.replace("\r", "")]

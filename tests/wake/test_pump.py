@@ -12,10 +12,10 @@ import pytest
 
 from tests.support import World, a_key
 from tests.waiting import until
-from tests.wake.support import ROOT, pumping
+from tests.wake.support import pumping
 from tidemark.local.environments import Environments, InvocationFailed
-from tidemark.local.template import Function, load_template
-from tidemark.local.triggers import Pump, UnknownPattern, from_first_failure, matches
+from tidemark.local.template import Function
+from tidemark.local.triggers import Pump, from_first_failure, matches
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
@@ -181,17 +181,3 @@ def test_filter_patterns_match_as_those_of_eventbridge_do(
     pattern: dict[str, Any], event: dict[str, Any], *, expected: bool
 ) -> None:
     assert matches(pattern, event) is expected
-
-
-@pytest.mark.parametrize("pattern", [{"a": "x"}, {"a": [{"suffix": "x"}]}, {"a": [{"prefix": "a", "x": 1}]}])
-def test_an_unsupported_filter_pattern_is_refused(pattern: dict[str, Any]) -> None:
-    """Otherwise the pump would filter differently from AWS."""
-    with pytest.raises(UnknownPattern):
-        matches(pattern, {"a": "a"})
-
-
-def test_the_template_names_one_trigger() -> None:
-    [trigger] = load_template(ROOT / "template.yaml").triggers
-    assert trigger.function == "NotifierFunction"
-    assert trigger.patterns
-    assert trigger.retries > 0

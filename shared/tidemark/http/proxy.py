@@ -27,17 +27,10 @@ from tidemark.http.paths import Operation
 from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single, single_header
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import read_stream
+from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
-from tidemark.protocol.errors import (
-    Conflict,
-    Forbidden,
-    Malformed,
-    ProxyError,
-    RateLimitExceeded,
-    StreamNotFound,
-)
 from tidemark.protocol.messages import parse_content_type
 from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
 from tidemark.service.load import load_head
@@ -81,7 +74,7 @@ def _demand(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScop
     """Any right to the proxy: for which entry, the handler looks."""
     access: Access = request.scope[ACCESS]
     if not any(grant.right in rights for grant in access.grants):
-        raise Forbidden(["proxy"])
+        raise errors.Forbidden(["proxy"])
     return iter(())
 
 
@@ -104,10 +97,12 @@ class Proxy:
         """Call an upstream (§4.1), once for each `Idempotency-Key`."""
         url_text, method = (single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
         if url_text is None:
-            raise ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
+            raise errors.ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
         if method is None or method.upper() not in rules.UPSTREAM_METHODS:
             code = "MISSING_UPSTREAM_METHOD" if method is None else "INVALID_UPSTREAM_METHOD"
-            raise ProxyError(400, code, f"Upstream-Method must be one of {', '.join(rules.UPSTREAM_METHODS)}")
+            raise errors.ProxyError(
+                400, code, f"Upstream-Method must be one of {', '.join(rules.UPSTREAM_METHODS)}"
+            )
         url = rules.parse_upstream_url(url_text)
         entry = rules.allowing_entry(self._entries, url)
         access = _access(request)
@@ -137,23 +132,27 @@ class Proxy:
             if await calls.begin(order.call_id, **words):
                 try:
                     await (self._backend.start or self._start)(order)
-                except RateLimitExceeded:
+                except errors.RateLimitExceeded:
                     await calls.end(order.call_id)
                     raise
             else:
                 call = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
                 if call.fingerprint != words["fingerprint"]:
-                    raise Conflict("Idempotency-Key was used for another request; take a new one")
+                    raise errors.Conflict("Idempotency-Key was used for another request; take a new one")
                 if call.has_failed:
                     continue
             return order.call_id, await self._wait(request, order.call_id, is_repeatable=bool(once))
-        raise Conflict(f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one")
+        raise errors.Conflict(
+            f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one"
+        )
 
     async def _start(self, order: Order) -> None:
         """In this process. Raises RateLimitExceeded."""
         calling = self._backend.calling
         if len(calling) >= _CALLS_AT_ONCE:
-            raise RateLimitExceeded(1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}")
+            raise errors.RateLimitExceeded(
+                1, f"Too many upstreams at once: this server calls {_CALLS_AT_ONCE}"
+            )
         from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
 
         task = asyncio.create_task(carry_out(self._calls, order, self._entries))
@@ -167,7 +166,7 @@ class Proxy:
         if call is None:
             if not is_repeatable:  # Nobody can ever read it.
                 await self._calls.tell(call_id, aborted=True)
-            raise ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
+            raise errors.ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
         return call
 
     async def _signed_url(self, request: Request, call_id: str) -> str:
@@ -202,7 +201,7 @@ class Proxy:
         """Stop the upstream (§4.3)."""
         await self._check_signed(request)
         if single(request, "action") != "abort":
-            raise ProxyError(400, "INVALID_ACTION", "action must be abort")
+            raise errors.ProxyError(400, "INVALID_ACTION", "action must be abort")
         await self._calls.tell(_call_id(request), aborted=True)
         return Response(status_code=204, headers=responses.EMPTY)
 
@@ -210,7 +209,7 @@ class Proxy:
         """Stop the upstream, and delete its answer (§4.5)."""
         try:
             await self._live(request, is_owned=True)
-        except StreamNotFound:
+        except errors.StreamNotFound:
             pass
         else:
             await self._calls.remove(_call_id(request))
@@ -223,7 +222,7 @@ class Proxy:
         call = await self._calls.load(call_id)
         access = _access(request)
         if is_owned and not (_may_call(access, call.entry) and access.subject == call.subject):
-            raise StreamNotFound
+            raise errors.StreamNotFound
         return await self._calls.end_if_lost(call_id, call) if self._entries else call
 
     async def _check_signed(self, request: Request) -> None:
@@ -245,7 +244,7 @@ def _call_id(request: Request) -> str:
     """Raises StreamNotFound for one that this server never gives."""
     call_id: str = request.path_params["call"]
     if not re.fullmatch("[0-9a-f-]{36}", call_id):
-        raise StreamNotFound
+        raise errors.StreamNotFound
     return call_id
 
 
@@ -267,10 +266,10 @@ def _refused(call: UpstreamCall) -> Response:
     """§4.1, the errors. An upstream's own error is handed on."""
     told = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
     if "code" in told:
-        raise ProxyError(told["status"], told["code"], told["message"])
+        raise errors.ProxyError(told["status"], told["code"], told["message"])
     try:
         content_type = parse_content_type(told["content_type"])
-    except Malformed:
+    except errors.Malformed:
         content_type = parse_content_type("text/plain")
     headers = responses.data_headers(content_type)
     headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": NO_STORE}

@@ -19,29 +19,19 @@ from tidemark.local.template import Function, Trigger
 from tidemark.server.request_log import report
 
 
-class UnknownPattern(ValueError):
-    """The pattern says something that is not understood here; the message shows it."""
-
-
 def matches(wanted: Any, value: Any) -> bool:
-    """Whether an event has every key of a pattern, with a value that its list allows: literals and prefixes.
-    Raises UnknownPattern."""
-    match wanted:
-        case Mapping():
-            return isinstance(value, Mapping) and all(
-                key in value and matches(each, value[key]) for key, each in wanted.items()
-            )
-        case list():
-            return any(_allows(each, value) for each in wanted)
-    raise UnknownPattern(f"a list was expected: {wanted!r}")
+    """Whether an event has every key of a pattern, with a value that its list allows: literals and prefixes,
+    which are all that the template has."""
+    if isinstance(wanted, Mapping):
+        return isinstance(value, Mapping) and all(
+            key in value and matches(each, value[key]) for key, each in wanted.items()
+        )
+    return any(_allows(each, value) for each in wanted)
 
 
 def _allows(wanted: Any, value: Any) -> bool:
-    match wanted:
-        case {"prefix": prefix, **more} if not more:
-            return isinstance(value, str) and value.startswith(prefix)
-        case Mapping():
-            raise UnknownPattern(f"only prefix is understood: {wanted!r}")
+    if isinstance(wanted, Mapping):
+        return isinstance(value, str) and value.startswith(wanted["prefix"])
     return bool(wanted == value)
 
 
