@@ -220,11 +220,10 @@ release: ## sign the tag of VERSION=0.2.0, with its section of CHANGELOG.md as t
 	@echo "Publish it: git push origin v$(VERSION). The notes: git tag --list --format='%(contents:body)' v$(VERSION)"
 
 .PHONY: base-image
-base-image: DOCKERFILE := Dockerfile
 base-image: ## write the digest that the base image's tag has now into Dockerfile (needs Docker)
 	@digest=$$(docker buildx imagetools inspect python:3.14-slim --format '{{.Manifest.Digest}}') && \
 		echo "$$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || { echo "docker names no digest of python:3.14-slim: '$$digest'" >&2; exit 1; } && \
-		sed -i "s/^FROM python:3.14-slim.*/FROM python:3.14-slim@$$digest/" $(DOCKERFILE)
+		sed -i "s/^FROM python:3.14-slim.*/FROM python:3.14-slim@$$digest/" Dockerfile
 
 .PHONY: token
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")

@@ -8,6 +8,7 @@ function has changed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -62,7 +63,9 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
     if name := now["AuthSecretName"]:
         ensure_secret(client("ssm"), name, may_draw=before.get("AuthSecretName", "") == "")
     limits = client("lambda").get_account_settings()["AccountLimit"]
-    return {"TableName": table, "Readers": readers_of(limits, reserved_by(now), reserved_by(before))}
+    digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
+    readers = readers_of(limits, reserved_by(now), reserved_by(before))
+    return {"TableName": table, "Readers": readers, "Digest": digest}
 
 
 def check_format(dynamodb: Any, table: str) -> None:

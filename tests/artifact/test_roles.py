@@ -44,11 +44,12 @@ def expanded(*parameters: str) -> dict[str, Any]:
 
 
 def of_kind(kind: str, *parameters: str) -> dict[str, dict[str, Any]]:
-    """Those of the functions that SAM makes. Those of custom resources have a test of their own."""
+    """Those of the functions that SAM makes. Those of custom resources have a test of their own; CodeDeploy's
+    role has AWS's policy."""
     return {
         name: each["Properties"]
         for name, each in expanded(*parameters)["Resources"].items()
-        if each["Type"] == kind and not name.startswith("OriginSecret")
+        if each["Type"] == kind and not name.startswith(("OriginSecret", "Deployments"))
     }
 
 

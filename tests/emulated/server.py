@@ -18,6 +18,7 @@ from tests.emulated.shims import (
     actions,
     address,
     api_body,
+    deployments,
     layer,
     preflight,
     sam_transform,
@@ -33,6 +34,7 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     sam_transform.install(Path(os.environ["SAM_PYTHON"]))
     api_body.install()
+    deployments.install()
     preflight.install()
     layer.install(directory)
     sockets.install()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -103,16 +104,18 @@ def first(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Stack
     return upgraded
 
 
+def send(stack: Stack, method: str, path: str, content: bytes) -> int:
+    given: dict[str, Any] = {"content": content, "headers": TEXT, "timeout": 60, "trust_env": False}
+    return httpx.request(method, f"{stack.url}{path}", **given).status_code
+
+
 def read(stack: Stack, path: str) -> bytes:
     return httpx.get(f"{stack.url}{path}", params={"offset": "-1"}, timeout=60, trust_env=False).content
 
 
 def test_an_upgrade_keeps_the_data_and_goes_on(first: Stack) -> None:
     """Written by the version before, read and continued by this one."""
-    posted = httpx.post(
-        f"{first.url}/v1/stream/kept", content=b"after.", headers=TEXT, timeout=60, trust_env=False
-    )
-    assert posted.status_code == 204
+    assert send(first, "POST", "/v1/stream/kept", b"after.") == 204
     assert read(first, "/v1/stream/kept") == b"before.after."
     assert read(first, "/v1/stream/large") == LARGE
     assert read(first, "/agents/run") == b"12345"
@@ -135,6 +138,32 @@ def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
     answer = json.load(functions.invoke(FunctionName=packer, Payload=b"{}")["Payload"])
     assert answer["packed"] == 1, answer
     assert read(first, "/v1/stream/packed") == b"abc"
+
+
+def test_a_gradual_stack_answers_by_versions_which_a_changed_parameter_replaces(
+    emulator: Emulator, first: Stack
+) -> None:
+    functions = emulator.client("lambda")
+    topic = emulator.client("sns").create_topic(Name="alarms")["TopicArn"]
+    names = [each["FunctionName"] for each in functions.list_functions()["Functions"]]
+    write, read_function = (
+        next(name for name in names if name.startswith(f"first-{kind}Function")) for kind in ("Write", "Read")
+    )
+
+    def deployed(**changed: str) -> set[tuple[str, str]]:
+        """The version that each alias names after a deployment; an append and a read went through it."""
+        deploy(emulator, "first", PARAMETERS | {"Gradual": "true", "AlarmTopicArn": topic} | changed)
+        # What an alias does not name is broken, and nobody notices.
+        variables = {"TABLE_NAME": "none"}
+        for name in (write, read_function):
+            functions.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+        path = f"/v1/stream/gradual/{len(changed)}"
+        assert send(first, "PUT", path, b"x") == 201
+        assert read(first, path) == b"x"
+        aliases = [functions.get_alias(FunctionName=name, Name="deployed") for name in (write, read_function)]
+        return {(alias["AliasArn"], alias["FunctionVersion"]) for alias in aliases}
+
+    assert not deployed() & deployed(LogLevel="INFO")
 
 
 def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
@@ -164,8 +193,5 @@ def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
     assert read(second, "/v1/stream/large") == LARGE
     assert read(second, "/v1/stream/packed") == b"abc"
     assert read(second, "/agents/run") == b"12345"
-    posted = httpx.post(
-        f"{second.url}/v1/stream/kept", content=b"again.", headers=TEXT, timeout=60, trust_env=False
-    )
-    assert posted.status_code == 204
+    assert send(second, "POST", "/v1/stream/kept", b"again.") == 204
     assert read(second, "/v1/stream/kept") == b"before.after.again."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,25 +109,6 @@ def test_the_signing_key_is_rotated_by_its_command(
     assert [each["kid"] for each in keys] == after
     if before:
         assert signing_keys("remove", before[0]) == after[1:]
-
-
-def test_appends_of_many_clients_at_once_all_land(client: httpx.Client) -> None:
-    """Several environments of the write function append to one stream: none of the acknowledged is lost."""
-    client.put("/v1/stream/busy", headers={"Content-Type": "text/plain"})
-
-    def append(number: int) -> int:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            body = f"<{number}>".encode()
-            answer = client.post("/v1/stream/busy", content=body, headers={"Content-Type": "text/plain"})
-            if answer.status_code != 429:
-                return answer.status_code
-        return 429
-
-    with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(append, range(24))) == {204}
-    text = client.get("/v1/stream/busy", params={"offset": "-1"}).text
-    assert sorted(text.strip("<>").split("><"), key=int) == [str(number) for number in range(24)]
 
 
 def start_environments(stack: Stack) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,34 @@ def test_the_socket_api_is_deployed_when_all_of_it_is_there_and_again_when_it_ch
     for each in parts.values():
         if each["Properties"].get("IntegrationType") == "AWS_PROXY":
             assert each["Properties"]["IntegrationMethod"] == "POST", "as Lambda is called"
+
+
+def parameters_in(part: Any) -> set[str]:
+    """Those that decide what `part` of the template is: named there, or in a condition that it names."""
+    if isinstance(part, dict):
+        conditions = [
+            part[key] if key == "Condition" else part[key][0] for key in ("Condition", "If") if key in part
+        ]
+        named = [TEMPLATE["Conditions"][name] for name in conditions]
+        return set().union(*map(parameters_in, [*part.values(), *named]))
+    if isinstance(part, list):
+        return set().union(*map(parameters_in, part))
+    return {part, *re.findall(r"\$\{(\w+)\}", str(part))} & TEMPLATE["Parameters"].keys()
+
+
+def test_a_parameter_that_write_and_read_are_given_publishes_a_version() -> None:
+    """And no other. The digest in their descriptions is of what `Setup` is given."""
+    own = [
+        {key: FUNCTIONS[name][key] for key in FUNCTIONS[name].keys() - {"Policies", "LoggingConfig"}}
+        for name in ("WriteFunction", "ReadFunction")
+    ]
+    setup = dict(TEMPLATE["Resources"]["Setup"]["Properties"])
+    settings = parameters_in(setup.pop("Settings"))
+    assert settings == parameters_in([FUNCTION_GLOBALS, own]) - parameters_in(setup)
+    for name in ("Write", "Read"):
+        assert "${Setup.Digest}" in FUNCTIONS[f"{name}Function"]["Description"]["Sub"]
+        version = TEMPLATE["Resources"][f"{name}Version"]["Properties"]
+        assert version["Description"] == {"GetAtt": "Setup.Digest"}
 
 
 def test_preflights_are_left_to_the_application() -> None:

@@ -137,6 +137,14 @@ def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
     assert aws.secrets == {SECRET: drawn}
 
 
+def test_the_digest_changes_with_the_properties_and_only_with_them(
+    aws: FakeAws, cloudformation: CloudFormation
+) -> None:
+    """By it versions of `write` and `read` are published."""
+    first, second, again = (cloudformation.answer_to(SETUP, Release=each)["Data"]["Digest"] for each in "aba")
+    assert first == again != second
+
+
 def test_no_secret_is_drawn_for_a_stack_that_needs_none(aws: FakeAws, cloudformation: CloudFormation) -> None:
     assert cloudformation.answer_to(SETUP, AuthSecretName="")["Status"] == "SUCCESS"
     assert aws.secrets == {}
