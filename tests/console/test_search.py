@@ -41,9 +41,8 @@ def test_a_search_stops_and_goes_on_where_it_was(console: Console) -> None:
     page = console.open_stream(path, last="1")
     expect(page.locator("#counted")).to_have_text("1 message shown")
     held: list[Route] = []
-    behind_the_first = "**/*?offset=000*"
     console.search('"n":')
-    page.route(behind_the_first, lambda route: route.continue_() if len(held) else held.append(route))
+    page.route("**/*?offset=000*", lambda route: route.continue_() if len(held) else held.append(route))
     page.get_by_role("button", name="Search the whole stream").click()
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Go on").click()
@@ -55,8 +54,7 @@ def test_a_search_stops_and_goes_on_where_it_was(console: Console) -> None:
 def test_a_message_says_what_it_changes_of_its_key(console: Console) -> None:
     tasks = [("a", False), ("b", False), ("a", True)]
     written = [{"type": "task", "key": key, "value": {"title": key, "done": done}} for key, done in tasks]
-    path = make_stream(console.server, written)
-    page = console.open_stream(path)
+    page = console.open_stream(make_stream(console.server, written))
     console.rows.nth(1).click()
     detail = page.get_by_role("region", name="Message")
     expect(detail.get_by_role("rowheader")).to_have_count(0)
@@ -66,8 +64,7 @@ def test_a_message_says_what_it_changes_of_its_key(console: Console) -> None:
 
 
 def test_an_empty_stream_offers_its_first_message(console: Console) -> None:
-    path = make_stream(console.server, [])
-    page = console.open_stream(path)
+    page = console.open_stream(make_stream(console.server, []))
     page.get_by_role("button", name="Append a message").click()
     page.get_by_role("dialog").locator("textarea").fill("[1]")
     page.get_by_role("dialog").get_by_role("button", name="Append", exact=True).click()
