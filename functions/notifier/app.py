@@ -13,6 +13,7 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.aws.http import Account
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
@@ -25,12 +26,10 @@ _UNREADABLE = (KeyError, ValueError, TypeError)
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
-_notifier = Notifier(
-    _stores.table,
-    Queues(sqs_client, _settings.queue_prefix),
-    _stores.clock_ms,
-    connect_sockets(Account(), _settings.socket_endpoint) if _settings.socket_endpoint else None,
-)
+_sockets = connect_sockets(Account(), _settings.socket_endpoint) if _settings.socket_endpoint else None
+_notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), _stores.clock_ms, _sockets)
+#: Of sockets alone: a metric is billed for each hour in which it has a value.
+_reporter = Reporter("notifier", _settings, _sockets.meter) if _sockets else None
 _subscribers = (
     Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)
     if _settings.subscriptions_queue_url
@@ -48,6 +47,8 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     records = event["Records"]
     messages = list(_decoded(records, message_from_record))
     failures = _notifier.notify(messages)
+    if _reporter is not None:
+        _reporter.report()
     untold: Exception | None = None
     try:
         if _subscribers is not None:

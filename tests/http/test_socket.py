@@ -19,12 +19,13 @@ from tests.engine.serving import serving
 from tests.http.asgi import HOST, Door, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
+from tidemark.http import socket as http_socket
 from tidemark.http import socket_session
 from tidemark.http.app import TokenBucket, create_app
 from tidemark.http.security.authorization import LEEWAY_SECONDS, Tokens
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
-from tidemark.observability.metrics import Meter
+from tidemark.observability.metrics import FAULTS, Meter
 from tidemark.protocol import socket
 from tidemark.protocol.authorization import Access
 from tidemark.protocol.errors import Busy
@@ -266,7 +267,10 @@ def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
 def test_a_look_that_fails_ends_the_watch_and_no_other(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """The client is told to watch again; it is never left waiting for what nobody looks for."""
+    """The client is told to watch again; it is never left waiting for what nobody looks for. A fault is
+    counted: no status of a response tells of it."""
+    meter = Meter()
+    monkeypatch.setattr(http_socket, "PROCESS", meter)
     share, failing = server.backend.share, True
 
     async def failed(name: Any, call: Any) -> Any:
@@ -285,6 +289,7 @@ def test_a_look_that_fails_ends_the_watch_and_no_other(
             await append(server, path)
             [told] = await client.told()
             assert told["status"] == getattr(failure, "status", 500)
+            assert meter.snapshot().counts.get((FAULTS, ()), 0) == (told["status"] >= 500)
             failing = False
             assert await client.watch(path) == [tail(path, 5, seconds=3600)]
             await append(server, path)

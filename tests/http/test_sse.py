@@ -16,8 +16,9 @@ from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tidemark.http import live
-from tidemark.observability.metrics import WAKE_SECONDS, Distribution, Meter
+from tidemark.observability.metrics import FAULTS, WAKE_SECONDS, Distribution, Meter
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.protocol.errors import Busy, ProtocolError, StorageUnavailable
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import follow
@@ -203,6 +204,22 @@ def test_an_event_stream_ends_when_its_stream_is_closed(
         "upToDate": True,
         "streamClosed": True,
     }
+
+
+@pytest.mark.parametrize("failure", [StorageUnavailable(), Busy()])
+def test_an_event_stream_that_cannot_be_read_on_ends_and_is_counted(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch, meter: Meter, failure: ProtocolError
+) -> None:
+    """Its status was 200."""
+
+    async def fail(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(follow.LiveRead, "next", fail)
+    monkeypatch.setattr(live, "PROCESS", meter)
+    server.put(path, TEXT, b"data")
+    assert data(server.get(f"{path}?offset=-1{SSE}").events) == ["data"]
+    assert meter.snapshot().counts.get((FAULTS, ()), 0) == (failure.status >= 500)
 
 
 def test_an_event_stream_ends_after_its_maximum_duration(

@@ -6,6 +6,7 @@ import pytest
 
 from tidemark.aws.http import AwsRequest
 from tidemark.aws.retry import NoAnswer
+from tidemark.observability.metrics import FAULTS
 from tidemark.wake.notifier import SocketApi, SocketGone, SocketUnavailable
 
 #: As API Gateway names them: not all of its characters may stand in a path.
@@ -51,6 +52,7 @@ def test_a_connection_that_cannot_be_told_anything_is_cut_off(status: int, posts
     with pytest.raises(SocketGone):
         api.send(CONNECTION, ["{}", "{}"])
     assert api.methods == ["POST"] * posts + ["DELETE"]
+    assert api.meter.snapshot().counts == {(FAULTS, ()): 1}
 
 
 def test_a_connection_that_is_gone_is_not_asked_again() -> None:
@@ -58,6 +60,7 @@ def test_a_connection_that_is_gone_is_not_asked_again() -> None:
     with pytest.raises(SocketGone):
         api.send(CONNECTION, ["{}", "{}"])
     assert api.methods == ["POST"]
+    assert not api.meter.snapshot().counts, "nobody is told of a client that left"
 
 
 @pytest.mark.parametrize("status", [0, 403, 429, 500])

@@ -13,6 +13,7 @@ from typing import Final
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import Page
+from tidemark.observability.metrics import FAULTS, PROCESS
 from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.messages import ContentType
@@ -133,7 +134,9 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
                 return
             try:
                 later = await live.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
-            except ProtocolError:
+            except ProtocolError as error:
+                if error.status >= 500:
+                    PROCESS.add(FAULTS)
                 return
             if later is None:
                 if time.monotonic() >= deadline:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from tidemark.http.error_handlers import INTERNAL, told_message
 from tidemark.http.requests import parse_stream_parameter
+from tidemark.observability.metrics import FAULTS, PROCESS
 from tidemark.protocol.authorization import (
     EVERYTHING,
     Access,
@@ -85,11 +86,15 @@ class WatchAnswers:
 
 
 def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
-    """The message to the client in place of the tail."""
+    """The message to the client in place of the tail. It is counted as a response of its status would be."""
     if isinstance(failure, ProtocolError):
-        return error_message(name, failure.status, told_message(failure, has_token=has_token))
-    _log.error("unexpected error in a watch", exc_info=failure)
-    return error_message(name, 500, INTERNAL)
+        status, told = failure.status, told_message(failure, has_token=has_token)
+    else:
+        status, told = 500, INTERNAL
+        _log.error("unexpected error in a watch", exc_info=failure)
+    if status >= 500:
+        PROCESS.add(FAULTS)
+    return error_message(name, status, told)
 
 
 def find_keys(names: Iterable[str]) -> list[StreamKey]:

@@ -21,8 +21,7 @@ BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counter:
-    """A number that only grows. Compared by identity: an enumeration's hash would cost more than
-    the addition."""
+    """A number that only grows. Compared by identity: a hash would cost more than the addition."""
 
     title: str
     meaning: str
@@ -38,16 +37,12 @@ class Histogram:
 
 
 REQUESTS: Final = Counter("requests", "Responses, by method and status", ("method", "status"))
-APPENDS: Final = Counter(
-    "appends", "Accepted appends, with repetitions by a producer and creations with a body"
-)
+APPENDS: Final = Counter("appends", "Accepted appends, with a producer's repetitions and bodies of creations")
 APPEND_BYTES: Final = Counter("append_bytes", "Bytes in accepted appends")
 CONFLICTS: Final = Counter("conflicts", "Requests that contradicted the state of their stream (409)")
-OVERTAKEN: Final = Counter(
-    "overtaken", "Those of them whose producer sends them again: they overtook the request before them"
-)
+OVERTAKEN: Final = Counter("overtaken", "Those of them that overtook a request, and are sent again")
 THROTTLED: Final = Counter("throttled", "Requests refused with 429: storage or the server was too busy")
-FAULTS: Final = Counter("faults", "Responses of 500 and above")
+FAULTS: Final = Counter("faults", "Responses of 500 and above, and waits that ended so")
 STORAGE_CALLS: Final = Counter("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
 RETRIES: Final = Counter("retries", "Storage calls that were sent again")
 WAITS: Final = Counter("waits", "Live reads that began: long-polls and event streams", ("kind",))
@@ -60,15 +55,9 @@ PACK_STORED_BYTES: Final = Counter("pack_stored_bytes", "Bytes of the objects of
 PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have replaced")
 COMPACTED_BYTES: Final = Counter("compacted_bytes", "Bytes of messages that compaction has read again")
 COMPACTED_AWAY_BYTES: Final = Counter("compacted_away_bytes", "Bytes of messages that compaction has removed")
-ROUNDS_CUT_SHORT: Final = Counter(
-    "rounds_cut_short", "Rounds of the janitor that ran out of time; what was left is due in the next"
-)
-KEY_FAILURES: Final = Counter(
-    "key_failures", "Fetches of token keys or of the origin secret that failed (SSM, identity provider)"
-)
-CLOCK_OFF: Final = Counter(
-    "clock_off", "Looks at storage's date that found this machine's clock 2 s off or more"
-)
+ROUNDS_CUT_SHORT: Final = Counter("rounds_cut_short", "Rounds of the janitor that ran out of time")
+KEY_FAILURES: Final = Counter("key_failures", "Failed fetches of token keys or of the origin secret")
+CLOCK_OFF: Final = Counter("clock_off", "Looks at storage's date from which the clock was 2 s off or more")
 COUNTERS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Counter))
 
 REQUEST_SECONDS: Final = Histogram(

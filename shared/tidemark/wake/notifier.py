@@ -26,6 +26,7 @@ from tidemark.log.records import Batch, Waiter
 from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
+from tidemark.observability.metrics import FAULTS, Meter
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.socket import (
     Message,
@@ -59,6 +60,7 @@ class SocketApi:
     def __init__(self, http: Http, stage: str) -> None:
         self._http = http
         self._path = f"{stage}/@connections/"
+        self.meter = Meter()
         self.sleep: Callable[[float], None] = time.sleep
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
@@ -71,6 +73,7 @@ class SocketApi:
             for frame in frames:
                 self._ask(AwsRequest("POST", path, {}, frame.encode()))
         except SocketUnavailable as failure:
+            self.meter.add(FAULTS)
             self._ask(AwsRequest("DELETE", path, {}))
             raise SocketGone from failure
 
