@@ -476,8 +476,7 @@ the janitor goes on when its time is over
     bool(context.get_remaining_time_in_millis() > _SPARE_MS) => True
 the janitor removes the queue of a reader that has not registered yet
     wake.notifier:sweep_queues caught by wake/test_sweep.py
-    made_ms is not None and now_ms - made_ms >= ORPHAN_MS and (_name(url) not in in_use)
-        => made_ms is not None and _name(url) not in in_use
+    now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS => queues.made_ms(url) is not None
 the host of a webhook may lead into the private network
     subscriptions.webhook:call_webhook caught by subscriptions/test_webhook.py
     check_addresses(url, addresses) => pass

@@ -136,7 +136,9 @@ class Scene:
 
         def sweep() -> None:
             if sweeps:
-                sweep_queues(self.sweeper.stores.table, make_queues(), self.clock())
+                queues = make_queues()
+                queues.create(1)  # With an old queue, all waiters are looked at.
+                sweep_queues(self.sweeper.stores.table, queues, self.clock())
             self.turns.finish("S")
 
         together(watch, append_and_tell, sweep)

@@ -12,6 +12,7 @@ from tests.support import HOUR_MS, MINUTE_MS, World, make_world
 from tests.wake.support import ROOT, make_queues, shared_sqs, template
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import call_handler, load_handler, make_context
+from tidemark.log.due import TURN_MS
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.wake.notifier import LAPSED_MS, ORPHAN_MS, QueuesSwept, sweep_queues
@@ -85,6 +86,7 @@ def test_queues_of_another_system_are_kept(scene: Scene) -> None:
 
 def test_lapsed_waiters_are_removed_if_dynamodb_has_not_removed_them(scene: Scene) -> None:
     """Removing them costs a write; DynamoDB's own expiry does not."""
+    scene.queues.create(scene.clock() - ORPHAN_MS)
     for name, ms in (("just lapsed", 1 - LAPSED_MS), ("long lapsed", -LAPSED_MS), ("standing", LIFE_MS)):
         scene.wait(name, scene.clock() + ms)
     assert scene.sweep().waiters == 1
@@ -98,9 +100,21 @@ def test_a_sweep_can_stop_at_any_point_and_be_repeated(scene: Scene) -> None:
     scene.clock.advance(HOUR_MS)
     assert scene.sweep(steps=3) == QueuesSwept(waiters=3)
     assert scene.sweep() == QueuesSwept(waiters=2, queues=5)
+
+
+def test_while_there_is_no_old_queue_the_waiters_are_read_in_turn(scene: Scene) -> None:
+    """Each round of an idle stack would else pay for all 64 shards of them."""
+    scene.queues.create(scene.clock())
+    scene.wait("lapsed", scene.clock() - LAPSED_MS)
     scene.process.calls.taken()
-    assert scene.sweep() == QueuesSwept()
-    assert scene.process.calls.taken() == {"Query": 64}, "one for each partition of waiters"
+    swept = 0
+    for _ in range(64):
+        swept += scene.sweep().waiters
+        scene.clock.advance(TURN_MS)
+    assert swept == 1
+    assert scene.process.calls.taken() == {"Query": 64, "DeleteItem": 1}
+    rounds = {number * 5 * MINUTE_MS // TURN_MS % 64 for number in range(200)}
+    assert len(rounds) == 64, "the schedule reaches all"
 
 
 def test_the_janitor_function_removes_lapsed_queues(scene: Scene) -> None:

@@ -24,14 +24,14 @@ from tidemark.protocol.errors import Damaged, ProtocolError
 from tidemark.protocol.tail import Tail
 
 #: A prime, so that runs that come at even times begin with different shards.
-_TURN_MS: Final = 7919
+TURN_MS: Final = 7919
 
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
     """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
     waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
     with another shard, so that runs that are cut short reach every shard in time."""
-    turns = [(now_ms // _TURN_MS + turn) % schema.DUE_SHARDS for turn in range(schema.DUE_SHARDS)]
+    turns = [(now_ms // TURN_MS + turn) % schema.DUE_SHARDS for turn in range(schema.DUE_SHARDS)]
     waiting = deque(_pages(table, schema.due_pk(shard, packing=packing), now_ms) for shard in turns)
     while waiting:
         pages = waiting.popleft()

@@ -117,9 +117,9 @@ def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 
 
-def all_waiters(table: Table) -> Iterator[Waiter]:
+def all_waiters(table: Table, shards: Iterable[int] = range(schema.WAIT_SHARDS)) -> Iterator[Waiter]:
     """All waiters, lapsed ones too: DynamoDB removes those late, and some engines never do."""
-    for shard in range(schema.WAIT_SHARDS):
+    for shard in shards:
         yield from _query(table, schema.wait_pk(shard), "-", "~")
 
 

@@ -21,9 +21,10 @@ from urllib.parse import quote, urlsplit
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
 from tidemark.aws.retry import Attempts, Failure, RetryPolicy
 from tidemark.aws.sqs import QueueGone, Queues
+from tidemark.log.due import TURN_MS
 from tidemark.log.read import load_last, load_news
 from tidemark.log.records import Batch, Waiter
-from tidemark.log.schema import decode_batch_start, is_log_pk
+from tidemark.log.schema import WAIT_SHARDS, decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.observability.metrics import FAULTS, Meter
@@ -249,21 +250,20 @@ def sweep_queues(
     table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
 ) -> QueuesSwept:
     """Remove lapsed registrations, and queues without a valid one that are old enough to have had one. A
-    process that was only suspended makes a new queue. Safe to repeat, and to stop anywhere. Raises Busy,
-    OutcomeUnknown, QueueUnavailable."""
+    process that was only suspended makes a new queue. While no queue is old, as in an idle stack, a run reads
+    one shard of the registrations. Safe to repeat, and to stop anywhere. Raises Busy, OutcomeUnknown,
+    QueueUnavailable."""
     swept = QueuesSwept()
     in_use: set[str] = set()
-    for waiter in all_waiters(table):
+    old = [url for url in queues.all() if now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS]
+    for waiter in all_waiters(table, range(WAIT_SHARDS) if old else [now_ms // TURN_MS % WAIT_SHARDS]):
         if waiter.until_ms > now_ms:
             in_use.add(_name(waiter.address))
         elif now_ms - waiter.until_ms >= LAPSED_MS and has_time_left():
             remove_lapsed(table, waiter)
             swept.waiters += 1
-    for url in queues.all():
-        if not has_time_left():
-            break
-        made_ms = queues.made_ms(url)
-        if made_ms is not None and now_ms - made_ms >= ORPHAN_MS and _name(url) not in in_use:
+    for url in old:
+        if has_time_left() and _name(url) not in in_use:
             with suppress(QueueGone):
                 queues.delete(url)
                 swept.queues += 1
