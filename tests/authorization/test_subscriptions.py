@@ -61,6 +61,7 @@ def test_a_call_with_a_wake_token_needs_no_other_token(way: Way, name: str, belo
         (["read:v1/t/*", "write:v1/t/wake"], pool(None, streams=["u/a"]), 404),
         (["read:v1/t/*", "write:v1/t/wake"], pool(None, streams=["t/a"]), 201),
         (["read:v1/t/*"], pool(), 403),
+        (["read:v1/t/*", "write:v1/t/wake"], pool(max_attempts=3, dead_letter_stream="u"), 404),
         (["write:v1/t/*"], pool(), 404),
         ([], pool(), 404),
         (["manage:v1/t/*"], pool(), 404),

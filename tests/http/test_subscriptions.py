@@ -67,7 +67,8 @@ def append(door: Door, path: str) -> None:
 
 def test_a_subscription_is_created_confirmed_read_and_deleted(door: Door, name: str) -> None:
     append(door, f"{name}/a")
-    created = send(door, "PUT", at(name), pool(name, description="d", streams=["x"]))
+    letters = {"max_attempts": 5, "dead_letter_stream": "letters"}
+    created = send(door, "PUT", at(name), pool(name, description="d", streams=["x"], **letters))
     assert created.status == 201
     made = created.json
     assert made.pop("created_at").endswith("Z")
@@ -85,9 +86,10 @@ def test_a_subscription_is_created_confirmed_read_and_deleted(door: Door, name: 
         "lease_ttl_ms": 30_000,
         "status": "active",
         "description": "d",
+        **letters,
         "wake": IDLE,
     }
-    assert send(door, "PUT", at(name), pool(name, description="d", streams=["x"])).status == 200
+    assert send(door, "PUT", at(name), pool(name, description="d", streams=["x"], **letters)).status == 200
     other = send(door, "PUT", at(name), pool(name))
     assert (other.status, other.json["error"]["code"]) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
     assert door.get(at(name)).json == created.json

@@ -55,6 +55,7 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, path: str) -> N
 WEBHOOK, PULL_WAKE = SubscriptionKind.WEBHOOK, SubscriptionKind.PULL_WAKE
 ASKED = SubscriptionConfiguration(PULL_WAKE, "/events/*/", ("b", "/a/", "b"), wake_stream="wake/pool")
 MADE = normalize(ASKED)
+LETTERS: dict[str, Any] = {"max_attempts": 3, "dead_letter_stream": "letters"}
 
 
 def test_paths_lose_their_outer_slashes_and_repetitions() -> None:
@@ -77,6 +78,11 @@ def test_paths_lose_their_outer_slashes_and_repetitions() -> None:
         (PULL_WAKE, {"streams": [str(number) for number in range(1_001)]}),
         (PULL_WAKE, {"streams": [f"{number:03}" + '"' * 250 for number in range(800)]}),
         (PULL_WAKE, {"description": "x" * 1_001}),
+        *((PULL_WAKE, LETTERS | {"max_attempts": value}) for value in (None, 0, 1_001)),
+        *(
+            (PULL_WAKE, LETTERS | {"dead_letter_stream": value})
+            for value in (None, "events/x", "a", "wake/pool")
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(kind: SubscriptionKind, asked: dict[str, Any]) -> None:

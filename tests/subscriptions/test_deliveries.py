@@ -516,6 +516,68 @@ def test_a_lease_that_runs_out_leads_to_another_delivery(scene: Scene) -> None:
     assert scene.links() == {"events/a": (False, 2)}
 
 
+LETTERS: dict[str, Any] = {"max_attempts": 3, "dead_letter_stream": "letters"}
+
+
+def letters_of(scene: Scene) -> list[tuple[int, str, str, str]]:
+    """Attempts and why, and of the one stream from where to where."""
+    letters = [(each, *each["streams"]) for each in scene.events("letters")]
+    return [
+        (each["attempts"], each["error"], of["acked_offset"].lstrip("0"), of["tail_offset"].lstrip("0"))
+        for each, of in letters
+    ]
+
+
+def pass_minutes(scene: Scene, count: int) -> None:
+    for _ in range(count):
+        scene.clock.now_ms += 60_000
+        scene.work_off()
+
+
+def test_a_webhook_that_goes_on_failing_is_given_up_and_the_next_message_is_delivered(scene: Scene) -> None:
+    """Once the letter can be written: until then it is tried as ever."""
+    scene.begin(webhook=True, **LETTERS)
+    scene.receiver.answer = lambda _: WRONG
+    scene.news()
+    pass_minutes(scene, 5)
+    assert (len(scene.receiver.bodies), phase(scene.delivery)) == (6, "retrying")
+    scene.stream("letters")
+    pass_minutes(scene, 2)
+    assert letters_of(scene) == [(7, "status 500", "", "2")]
+    assert (phase(scene.delivery), scene.delivery.failed, scene.delivery.attempts) == ("idle", False, 0)
+    scene.news()
+    pass_minutes(scene, 5)
+    assert letters_of(scene)[1:] == [(3, "status 500", "2", "4")]
+    scene.receiver.answer = lambda _: DONE
+    scene.news()
+    assert scene.links() == {"events/a": (False, 6)}
+
+
+@pytest.mark.parametrize("claims_at_once", [False, True])
+def test_leases_that_run_out_one_after_the_other_are_given_up(scene: Scene, *, claims_at_once: bool) -> None:
+    """An ack says that a worker comes on: those before it do not count."""
+    scene.stream("letters")
+    scene.begin(**LETTERS)
+    scene.news()
+    scene.claim()
+    pass_minutes(scene, 1)
+    scene.ack(scene.claim(), done=False)
+    scene.news()
+    for _ in range(2):
+        scene.clock.now_ms += 60_000
+        if not claims_at_once:
+            scene.work_off()
+        scene.claim()
+        scene.changed()  # So its timer is set.
+        scene.work_off()
+    scene.clock.now_ms += 60_000
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+    scene.work_off()
+    assert letters_of(scene) == [(3, "no worker was done within its lease", "2", "4")]
+    assert phase(scene.delivery) == "idle"
+
+
 def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> None:
     """Under the same generation. It counts as delivered when it accepts."""
     scene.begin(webhook=True, lease_ttl_ms=600_000)
@@ -595,7 +657,7 @@ def test_a_slow_webhook_that_always_has_more_to_do_ends_its_function_in_time(sce
 
     scene.receiver.answer = answer
     scene.tell(scene.append("events/a"))
-    for _ in range(3):
+    for _ in range(2):
         [notice] = scene.queue.due()
         began_ms, calls = scene.clock(), len(scene.called())
         scene.deliverer.handle(decode_notice(notice))

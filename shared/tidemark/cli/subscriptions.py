@@ -59,16 +59,17 @@ def info(server: RemoteServer, subscription: str) -> None:
 @click.option(
     "--lease", type=click.FloatRange(max=1e6), default=30.0, show_default=True, help="Seconds of a claim."
 )
+@click.option("--max-attempts", type=int, help="Give up after so many failures in a row.")
+@click.option("--dead-letter-stream", help="The JSON stream that is told what was given up.")
 @asks_a_server
 def create(
     server: RemoteServer,
     subscription: str,
     *,
-    pattern: str | None,
-    streams: tuple[str, ...],
     wake_stream: str | None,
     webhook: str | None,
     lease: float,
+    **more: Any,
 ) -> None:
     """Create a subscription; one that exists with the same configuration is as good."""
     if (wake_stream is None) == (webhook is None):
@@ -78,9 +79,8 @@ def create(
         "type": "pull-wake" if wake_stream else "webhook",
         "lease_ttl_ms": round(lease * 1000),
         **target,
+        **{name: value for name, value in more.items() if value},
     }
-    asked |= {"pattern": pattern} if pattern else {}
-    asked |= {"streams": streams} if streams else {}
     made = json.loads(server.ask("PUT", path_of(subscription), json.dumps(asked).encode(), _JSON).body)
     show(made, described(made))
 

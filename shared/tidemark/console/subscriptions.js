@@ -43,13 +43,16 @@ const FIELDS = [
   { name: "pattern", label: "Streams that it follows", initial: "tasks/*", hint: "* is one segment of a name, ** any number of them." },
   { name: "to", label: "Webhook's URL, or the wake stream's name", hint: "A wake stream is a JSON stream, which you create." },
   { name: "lease", label: "Lease in seconds", initial: "30" },
+  { name: "attempts", label: "Attempts until it gives up", hint: "Empty: it never does." },
+  { name: "letters", label: "Stream that is told what it gave up", hint: "A JSON stream, which you create." },
 ]
 
 const EXAMPLE = { id: "tasks", type: "webhook", pattern: "tasks/*", to: "https://example.com/hook", lease: 30 }
 
-function buildCreation({ id, type, pattern, to, lease }) {
+function buildCreation({ id, type, pattern, to, lease, attempts = "", letters = "" }) {
   const target = type === "webhook" ? { webhook: { url: to } } : { wake_stream: to }
-  const body = JSON.stringify({ type, pattern, ...target, lease_ttl_ms: Math.round(Number(lease) * 1000) })
+  const givesUp = attempts || letters ? { max_attempts: Number(attempts), dead_letter_stream: letters } : {}
+  const body = JSON.stringify({ type, pattern, ...target, lease_ttl_ms: Math.round(Number(lease) * 1000), ...givesUp })
   return { method: "PUT", path: pathTo(id), headers: { "Content-Type": "application/json" }, body }
 }
 
@@ -130,6 +133,7 @@ function Facts({ subscription }) {
     ${wakeStream && html`<${Card} title="Wake stream"><p><a href=${linkTo(pathOf("v1", wakeStream))}>${wakeStream}</a></p><//>`}
     <${Card} title="Follows"><p>${subscription.pattern ? html`<code>${subscription.pattern}</code>` : "streams by name"}</p><//>
     <${Card} title="Lease"><p>${subscription.lease_ttl_ms / 1000} s</p><p class="hint">created ${time(Date.parse(subscription.created_at))}</p><//>
+    ${subscription.max_attempts && html`<${Card} title="Dead letters"><p><a href=${linkTo(pathOf("v1", subscription.dead_letter_stream))}>${subscription.dead_letter_stream}</a></p><p class="hint">after ${counted(subscription.max_attempts, "attempt")} in vain</p><//>`}
     ${subscription.description && html`<${Card} title="Description"><p>${subscription.description}</p><//>`}
   </div>`
 }

@@ -52,6 +52,8 @@ class CreateSubscription(BaseModel):
     wake_stream: StrictStr | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
     description: StrictStr | None = None
+    max_attempts: Annotated[StrictInt | None, Field(description="After so many it gives up.")] = None
+    dead_letter_stream: Annotated[StrictStr | None, Field(description="Told what it gave up.")] = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -63,6 +65,8 @@ class CreateSubscription(BaseModel):
             self.wake_stream,
             self.lease_ttl_ms,
             self.description,
+            self.max_attempts,
+            self.dead_letter_stream,
         )
         configuration = normalize(asked)
         if configuration.webhook_url is not None:
@@ -132,7 +136,7 @@ class WakeDescription(TypedDict):
 
     state: DeliveryPhase
     generation: int
-    attempts: Annotated[int, Field(description="Those of the present failure.")]
+    attempts: Annotated[int, Field(description="In a row that failed.")]
     next_attempt_at: Instant | None
     holder: Annotated[str | None, Field(description="The worker that has claimed it.")]
     lease_until: Instant | None
@@ -168,6 +172,8 @@ class ListedSubscription(TypedDict):
     created_at: Instant
     status: Literal["active", "failed"]
     description: str | None
+    max_attempts: int | None
+    dead_letter_stream: str | None
     wake: WakeDescription
 
 
@@ -227,6 +233,8 @@ def render_listed(record: SubscriptionRecord) -> ListedSubscription:
         "created_at": render_instant(record.created_ms),
         "status": "failed" if record.delivery.failed else "active",
         "description": asked.description,
+        "max_attempts": asked.max_attempts,
+        "dead_letter_stream": asked.dead_letter_stream,
         "wake": render_delivery(record.delivery),
     }
 

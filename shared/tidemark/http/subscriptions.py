@@ -206,8 +206,8 @@ def check_may_follow(access: Access, asked: SubscriptionConfiguration) -> None:
         _check(access, Right.READ, path)
     if asked.pattern is not None:
         _check(access, Right.READ, literal_prefix(asked.pattern), is_prefix=True)
-    if asked.wake_stream is not None:
-        _check(access, Right.WRITE, asked.wake_stream)
+    for written in filter(None, (asked.wake_stream, asked.dead_letter_stream)):
+        _check(access, Right.WRITE, written)
 
 
 def _check(access: Access, right: Right, path: str, *, is_prefix: bool = False) -> None:

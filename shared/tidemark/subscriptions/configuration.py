@@ -59,6 +59,7 @@ DEFAULT_LEASE_MS: Final = 30_000
 #: DynamoDB allows a partition key of 2,048 bytes and a sort key of 1,024; the rest is our prefix.
 MAX_ID_BYTES: Final = 500
 MAX_DESCRIPTION_BYTES: Final = 1_000
+MAX_ATTEMPTS: Final = 1_000
 #: Streams that one request names or acks. More are added by further requests.
 MAX_NAMED_STREAMS: Final = 1_000
 #: Of those named at the creation, as JSON: DynamoDB takes an item of 400 KB, and the rest has 20.
@@ -81,6 +82,9 @@ class SubscriptionConfiguration:
     wake_stream: str | None = None
     lease_ttl_ms: int = DEFAULT_LEASE_MS
     description: str | None = None
+    #: Both or none: after so many failures a delivery is given up, which is told there (an extension).
+    max_attempts: int | None = None
+    dead_letter_stream: str | None = None
 
     def follows(self, path: str) -> bool:
         return follows(self.pattern, self.wake_stream, path)
@@ -126,7 +130,29 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     if wake_path in paths:
         raise InvalidSubscription("A subscription cannot follow its own wake_stream")
     pattern = stream_path(asked.pattern) if asked.pattern else None
-    return replace(asked, pattern=pattern, streams=paths, wake_stream=wake_path)
+    return replace(
+        asked,
+        pattern=pattern,
+        streams=paths,
+        wake_stream=wake_path,
+        dead_letter_stream=_dead_letter_path(asked, pattern, {*paths, wake_path}),
+    )
+
+
+def _dead_letter_path(
+    asked: SubscriptionConfiguration, pattern: str | None, others: set[str | None]
+) -> str | None:
+    """Raises InvalidSubscription."""
+    if asked.max_attempts is None and asked.dead_letter_stream is None:
+        return None
+    if asked.max_attempts is None or not asked.dead_letter_stream:
+        raise InvalidSubscription("max_attempts and dead_letter_stream go together")
+    if not 1 <= asked.max_attempts <= MAX_ATTEMPTS:
+        raise InvalidSubscription(f"max_attempts must be from 1 to {MAX_ATTEMPTS}, got {asked.max_attempts}")
+    path = stream_path(asked.dead_letter_stream)
+    if path in others or follows(pattern, None, path):
+        raise InvalidSubscription("dead_letter_stream must be another stream than those it follows or writes")
+    return path
 
 
 def stream_path(path: str) -> str:

@@ -45,7 +45,14 @@ from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
 from tidemark.subscriptions.storage import SubscriptionChanged
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
 from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
-from tidemark.subscriptions.workers import begin_if_pending, commit, finish, make_token, new_delivery
+from tidemark.subscriptions.workers import (
+    begin_if_pending,
+    commit,
+    finish,
+    gives_up,
+    make_token,
+    new_delivery,
+)
 
 _log = logging.getLogger("tidemark")
 
@@ -138,6 +145,9 @@ class Deliverer:
                 return False
             begin_if_pending(self.stores, commit(self.stores, record, state.end_delivery(delivery)))
             return True
+        is_late = step is Step.EXPIRE and delivery.holder is not None
+        if is_late and self._gives_up(record, streams, "no worker was done within its lease"):
+            return True
         if step is not Step.DELIVER:
             delivery = new_delivery(self.stores, record)
             PROCESS.add(WAKES, 1, (asked.kind.value,))
@@ -182,25 +192,69 @@ class Deliverer:
             done = says_done(self._call(record, streams, timeout_ms / 1000))
         except (DeliveryFailed, WebhookUrlRejected) as failed:
             _log.warning("webhook of %s: %s", record.subscription_id, failed)
-            failure = failed.failure if isinstance(failed, DeliveryFailed) else DeliveryFailure.REFUSED
-            self._fail(record, failure, began_ms, timeout_ms)
+            self._fail(record, streams, failed, began_ms, timeout_ms)
             return
         now_ms = self.stores.clock_ms()
         slow = now_ms - began_ms >= FIRST_MS
         if done:
-            self._while_same(record, lambda latest: finish(self.stores, latest, streams, slow=slow))
+            arrived = replace(state.attempt_succeeded(record.delivery, now_ms), slow=slow)
+            self._while_same(record, lambda latest: finish(self.stores, latest, streams, arrived))
         else:
             self._settle(record, lambda seen: replace(state.attempt_succeeded(seen, now_ms), slow=slow))
 
+    def _gives_up(self, record: SubscriptionRecord, streams: Sequence[PendingStream], why: str) -> bool:
+        """After `max_attempts` the dead letters are told what was not delivered, and the subscription goes on
+        behind it. A letter that cannot be written keeps the delivery."""
+        if not gives_up(record):
+            return False
+        attempts = state.attempts_in_vain(record.delivery)
+        letter = {"type": "dead-letter", "attempts": attempts, "error": why}
+        named = {"streams": [render_pending(stream) for stream in streams]}
+        if not self._tell(record, record.configuration.dead_letter_stream, "dead", letter | named):
+            return False
+        self._while_same(record, lambda latest: finish(self.stores, latest, streams, latest.delivery))
+        return True
+
+    def _tell(
+        self, record: SubscriptionRecord, path: str | None, producer: str, event: Mapping[str, object]
+    ) -> bool:
+        """Append an event once for each generation, however often it is tried: the generation is a producer's
+        epoch (§5.2.1). False if its stream does not take it."""
+        key, generation = stream_key_of(path or ""), record.delivery.generation
+        told = {"subscription_id": record.subscription_id, "generation": generation}
+        told |= {"ts": self.stores.clock_ms(), **event}
+        try:
+            content_type = load_head(self.stores, key).record.content_type
+            claim = Claim(f"{producer}-{record.incarnation}", generation, 0)
+            [outcome] = append(
+                self.stores, key, [AppendRequest(content_type, orjson.dumps(told), claim=claim)]
+            )
+            if isinstance(outcome, ProtocolError):
+                raise outcome
+        except StaleEpoch:
+            pass  # A later generation is announced already.
+        except ProtocolError as failure:
+            if failure.status >= 500 or failure.status == 429:
+                raise
+            _log.warning("event of %s: %s", record.subscription_id, failure.message)
+            return False
+        return True
+
     def _fail(
-        self, record: SubscriptionRecord, failure: DeliveryFailure, began_ms: int, timeout_ms: int
+        self,
+        record: SubscriptionRecord,
+        streams: Sequence[PendingStream],
+        failed: DeliveryFailed | WebhookUrlRejected,
+        began_ms: int,
+        timeout_ms: int,
     ) -> None:
         PROCESS.add(WEBHOOK_FAILURES)
         now_ms, chance = self.stores.clock_ms(), self.chance()
+        failure = failed.failure if isinstance(failed, DeliveryFailed) else DeliveryFailure.REFUSED
         is_silent = failure is DeliveryFailure.SILENT
         if is_silent and timeout_ms < min(WEBHOOK_MS, record.configuration.lease_ttl_ms):
             self._settle(record, lambda seen: state.attempt_abandoned(seen, now_ms))
-        else:
+        elif not self._gives_up(record, streams, str(failed)):
             slow = is_silent or now_ms - began_ms >= FIRST_MS
             self._settle(
                 record, lambda seen: replace(state.attempt_failed(seen, now_ms, chance, failure), slow=slow)
@@ -256,39 +310,19 @@ class Deliverer:
                 return
 
     def _write_wake_event(self, record: SubscriptionRecord, stream: PendingStream) -> None:
-        """Write the wake event once for each generation, however often it is retried: the generation is a
-        producer's epoch (§5.2.1)."""
-        event = {
-            "type": "wake",
-            "subscription_id": record.subscription_id,
-            "stream": stream.link.path,
-            "generation": record.delivery.generation,
-            "ts": self.stores.clock_ms(),
-        }
-        producer = Claim(f"wake-{record.incarnation}", record.delivery.generation, 0)
-        key = stream_key_of(record.configuration.wake_stream or "")
-        try:
-            content_type = load_head(self.stores, key).record.content_type
-            request = AppendRequest(content_type, orjson.dumps(event), claim=producer)
-            [outcome] = append(self.stores, key, [request])
-            if isinstance(outcome, ProtocolError):
-                raise outcome
-        except StaleEpoch:
-            return  # A later generation is announced already.
-        except ProtocolError as failure:
-            if failure.status >= 500 or failure.status == 429:
-                raise
-            _log.warning("wake event of %s: %s", record.subscription_id, failure.message)
-            now_ms, chance = self.stores.clock_ms(), self.chance()
-            self._settle(
-                record,
-                lambda seen: state.attempt_failed(
-                    replace(seen, attempts=seen.attempts + 1), now_ms, chance, DeliveryFailure.REFUSED
-                ),
-            )
-        else:
-            now_ms = self.stores.clock_ms()
-            self._settle(record, lambda seen: state.attempt_succeeded(seen, now_ms))
+        event = {"type": "wake", "stream": stream.link.path}
+        is_told = self._tell(record, record.configuration.wake_stream, "wake", event)
+        now_ms, chance = self.stores.clock_ms(), self.chance()
+
+        def told(seen: DeliveryState) -> DeliveryState:
+            if is_told:
+                # Leases that ran out go on counting, refusals of the event do not.
+                in_vain = 0 if seen.failed else seen.attempts
+                return replace(state.attempt_succeeded(seen, now_ms), attempts=in_vain)
+            failed = replace(seen, attempts=seen.attempts + 1)
+            return state.attempt_failed(failed, now_ms, chance, DeliveryFailure.REFUSED)
+
+        self._settle(record, told)
 
 
 LinkType = Literal["explicit", "glob"]

@@ -87,7 +87,9 @@ class SigningKey:
 
 
 # Of a subscription, beside CREATED_MS and INCARNATION.
-CONFIGURATION: Final = "cf"  # JSON, an array of the fields in their order; so is the state.
+#: JSON, an array of the fields in their order; so is the state. Without dead letters it is what earlier
+#: releases read.
+CONFIGURATION: Final = "cf"
 TOKEN_SECRET: Final = "ts"
 DELIVERY_STATE: Final = "ws"  # Seven fields; a webhook that is slow has an eighth.
 DELIVERED_MS: Final = "dv"  # Beside the state: an earlier release reads the state whole.
@@ -133,6 +135,8 @@ def decode_subscription_pk(pk: str) -> str | None:
 
 def encode_subscription(record: SubscriptionRecord) -> Item:
     kind, *asked = astuple(record.configuration)
+    if record.configuration.max_attempts is None:
+        asked = asked[:-2]
     *state, delivered_ms, slow = astuple(record.delivery)
     item = subscription_key(record.subscription_id) | {
         INCARNATION: {"S": record.incarnation},

@@ -111,7 +111,7 @@ def begin_delivery(
         wake_id=wake_id,
         lease_until_ms=now_ms + lease_ttl_ms if is_webhook else None,
         next_attempt_ms=now_ms,
-        attempts=state.attempts,
+        attempts=attempts_in_vain(state),
         failed=state.failed,
         delivered_ms=state.delivered_ms,
         slow=state.slow,
@@ -196,8 +196,14 @@ def claim_delivery(
         wake_id=state.wake_id if is_free else wake_id,
         holder=worker,
         lease_until_ms=now_ms + lease_ttl_ms,
+        attempts=attempts_in_vain(state),
         delivered_ms=now_ms,
     )
+
+
+def attempts_in_vain(state: DeliveryState) -> int:
+    """At the end of a lease: one more where a worker has held it, and acked nothing."""
+    return state.attempts + (state.holder is not None)
 
 
 def check_fence(state: DeliveryState, token_generation: int, generation: int, wake_id: str) -> None:

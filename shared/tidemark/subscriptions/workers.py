@@ -103,6 +103,8 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
         record = activate(stores, _require_kind(stores, subscription_id, SubscriptionKind.PULL_WAKE))
         now_ms = stores.clock_ms()
         state.check_unclaimed(record.delivery, now_ms)
+        if record.delivery.holder is not None and gives_up(record):
+            raise NoPendingWork  # The dead letters are told next.
         pending.mark_appended(stores, record)
         streams = pending.find_pending(stores, record)
         if not streams and pending.mark_what_is_pending(stores, record):
@@ -119,6 +121,12 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
         raise NoPendingWork
 
     return until_committed(stores, step)
+
+
+def gives_up(record: SubscriptionRecord) -> bool:
+    """Whether the delivery whose attempt or lease has ended was the last."""
+    most = record.configuration.max_attempts
+    return most is not None and state.attempts_in_vain(record.delivery) >= most
 
 
 def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) -> SubscriptionRecord:
@@ -191,19 +199,17 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
 
 
 def finish(
-    stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], *, slow: bool
+    stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], delivery: DeliveryState
 ) -> None:
-    """A webhook has answered `{"done": true}`: ack exactly what it was sent, and end the delivery (§7.1).
-    Raises SubscriptionChanged. A link that was acked further or removed meanwhile is left as it is."""
+    """A webhook has answered `{"done": true}`, or the delivery is given up: ack exactly what it named, and
+    end it (§7.1). Raises SubscriptionChanged. A link that was acked further or removed meanwhile stays."""
     acks = [
         ack_link(stream.link, stream.tail, stream.stream_incarnation)
         for stream in streams
         if load_link(stores.table, record.incarnation, stream.link.path) == stream.link
     ]
-    arrived = replace(state.attempt_succeeded(record.delivery, stores.clock_ms()), slow=slow)
-    begin_if_pending(
-        stores, commit(stores, record, state.end_delivery(arrived), acks)
-    )  # Nobody is told of it.
+    # Nobody is told of what follows.
+    begin_if_pending(stores, commit(stores, record, state.end_delivery(delivery), acks))
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
