@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -28,12 +29,13 @@ from benchmarks.spark_floors import FLOORS, Floor
 from benchmarks.spark_standin import PAGE_ROWS, STORED, row
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.job import open_session
-from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake import LakeTable, files_in
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
 from tidemark.spark.queries import load_heads
 from tidemark.spark.reach import ArchiveBatch
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import BATCH_ROWS
+from tidemark.spark.source import source_of_files
 from tidemark.spark.whole import read_whole
 
 RESULTS = Path(__file__).with_name("results")
@@ -56,7 +58,7 @@ FILE_BYTES = 256 * 1024 * 1024
 FEW = 2_000
 #: At least a page of each stream over HTTP, and a pack.
 QUICK = 40_000
-Measures = dict[str, tuple[int, Callable[[], None]]]
+Measures = dict[str, tuple[int, Callable[[], object]]]
 """By name: how many rows, and what to do with them."""
 
 
@@ -144,17 +146,22 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
     archived = rows * 99 // 10_000 * 100
     place = str(directory / f"lake-{rows}")
     catalog = {"type": "sql", "uri": f"sqlite:///{place}.db", "warehouse": f"file://{place}"}
-    lake = LakeTable("default", catalog, "lake.messages")
-    lake.ensure()
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     ending = json.dumps({"bench": render_offset(archived * STORED)})
     large = options | {"endingOffsets": ending, "bytesPerPartition": str(FILE_BYTES)}
     large["columns"] = ",".join([*DEFAULT_COLUMNS, "key"])
     asked = parse_read_options(options, streaming=False)
     end = load_heads(asked, connect(asked.connection))["bench"].tail.at(render_offset(archived * STORED))
     batch = ArchiveBatch("bench", 0, asked.connection.bucket, {}, {"bench": end})
-    lake.write_batch(spark.read.format("tidemark").options(**large).load(), batch)
-    files = lake.files()
+
+    def archive(name: str) -> list[str]:
+        """Returns the files of a new table."""
+        lake = LakeTable("default", catalog, name)
+        lake.ensure()
+        spark.dataSource.register(source_of_files(lake.place()))
+        lake.write_batch(spark.read.format("tidemark_files").options(**large).load(), batch)
+        return files_in(lake.load())
+
+    files, number = archive("lake.messages"), itertools.count()
 
     def whole(columns: str) -> Callable[[], None]:
         wanted = options | {"columns": columns}
@@ -164,7 +171,13 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
         names = ["time" if name == "timestamp" else name for name in columns.split(",")]
         return lambda: drain(spark.read.parquet(*files).select(*names))
 
-    found: Measures = {}
+    found: Measures = {
+        "archive": (archived, lambda: archive(f"lake.again{next(number)}")),
+        "Spark's parquet sink, the lake's rows": (
+            archived,
+            lambda: spark.read.parquet(*files).write.mode("overwrite").parquet(f"{place}-sink"),
+        ),
+    }
     for suffix, columns in (("", ",".join(DEFAULT_COLUMNS)), (f", columns {NARROW}", NARROW)):
         found[f"Spark's parquet, the lake's files{suffix}"] = (archived, parquet(columns))
         found[f"whole, 99 % in the lake{suffix}"] = (rows, whole(columns))
@@ -185,7 +198,7 @@ def writes(spark: Any, rows: int, lines: str, sink: Mapping[str, str]) -> Measur
     }
 
 
-def measure(jvm: int, act: Callable[[], None]) -> float:
+def measure(jvm: int, act: Callable[[], object]) -> float:
     """Spark ends workers that were idle for a minute, and their CPU is gone then: it is measured again."""
     while True:
         before = cpu_seconds(jvm)

@@ -16,7 +16,6 @@ from typing import Any
 
 from tidemark.spark.job import (
     Job,
-    add_consumers,
     add_lake,
     add_subscription,
     consumers_progress,
@@ -36,7 +35,9 @@ NAME = "stats"
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    add_consumers(made)
+    made.add_argument(
+        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
+    )
     add_lake(made, required=False)
     made.add_argument("--out", help="a directory for the table as JSON")
     return made

@@ -27,7 +27,6 @@ PROPERTIES = {"test_forgetting.py"}
 SOURCE = {
     "test_batch_read.py",
     "test_stream_read.py",
-    "test_metrics.py",
     "test_http_reader.py",
     "test_write.py",
     "test_staged_write.py",

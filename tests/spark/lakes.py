@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
-from pyiceberg.table import Table
 
 from tests.spark.duckdb_iceberg import connect_duckdb
-from tidemark.spark import lake
-from tidemark.spark.reach import ArchiveBatch, Reach
+from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake_files import write_files
+from tidemark.spark.options.read import COLUMNS
+from tidemark.spark.reach import ArchiveBatch
+from tidemark.spark.readers.columns import ARROW_SCHEMA, make_batch
 from tidemark.spark.readers.port import Position
 
 #: How many rows there are, and a digest of all of them.
@@ -55,6 +57,11 @@ class Lake:
     @property
     def table(self) -> Any:
         return load_catalog("default", **self.properties).load_table("lake.messages")
+
+    def ensured(self) -> LakeTable:
+        table = LakeTable("default", self.properties, "lake.messages")
+        table.ensure()
+        return table
 
     @property
     def files(self) -> list[str]:
@@ -105,13 +112,6 @@ class Lake:
         return digest([(row["stream"], row["offset"], bytes(row["value"])) for row in found])
 
 
-def write_by_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Spark's place. Each batch has one message."""
-    monkeypatch.setattr(lake, "write_files", _write_file)
-    monkeypatch.setattr(lake, "read_files", lambda _spark, files: files)
-    monkeypatch.setattr(lake, "measure_reach", lambda _files: {("v1", "s", ""): Reach("0", "0")})
-
-
 def batch(number: int, query: str = "q") -> ArchiveBatch:
     """Of one stream, a message long."""
     start = {"s": Position(f"{number:016}")} if number else {}
@@ -119,27 +119,29 @@ def batch(number: int, query: str = "q") -> ArchiveBatch:
 
 
 class Rows:
-    """A batch of one message, in the place of a data frame."""
+    """A batch in the place of a data frame, whose tasks write when it is collected. Each has the columns of
+    streams that follow one another."""
 
     sparkSession = None  # noqa: N815 - Spark's name
 
-    def __init__(self, value: bytes) -> None:
-        self.value = value
+    def __init__(self, table: LakeTable, *tasks: Iterable[Mapping[str, Any]]) -> None:
+        self._place, self._tasks = table.place(), tasks
 
-    def selectExpr(self, *_: str) -> Rows:  # noqa: N802 - Spark's name
-        return self
+    def collect(self) -> list[Any]:
+        return [row for task in self._tasks for row in write_files(map(_made, task), self._place).to_pylist()]
 
 
-def _write_file(rows: Rows, table: Table, name: str) -> list[str]:
-    place = f"{table.location()}/data/{name}/part-{os.urandom(4).hex()}.parquet"
-    row = {
-        "bucket": "v1",
-        "stream": "s",
-        "offset": f"{0:016}",
-        "time": datetime.now(UTC),
-        "value": rows.value,
+def message(table: LakeTable, value: bytes) -> Rows:
+    """A batch of one message."""
+    return Rows(table, [{"value": [value]}])
+
+
+def _made(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """What is not given is the same in every row."""
+    names = [name for name in COLUMNS if name not in {"type", "headers"}]
+    alike = {"bucket": "v1", "stream": columns.get("stream", "s"), "offset": "0", "end_offset": "1"}
+    alike |= {"position": 0, "timestamp": datetime(2026, 11, 1, tzinfo=UTC)}
+    given = {
+        each: pa.array(columns[each], ARROW_SCHEMA.field(each).type) for each in columns.keys() - {"stream"}
     }
-    columns = pa.schema(list(table.schema().as_arrow())).remove_metadata()
-    with table.io.new_output(place).create() as file:
-        pq.write_table(pa.Table.from_pylist([row], columns), file)
-    return [place]
+    return make_batch(names, len(columns["value"]), alike, given)

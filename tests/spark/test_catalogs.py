@@ -15,10 +15,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
-from tests.spark.lakes import Rows, batch, write_by_pyarrow
+from tests.spark.lakes import batch, message
 from tests.spark.recorder import Recorder
 from tidemark.local.emulators import Ministack, environment_for
-from tidemark.spark import lake, lake_files
+from tidemark.spark import lake
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches
 
@@ -69,29 +69,22 @@ def table(properties: Mapping[str, str], identifier: str) -> LakeTable:
     return made
 
 
-@pytest.fixture(autouse=True)
-def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_by_pyarrow(monkeypatch)
-
-
 def values(table: LakeTable) -> list[bytes]:
     return sorted(table.load().scan().to_arrow().column("value").to_pylist())
 
 
-def test_a_batch_is_in_the_table_once_and_a_run_that_has_nothing_to_do_writes_nothing(
-    table: LakeTable,
-) -> None:
+def test_a_batch_is_in_the_table_once_and_its_repetition_writes_no_metadata(table: LakeTable) -> None:
     """A file of metadata for each run would be there for ever."""
     for number, query, value in [(0, "q", b"1"), (0, "q", b"again"), (1, "q", b"2"), (1, "other", b"3")]:
-        table.write_batch(Rows(value), batch(number, query))
+        table.write_batch(message(table, value), batch(number, query))
     assert values(table) == [b"1", b"2"]
     assert table.reach(None, table.load(), "v1") == {("s", ""): Reach("0", f"{2:016}")}
-    scheme, authority, directory = PyArrowFileIO.parse_location(table.load().location())
+    scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.load().location()}/metadata")
     files = PyArrowFileIO(table.load().io.properties).fs_by_scheme(scheme, authority)
-    here = FileSelector(directory.rpartition("/")[0], recursive=True)
+    here = FileSelector(directory, recursive=True)
     before = {each.path for each in files.get_file_info(here)}
     table.ensure()
-    table.write_batch(Rows(b"again"), batch(1))
+    table.write_batch(message(table, b"again"), batch(1))
     assert {each.path for each in files.get_file_info(here)} == before
 
 
@@ -100,7 +93,7 @@ def test_of_two_that_commit_at_once_one_looks_again(
 ) -> None:
     """Between a commit's look and itself another one commits. pyiceberg must not repeat it by itself: it does
     not know that the batch may be there by now."""
-    others = [lambda: LakeTable.write_batch(table, Rows(b"faster"), batch(0))]
+    others = [lambda: LakeTable.write_batch(table, message(table, b"faster"), batch(0))]
     added_to = ArchiveBatch.added_to
 
     def look(self: ArchiveBatch, known: Reaches, begins: Reaches) -> Reaches:
@@ -109,7 +102,7 @@ def test_of_two_that_commit_at_once_one_looks_again(
         return added_to(self, known, begins)
 
     monkeypatch.setattr(ArchiveBatch, "added_to", look)
-    table.write_batch(Rows(b"slower"), batch(0))
+    table.write_batch(message(table, b"slower"), batch(0))
     assert values(table) == [b"faster"]
 
 
@@ -119,12 +112,12 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
     """The columns of this version, and that pyiceberg repeats no commit."""
     catalog = load_catalog("default", **properties)
     catalog.create_namespace(identifier.partition(".")[0])
-    old = Schema(*lake_files.SCHEMA.fields[:-1])
+    old = Schema(*lake.SCHEMA.fields[:-1])
     catalog.create_table(identifier, old, partition_spec=lake._PARTITIONS)
     table = LakeTable("default", properties, identifier)
     table.ensure()
-    table.write_batch(Rows(b"1"), batch(0))
-    assert table.load().schema().column_names == lake_files.SCHEMA.column_names
+    table.write_batch(message(table, b"1"), batch(0))
+    assert table.load().schema().column_names == lake.SCHEMA.column_names
     assert table.load().properties["commit.retry.num-retries"] == "0"
     assert values(table) == [b"1"]
 
@@ -133,13 +126,13 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
 def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
     properties: Mapping[str, str], emulator: Ministack, identifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(lake._PROPERTIES, lake_files.KEPT_SNAPSHOTS, "1")
+    monkeypatch.setitem(lake._PROPERTIES, lake.KEPT_SNAPSHOTS, "1")
     with Recorder(emulator.endpoint) as recorder:
         through = dict.fromkeys(("glue.endpoint", "s3.endpoint"), recorder.url)
         table = LakeTable("default", {**properties, **through}, identifier)
         for number in range(3):
             table.ensure()
-            table.write_batch(Rows(b"x"), batch(number))
+            table.write_batch(message(table, b"x"), batch(number))
     assert recorder.actions("catalog") == set(JOB_STATEMENTS["Catalog"]["Action"])
     bucket = properties["warehouse"].removeprefix("s3://").partition("/")[0]
     for_files = recorder.actions(bucket) - {"s3:GetObject", "s3:ListBucket"}

@@ -159,9 +159,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     progress, tail = Progress({"a": at(100, "i")}), at(100, "i", closed=True)
     for hour, name in enumerate(["b", "c"]):
         looked = look(
-            NOW_MS + hour * HOUR_MS,
-            a=(tail, NOW_MS - 9 * HOUR_MS),
-            **{name: (at(1, name), NOW_MS)},
+            NOW_MS + hour * HOUR_MS, a=(tail, NOW_MS - 9 * HOUR_MS), **{name: (at(1, name), NOW_MS)}
         )
         progress = everything_until(options, progress, looked)
         assert ("a" in progress.positions) is (hour < 1)

@@ -17,7 +17,6 @@ from tidemark.log.schema import log_pk
 from tidemark.protocol.offset import render_offset
 from tidemark.service.load import load_head
 from tidemark.spark.failures import Exit
-from tidemark.spark.lake import LakeTable
 from tidemark.spark.whole import read_whole
 
 
@@ -144,7 +143,7 @@ def test_no_two_archives_bring_the_same_messages(archives: Archives, world: Worl
     assert archives.values() == [b"a1", b"b1", b"b2", b"b3", b"b4"]
     load_catalog("default", **archives.lake.properties).drop_table("lake.messages")
     world.process().append(key(f"{name}-a"), b"a2")
-    LakeTable("default", archives.lake.properties, "lake.messages").ensure()
+    archives.lake.ensured()
     assert "up to its beginning" in archives.refused("new", f"{name}-.*")
 
 

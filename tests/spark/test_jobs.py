@@ -55,16 +55,12 @@ def test_arguments_that_glue_adds_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [*ARCHIVE, "--checkpoint", "y"],
-        ["stats", "--subscribe", "a", "--consumer", "c=y"],
-    ],
+    "arguments", [[*ARCHIVE, "--checkpoint", "y"], ["stats", "--subscribe", "a", "--consumer", "c=y"]]
 )
 def test_over_spark_connect_a_job_that_needs_a_checkpoint_says_so_at_once(
     jobs: Jobs, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.spark.job.is_remote", lambda: True)
+    monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)
     code, said, err = jobs.start(arguments[0], *jobs.where, *arguments[1:])
     assert (code, said, len(err.splitlines())) == (Exit.YOUR_INPUT, "", 1)
     assert "needs Spark's own driver, and Spark Connect has none here: use spark-submit" in err

@@ -7,24 +7,26 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from tests.spark.lakes import Content, Lake, Rows, batch, digest, write_by_pyarrow
+from tests.spark.lakes import Content, Lake, Rows, batch, digest, message
 from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit
-from tidemark.spark.lake import LakeTable
-from tidemark.spark.lake_files import KEPT_SNAPSHOTS
+from tidemark.spark.lake import KEPT_SNAPSHOTS, LakeTable
 from tidemark.spark.reach import Reach
 
 
@@ -171,7 +173,7 @@ def test_of_two_jobs_that_make_a_catalog_at_once_both_open_it(
         return load_catalog(name, **properties)
 
     monkeypatch.setattr(lake_module, "load_catalog", late)
-    LakeTable("default", lake.properties, "lake.messages").ensure()
+    lake.ensured()
     assert (made, lake.table.name()) == (["default"], ("lake", "messages"))
 
 
@@ -230,16 +232,46 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
 def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """By counts of files, but for one that pyiceberg leaves at each merge of manifests, which is every
     hundred commits by default. All rows stay, and the reach."""
-    write_by_pyarrow(monkeypatch)
     for name in (KEPT_SNAPSHOTS, "commit.manifest.min-count-to-merge"):
         monkeypatch.setitem(lake_module._PROPERTIES, name, "5")
-    table = LakeTable("default", lake.properties, "lake.messages")
-    table.ensure()
-    counts = []
+    table, counts = lake.ensured(), []
     for number in range(60):
-        table.write_batch(Rows(b"x"), batch(number))
+        table.write_batch(message(table, b"x"), batch(number))
         counts.append(len(list((lake.directory / "metadata").iterdir())))
     merges = 20 // 4
     assert max(counts[40:]) <= max(counts[20:40]) + merges < 60
     assert len(lake.rows()) == 60
     assert table.reach(None, table.load(), "v1") == {("s", ""): Reach("0", f"{60:016}")}
+
+
+def test_a_commit_that_is_refused_leaves_nothing_and_is_tried_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, commit, refusals = lake.ensured(), SqlCatalog.commit_table, [1, 2]
+
+    def refuse(catalog: SqlCatalog, *change: Any) -> Any:
+        if refusals and refusals.pop():
+            raise CommitFailedException("another writer was faster")
+        return commit(catalog, *change)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", refuse)
+    assert table.write_batch(message(table, b"x"), batch(0))[0] == len(lake.rows()) == 1
+    assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
+
+
+def test_a_task_writes_a_file_for_each_day_and_says_what_it_has_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody tells the time. What it holds is bounded however many days there are."""
+    monkeypatch.setattr("tidemark.spark.lake_files.HELD_BYTES", 20_000)
+    times = [*(datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)), None]
+    streams = [{"stream": name, "value": [b"x"] * 5, "timestamp": times} for name in "aab"]
+    table = lake.ensured()
+    messages, read = table.write_batch(Rows(table, streams), batch(0))
+    told = [(row["stream"], row["first"], row["bytes"]) for row in read]
+    assert (messages, told) == (15, [("a", "0", 10), ("b", "0", 5)])
+    files = [task.file for task in lake.table.scan().plan_files()]
+    assert {each.partition[1] for each in files} >= {None}
+    assert [each.record_count for each in files] == [3] * 5
+    places = (each.file_path.removeprefix("file://") for each in files)
+    assert max(parquet.read_metadata(place).num_row_groups for place in places) > 1

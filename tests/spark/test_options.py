@@ -41,10 +41,7 @@ BATCH = [
     (PATTERN | {"startingOffsets": '{"ab": "-1", "ba": "-1"}'}, f"startingOffsets {STRANGERS} ba"),
     (TABLE | {"startingTimestamp": "yesterday"}, "startingTimestamp: must be milliseconds since 1970"),
     (TABLE | {"startingTimestamp": "2026-11-21T10:00"}, "got '2026-11-21T10:00', which has no zone"),
-    (
-        TABLE | {"startingTimestamp": "1", "startingOffsets": "latest"},
-        "give one of startingOffsets, st",
-    ),
+    (TABLE | {"startingTimestamp": "1", "startingOffsets": "latest"}, "give one of startingOffsets, st"),
     (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
     (TABLE | {"maxBytesPerTrigger": "10"}, "maxBytesPerTrigger is for a streaming query"),
     (TABLE | {"kafka.bootstrap.servers": "h:9092"}, "unknown option kafka.bootstrap.servers (url is the"),

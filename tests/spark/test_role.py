@@ -18,9 +18,7 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.http_client import HttpClient
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
-ONLY_WHEN = {
-    ("KeepInLake", "s3:AbortMultipartUpload"): "a large file could not be uploaded",
-}
+ONLY_WHEN = {("KeepInLake", "s3:AbortMultipartUpload"): "a large file could not be uploaded"}
 
 
 @pytest.fixture(scope="module")

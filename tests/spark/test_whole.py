@@ -14,10 +14,9 @@ import orjson
 import pytest
 import urllib3
 from pyarrow import parquet
-from pyiceberg.expressions import And, EqualTo
 
 from tests.spark.jobs import Jobs
-from tests.spark.lakes import Lake
+from tests.spark.lakes import Lake, Rows
 from tests.spark.streams import started, table_options
 from tests.support import HOUR_MS, JSON, World
 from tidemark.janitor.sweep import sweep
@@ -229,39 +228,26 @@ def few_rows_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
-    spark: Any, lake: Lake, few_rows_a_group: None
+    lake: Lake, few_rows_a_group: None
 ) -> None:
     """Its name is found by the bounds of files, also where all names begin alike, and by those of row
     groups."""
-    table = LakeTable("default", lake.properties, "lake.messages")
-    table.ensure()
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    table = lake.ensured()
     wanted = "a-name-that-begins-like-all-others-0333"
-    columns = {
-        "bucket": "'many'",
-        "stream": "format_string('a-name-that-begins-like-all-others-%04d', (id * 7) % 400)",
-        "offset": "lpad(CAST(id AS STRING), 16, '0')",
-        "end_offset": "lpad(CAST(id + 1 AS STRING), 16, '0')",
-        "position": "0",
-        "timestamp": "TIMESTAMP '2026-11-01 12:00:00'",
-        "value": "CAST(uuid() AS BINARY)",
-        "content_type": "'text/plain'",
-        "incarnation": "'i'",
-        "producer_id": "''",
-        "producer_epoch": "0L",
-        "producer_seq": "0L",
-        "key": "''",
-    }
-    rows = spark.range(8000).selectExpr(*(f"{value} AS {name}" for name, value in columns.items()))
+    names = [f"{wanted[:-4]}{number:04}" for number in range(400)]
     for batch in range(2):
         # As the data source has them: a task has neighbours, each stream in order.
         start = {"s": Position("0")} if batch else {}
         made = ArchiveBatch("q", batch, "v1", start, {"s": Position(str(batch))})
-        table.write_batch(rows.repartitionByRange(4, "stream"), made)
+        tasks = (
+            [{"stream": name, "value": [bytes(36)] * 20} for name in names[at : at + 100]]
+            for at in range(0, 400, 100)
+        )
+        table.write_batch(Rows(table, *tasks), made)
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
-        opened = table.files(And(EqualTo("bucket", "many"), EqualTo("stream", wanted)))
+        opened = table.files_of("v1", wanted)
         groups = [
             group.column(group_columns.index("stream")).statistics
             for found in (parquet.read_metadata(path.removeprefix("file:")) for path in opened)
@@ -269,7 +255,7 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
             for group in (found.row_group(number) for number in range(found.num_row_groups))
         ]
         read = [each for each in groups if each.min <= wanted <= each.max]
-        return len(opened), len(table.files()), len(read), len(groups)
+        return len(opened), len(lake.files), len(read), len(groups)
 
     opened, files, read, groups = scanned()
     assert (opened, files) == (2, 8)

@@ -7,7 +7,7 @@ and their positions count from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,24 +48,19 @@ def find_gaps(rows: Any) -> list[Gap]:
 
 
 def find_losses(
-    rows: Any, before: Mapping[str, Position], after: Mapping[str, Position]
+    rows: Iterable[Mapping[str, Any]], before: Mapping[str, Position], after: Mapping[str, Position]
 ) -> dict[str, int | None]:
     """The bytes of each stream that a query has skipped between its positions before and after it; a stream
     of which it has read everything is left out. None is a stream that was deleted and created again: nobody
-    knows what the old one still held. `rows` are those that it has written, or None if it wrote none.
+    knows what the old one still held. `rows` say what was read of each stream, in order (WRITTEN).
 
     Offsets that are not numbers give no amount, and count as read.
     """
-    from pyspark.sql import functions
-
     read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
-    if rows is not None:
-        begin = "CASE offset WHEN '-1' THEN 0 ELSE try_cast(offset AS BIGINT) END"
-        links = rows.where("position = 0").selectExpr(
-            "stream", "coalesce(incarnation, '') i", f"{begin} b", "try_cast(end_offset AS BIGINT) e"
-        )
-        sums = links.groupBy("stream", "i").agg(functions.min("b"), functions.expr("sum(e - b)"))
-        read = {(stream, incarnation): (first, size) for stream, incarnation, first, size in sums.collect()}
+    for row in rows:
+        key, more = (row["stream"], row["incarnation"] or ""), row["bytes"]
+        first, size = read.get(key, (place_of(row["first"]), 0))
+        read[key] = first, None if size is None or more is None else size + more
     lost: dict[str, int | None] = {}
     for name, end in after.items():
         start = before.get(name)

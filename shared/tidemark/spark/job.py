@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options import CONNECTION_OPTIONS
-from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
 from tidemark.spark.staging import connect_staging
@@ -63,14 +62,12 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     where = parser.add_argument_group("where the streams are")
-    where.add_argument(
-        "--transport", choices=("dynamodb", "http"), help="default: http with --url, else dynamodb"
-    )
+    where.add_argument("--transport", choices=("dynamodb", "http"), help="http with --url, else dynamodb")
     where.add_argument("--url", help="root of an HTTP server, such as https://streams.example.com")
     where.add_argument("--bucket", help="bucket of the streams (default: the plain surface, v1)")
     where.add_argument("--table", help="DynamoDB table (default: TABLE_NAME, or tidemark)")
     where.add_argument(
-        "--blob-bucket", help="S3 bucket of large bodies (default: BUCKET_NAME, or tidemark-blobs)"
+        "--blob-bucket", help="bucket of bodies in S3 (default: BUCKET_NAME, or tidemark-blobs)"
     )
     where.add_argument(
         "--option",
@@ -95,13 +92,6 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
-def add_consumers(parser: Any) -> None:
-    """To a parser, or to a group of its arguments."""
-    parser.add_argument(
-        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
-    )
-
-
 def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE") -> list[tuple[str, str]]:
     """What an argument that may be repeated says. Raises JobFailed."""
     pairs = []
@@ -113,15 +103,10 @@ def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE")
     return pairs
 
 
-def is_remote() -> bool:
-    """Whether the session is one over Spark Connect."""
-    from pyspark.sql.utils import is_remote
-
-    return bool(is_remote())
-
-
 def require_driver(what: str) -> None:
     """Raises JobFailed over Spark Connect, for what needs the JVM of Spark's driver in this process."""
+    from pyspark.sql.utils import is_remote
+
     if is_remote():
         raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
 
@@ -157,16 +142,6 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
     return options | {"subscribePattern": given.pattern}
 
 
-def subscribed(rows: Any, options: ReadOptions) -> Any:
-    """The rows of the archive that belong to the streams of these options."""
-    from pyspark.sql import functions
-
-    rows = rows.where(functions.col("bucket") == options.connection.bucket)
-    if options.pattern is None:
-        return rows.where(functions.col("stream").isin(*options.names))
-    return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
-
-
 def add_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--staging",
@@ -184,9 +159,7 @@ def add_write(parser: argparse.ArgumentParser) -> None:
 def add_lake(parser: argparse.ArgumentParser, *, required: bool) -> None:
     lake = parser.add_argument_group("the archive's Iceberg table")
     lake.add_argument("--iceberg", metavar="NAMESPACE.TABLE", required=required, help="the table")
-    lake.add_argument(
-        "--catalog", default="default", help="its catalog, as pyiceberg's configuration names it"
-    )
+    lake.add_argument("--catalog", default="default", help="its catalog, as in pyiceberg's configuration")
     lake.add_argument(
         "--catalog-property",
         action="append",
@@ -240,6 +213,7 @@ def open_session(name: str) -> Any:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
     from tidemark.spark import register
 
@@ -260,9 +234,7 @@ def open_session(name: str) -> Any:
     except PySparkRuntimeError as fault:
         if "JAVA_GATEWAY_EXITED" not in str(fault):
             raise
-        why = (
-            "Spark's Java process ended as it started: Spark needs Java 17 or newer; see what Java said above"
-        )
+        why = "Spark's Java process ended as it started: Spark needs Java 17 or newer; see what it said above"
         raise JobFailed(why) from fault
     if not is_remote():
         spark.sparkContext.setLogLevel("ERROR")

@@ -1,42 +1,51 @@
-"""The archive as an Iceberg table: executors write Parquet files, and the driver commits them by pyiceberg.
+"""The archive as an Iceberg table: tasks write Parquet files, and the driver commits them by pyiceberg.
 
 No jar is needed. A batch of the archive is one snapshot. Its summary says how far the table has each stream
 (`reach.py`): so a batch that is repeated, after a crash at whatever place, is recognised. Files that a crash
 left behind are in no snapshot.
 
 The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
-them from the files' statistics. Each file is sorted by stream and offset, so a stream's rows are found by the
-statistics of files and row groups.
+them from the files' statistics. A file has the rows of neighbouring streams, each in order, so a stream's
+rows are found by the statistics of files and row groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.table import Table
+from pyiceberg.schema import Schema
+from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from tidemark.spark.lake_files import (
-    ALL,
-    EXPRESSIONS,
-    REACH,
-    SCHEMA,
-    added_files,
-    expire,
-    files_in,
-    read_files,
-    write_files,
-)
+from tidemark.spark.lake_files import LAKE_COLUMNS, read_files
+from tidemark.spark.options.read import FilesPlace
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, measure_reach, read_reach, write_reach
 
+_TYPES: Final[Mapping[str, Any]] = {
+    "STRING": StringType(),
+    "INT": IntegerType(),
+    "BIGINT": LongType(),
+    "TIMESTAMP": TimestamptzType(),
+    "BINARY": BinaryType(),
+}
+SCHEMA: Final = Schema(
+    *(NestedField(number, name, _TYPES[kind]) for number, (name, kind) in enumerate(LAKE_COLUMNS.items(), 1))
+)
+#: Iceberg's own property of a table.
+KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
+#: Of a snapshot's summary: the file that says how far the table has each stream (`reach.py`).
+REACH: Final = "tidemark.reach"
 #: How often a commit is tried where other writers are faster.
 _TRIES: Final = 20
 _PARTITIONS: Final = PartitionSpec(
@@ -94,39 +103,57 @@ class LakeTable:
                 for field in missing:
                     update.add_column(field.name, field.field_type)
 
-    def write_batch(self, rows: Any, batch: ArchiveBatch) -> list[str]:
-        """The files of the batch, which are committed now or were before. `rows` are the data source's, in a
-        session that writes timestamps as TIMESTAMP_MICROS. Raises ReachMismatch."""
-        spark, table = rows.sparkSession, self.load()
-        if batch.is_in(_reaches(spark, table)):
-            return _files_of(table, batch)
-        frame = rows.selectExpr(*(f"{expression} AS {name}" for name, expression in EXPRESSIONS.items()))
-        files = write_files(frame, table, f"{batch.query}-{batch.number}")
+    def place(self) -> FilesPlace:
+        """Where tasks write files of the table."""
+        table = self.load()
+        uri = f"{table.location()}/data"
+        scheme, host, path = PyArrowFileIO.parse_location(uri)
+        if scheme != "file":
+            return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri)
+        # pyiceberg has a class of its own, which each task would have to import.
+        local = LocalFileSystem()
+        local.create_dir(path)
+        return FilesPlace(local, path, uri)
+
+    def write_batch(self, rows: Any, batch: ArchiveBatch) -> tuple[int, list[Any]]:
+        """Commit the batch if the table does not have it. `rows` is a frame of `source_of_files`. Returns how
+        many messages came to the table, and the rows that say what was read of each stream. Raises
+        ReachMismatch."""
+        spark = rows.sparkSession
+        # What does not fit is refused before it is written. A repeated batch is written in vain.
+        batch.is_in(_reaches(spark, self.load()))
+        # Once: the files are those of the tasks that ran for these rows.
+        written = rows.collect()
+        files = {row["path"]: row["messages"] for row in written if row["path"]}
+        streams = [row for row in written if not row["path"]]
+        begins: dict[tuple[str, str, str], Reach] = {}
+        for row in streams:
+            key = batch.bucket, row["stream"], row["incarnation"] or ""
+            begins.setdefault(key, Reach(row["first"], row["first"]))
 
         def add(table: Table) -> bool:
             known = _reaches(spark, table)
             if batch.is_in(known):
                 return False
-            is_measured = files and batch.has_new_streams(known)
-            begins = measure_reach(read_files(spark, files)) if is_measured else {}
             reaches = batch.added_to(known, begins)
             if reaches == known:
                 return False
             told = batch.summary() | {REACH: write_reach(table, reaches)}
-            with table.transaction() as transaction:
-                transaction.add_files(files, snapshot_properties=told, check_duplicate_files=False)
-            expire(table)
+            try:
+                with table.transaction() as transaction:
+                    transaction.add_files(list(files), told, check_duplicate_files=False)
+            except CommitFailedException:
+                # After any other error the snapshot may be there.
+                table.io.delete(told[REACH])
+                raise
+            _expire(table)
             return True
 
-        return files if self._commit(add) else _files_of(self.load(), batch)
-
-    def files(self, wanted: BooleanExpression = ALL) -> list[str]:
-        """The files that may have wanted rows."""
-        return files_in(self.load(), wanted)
+        return sum(files.values()) if self._commit(add) else 0, streams
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """The files that may have rows of the stream."""
-        return self.files(And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
+        return files_in(self.load(), And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
 
     def reach(self, spark: Any, table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
         """How far the table, as it was loaded, has each stream of the bucket, by name and incarnation."""
@@ -201,10 +228,34 @@ def _reaches(spark: Any, table: Table) -> Reaches:
     return measure_reach(read_files(spark, files)) if files else {}
 
 
-def _files_of(table: Table, batch: ArchiveBatch) -> list[str]:
-    """The files of a committed batch; none if its snapshot has expired."""
-    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        told = snapshot.summary.additional_properties if snapshot.summary else {}
-        if batch.summary().items() <= told.items():
-            return added_files(table, snapshot)
-    return []
+def files_in(table: Table, wanted: BooleanExpression = ALWAYS_TRUE) -> list[str]:
+    """The files of the table, as it was loaded, that may have wanted rows."""
+    return [task.file.file_path for task in table.scan(row_filter=wanted).plan_files()]
+
+
+def _expire(table: Table) -> None:
+    """Forget the oldest snapshots once there are twice as many as are kept, and delete the metadata that only
+    they had. Data files stay: an engine that replaces them removes them too."""
+    kept = int(table.properties.get(KEPT_SNAPSHOTS, 100))
+    named = {ref.snapshot_id for ref in table.refs().values()}
+    by_age = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
+    old = {each.snapshot_id for each in by_age[:-kept]} - named
+    if len(old) < kept:
+        return
+    unused = _metadata_of(table, old) - _metadata_of(table, {each.snapshot_id for each in by_age} - old)
+    table.maintenance.expire_snapshots().by_ids(list(old)).commit()
+    # A catalog may pass over what it does not know.
+    if old.isdisjoint(each.snapshot_id for each in table.snapshots()):
+        for path in unused:
+            table.io.delete(path)
+
+
+def _metadata_of(table: Table, snapshots: Collection[int]) -> set[str]:
+    """The files that they name, but for those of data."""
+    paths = set()
+    for snapshot in table.snapshots():
+        if snapshot.snapshot_id in snapshots:
+            reach = snapshot.summary.additional_properties.get(REACH) if snapshot.summary else None
+            manifests = (manifest.manifest_path for manifest in snapshot.manifests(table.io))
+            paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach])}
+    return paths

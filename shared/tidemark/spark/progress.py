@@ -130,9 +130,7 @@ def _those_gone(options: ReadOptions, start: Progress, look: Look) -> dict[str, 
             )
         raise DataLoss(_few(lost), "it does not exist any more")
     now = look.at_ms // 1000
-    kept = {
-        name: replace(position, ended_since=position.ended_since or now) for name, position in gone.items()
-    }
+    kept = {name: replace(end, ended_since=end.ended_since or now) for name, end in gone.items()}
     return {name: end for name, end in kept.items() if now - end.ended_since < options.forget_seconds}
 
 

@@ -84,7 +84,7 @@ class ArchiveBatch:
         return bool(is_there) and all(is_there)
 
     def added_to(self, known: Reaches, begins: Reaches) -> Reaches:
-        """The reach with this batch. `begins` has the streams that the table did not have, by their rows."""
+        """The reach with this batch. `begins` has its streams, by their rows."""
         reaches = dict(known)
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
@@ -93,9 +93,6 @@ class ArchiveBatch:
             if not is_past(before.last, end.offset) or is_past(start, end.offset):
                 reaches[key] = Reach(before.first, end.offset, end.closed)
         return reaches
-
-    def has_new_streams(self, known: Reaches) -> bool:
-        return any((self.bucket, name, end.incarnation) not in known for name, end in self.end.items())
 
 
 def write_reach(table: Table, reaches: Reaches) -> str:

@@ -7,7 +7,7 @@ do about it. The error types stay those of the application's own rules, so that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from botocore.config import Config
 
@@ -21,9 +21,6 @@ from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.spark.options import ConnectionOptions
-
-if TYPE_CHECKING:
-    pass
 
 _DEFAULT_REGION = "us-east-1"
 

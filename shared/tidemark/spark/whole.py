@@ -220,9 +220,7 @@ def _load_heads(options: ReadOptions, deleted: Iterable[_Key]) -> dict[str, Head
 def _place(name: str, offset: str) -> int:
     place = place_of(offset)
     if place is None:
-        what = (
-            f"{name}: its offsets are not numbers, and only those of Tidemark's own servers can be compared"
-        )
+        what = f"{name}: its offsets are not numbers, and only those of Tidemark's servers can be compared"
         raise InvalidOptions([what])
     return place
 
@@ -237,7 +235,5 @@ def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: 
     tasks = list(table.scan(row_filter=wanted, snapshot_id=snapshot_id).plan_files())
     if any(task.delete_files for task in tasks):
         name = ".".join(table.name())
-        raise RowsDeleted(
-            f"tidemark: {name} has delete files of another engine: rewrite its data files there"
-        )
+        raise RowsDeleted(f"tidemark: {name} has delete files of another engine: rewrite data files there")
     return [task.file.file_path for task in tasks]

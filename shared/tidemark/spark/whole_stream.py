@@ -66,9 +66,7 @@ def _encode(plan: WholePlan, snapshot_id: int | None) -> dict[str, Any]:
 
 def _decode(begin: Mapping[str, Any]) -> WholePlan:
     """Of the query's beginning: where it ends is not planned yet."""
-    kept, left = (
-        frozenset((name, incarnation) for name, incarnation in begin[how]) for how in ("kept", "left")
-    )
+    kept, left = (frozenset((name, each) for name, each in begin[how]) for how in ("kept", "left"))
     before = Stretch(*(dict(decode_offset(offset).positions) for offset in begin["before"]))
     return WholePlan(kept, left, before, decode_offset(begin["reached"]).positions, Stretch())
 

@@ -102,20 +102,11 @@ _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 #: The root of the streams that are in no bucket.
 _PLAIN_PATH: Final = "/v1/stream"
 
-CONNECTION_OPTIONS: Final = (
-    "transport",
-    "bucket",
-    "table",
-    "blobBucket",
-    "region",
-    "dynamodbEndpoint",
-    "s3Endpoint",
-    "url",
-    "streamPath",
-    "token",
-    "tokenFile",
-    "retrySeconds",
-)
+_OF_HTTP: Final = ("url", "streamPath", "token", "tokenFile")
+_OF_DYNAMODB: Final = ("table", "blobBucket", "dynamodbEndpoint")
+#: What is staged over HTTP may be in S3, too.
+_OF_BOTH: Final = ("transport", "bucket", "region", "s3Endpoint", "retrySeconds")
+CONNECTION_OPTIONS: Final = (*_OF_BOTH, *_OF_DYNAMODB, *_OF_HTTP)
 
 
 class Transport(Enum):
@@ -171,15 +162,11 @@ class ConnectionOptions:
     def tell_missing(self, *names: str) -> str:
         """That there are no such streams, or, without names, no such bucket. A server answers 404 as well
         where the token does not reach."""
-        told = (
-            f"no such stream in {self.bucket}: {', '.join(names)}"
-            if names
-            else f"no such bucket: {self.bucket}"
-        )
+        what = f"stream in {self.bucket}: {', '.join(names)}" if names else f"bucket: {self.bucket}"
         if self.transport is Transport.DYNAMODB:
-            return told
+            return f"no such {what}"
         asked = self.stream_url(names[0] if names else "streams")
-        return f"{told} ({asked} answers 404: is the address right, and may the token read it?)"
+        return f"no such {what} ({asked} answers 404: is the address right, and may the token read it?)"
 
 
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
@@ -189,6 +176,7 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
     bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
     plain = _PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}"
     endpoint = environment.get("AWS_ENDPOINT_URL")
+    of_dynamodb = environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
     _check_transport(asked, transport)
     # That of the environment does not show where options do.
     is_without = transport is Transport.HTTP and not asked.has("tokenFile")
@@ -199,9 +187,7 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
         table=asked.text("table", settings.table_name) or "",
         blob_bucket=asked.text("blobBucket", settings.bucket_name) or "",
         region=asked.text("region", environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")),
-        dynamodb_endpoint=asked.text(
-            "dynamodbEndpoint", environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
-        ),
+        dynamodb_endpoint=asked.text("dynamodbEndpoint", of_dynamodb),
         s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
         url=asked.parse("url", "", parse_url),
         stream_path=asked.parse("streamPath", plain, parse_stream_option),
@@ -212,13 +198,11 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
 
 
 def _check_transport(asked: GivenOptions, transport: Transport) -> None:
-    of_http = ("url", "streamPath", "token", "tokenFile")
-    of_dynamodb = ("table", "blobBucket", "dynamodbEndpoint")  # What is staged may be in S3, too.
     if transport is Transport.HTTP and not asked.has("url"):
         asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
     if asked.has("token") and asked.has("tokenFile"):
         asked.faults.append("give either token or tokenFile")
-    others = of_http if transport is Transport.DYNAMODB else of_dynamodb
+    others = _OF_HTTP if transport is Transport.DYNAMODB else _OF_DYNAMODB
     given = [name for name in others if asked.has(name)]
     if given:
         asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}")

@@ -48,12 +48,7 @@ Where = Latest | Earliest | AtTime | Mapping[str, str]
 Side = Literal["starting", "ending"]
 SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
 
-WHERE_OPTIONS: Final = (
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-)
+WHERE_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
 
 def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
@@ -130,27 +125,13 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLU
 NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
 #: The options of a streaming query's batches alone.
-TRIGGER_OPTIONS: Final = (
-    "maxBytesPerTrigger",
-    "minBytesPerTrigger",
-    "maxTriggerDelay",
-)
+TRIGGER_OPTIONS: Final = ("maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay")
 
 READ_OPTIONS: Final = (
-    "path",
-    "columns",
-    "subscribe",
-    "subscribePattern",
-    *WHERE_OPTIONS,
-    *TRIGGER_OPTIONS,
-    "failOnDataLoss",
-    "includeTimestamps",
-    "bytesPerPartition",
-    "assumeProcessingTime",
-    "forgetEndedSeconds",
-    "between",
+    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS, *TRIGGER_OPTIONS),
+    *("failOnDataLoss", "includeTimestamps", "bytesPerPartition", "assumeProcessingTime"),
+    *("forgetEndedSeconds", "between"),
 )
-
 
 #: Options of Spark's Kafka source that have another name here, because they mean something else.
 INSTEAD_OF_KAFKAS: Final = {
@@ -162,6 +143,15 @@ INSTEAD_OF_KAFKAS: Final = {
     "includeHeaders": "add headers to columns",
     "kafka.bootstrap.servers": "url is the server's address",
 }
+
+
+@dataclass(frozen=True)
+class FilesPlace:
+    """A directory of an archive's files: its path in a file system of pyarrow, and its URI for the table."""
+
+    system: Any
+    path: str
+    uri: str
 
 
 @dataclass(frozen=True)
@@ -188,6 +178,8 @@ class ReadOptions:
     #: Of a batch read, the two offsets of a streaming batch that has the same messages. `read_whole` gives
     #: them: they say of each stream which incarnation is meant.
     between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+    #: Of an archive: its tasks write the rows into files there, and return what they have written.
+    files_to: FilesPlace | None = None
 
     @property
     def asks_times(self) -> bool:

@@ -24,19 +24,9 @@ from tidemark.spark.options import (
 )
 
 WRITE_OPTIONS: Final = (
-    "stream",
-    "streamColumn",
-    "valueColumn",
-    "contentType",
-    "createStreams",
-    "stagingDir",
-    "producerId",
-    "batch",
-    "bytesPerAppend",
-    "resume",
+    *("stream", "streamColumn", "valueColumn", "contentType", "createStreams"),
+    *("stagingDir", "producerId", "batch", "bytesPerAppend", "resume"),
 )
-
-
 #: The directory of bodies in stagingDir, with a directory in it for each producer id.
 STAGED: Final = "staged"
 _PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"

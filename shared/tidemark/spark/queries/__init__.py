@@ -98,11 +98,7 @@ def pin_positions(
 
 
 def _given_positions(
-    option: str,
-    wanted: Mapping[str, str],
-    options: ReadOptions,
-    reader: Reader,
-    heads: Mapping[str, Head],
+    option: str, wanted: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
     positions: dict[str, Position] = {}
     faults: list[str] = []

@@ -70,10 +70,7 @@ class StreamReader(StreamReaderBase):
     _last: Offset | None = None
 
     def __init__(self, options: ReadOptions) -> None:
-        limits = {
-            "maxBytesPerTrigger": options.limit_bytes,
-            "minBytesPerTrigger": options.least_bytes,
-        }
+        limits = {"maxBytesPerTrigger": options.limit_bytes, "minBytesPerTrigger": options.least_bytes}
         given = [name for name, limit in limits.items() if limit is not None]
         if given and not options.assume_processing_time:
             why = (

@@ -17,9 +17,6 @@ from tidemark.spark.queries.streaming import StreamReaderBase
 
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
-    #: All that a batch could have read when Spark last asked.
-    _latest: Offset | None = None
-
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark is told that there is one; it counts nothing itself."""
         asked = self._options
@@ -38,7 +35,6 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
             ends = self.driver.everything_from(begin)
         else:
             ends = everything_until(self._options, begin, not_before(begin, self._target))
-        self._latest = start if ends is begin else encode_offset(ends)
         # A query that ends by itself takes what is there.
         waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
         if ends is begin or waits:
@@ -46,7 +42,3 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             ends = within_limit(self._options, self.driver.reader, begin, ends)
         return encode_offset(ends)
-
-    def reportLatestOffset(self) -> Offset | None:
-        """For Spark's progress, from which `metrics.py` computes how far the query is behind."""
-        return self._latest

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from tidemark.spark.readers.items import MessageProducer, MessageRun
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_ARROW: Final = {
+#: By Spark's names of the types.
+ARROW_TYPES: Final = {
     "STRING": pa.string(),
     "BINARY": pa.binary(),
     "INT": pa.int32(),
     "BIGINT": pa.int64(),
     "TIMESTAMP": _TIME,
 }
-ARROW_SCHEMA: Final = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
+ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 
 
 #: A batch is handed on at this many rows or bytes: a task's memory does not grow with the stream.
@@ -95,9 +96,7 @@ def json_arrays(columns: Sequence[str], values: Sequence[bytes]) -> dict[str, pa
     if not wanted:
         return {}
     changes = list(map(_decode, values))
-    return {
-        name: pa.array([_text(getattr(change, name)) for change in changes], pa.string()) for name in wanted
-    }
+    return {name: pa.array([_text(getattr(each, name)) for each in changes], pa.string()) for name in wanted}
 
 
 def _decode(value: bytes) -> _Change:

@@ -203,9 +203,7 @@ class DynamoDBReader:
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)
         if place is None:
-            raise BadOffset(
-                f"{head.name}: {offset!r} is not an offset of this stream; an offset is 16 digits"
-            )
+            raise BadOffset(f"{head.name}: {offset!r} is no offset of this stream; an offset is 16 digits")
         if place > tail:
             raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
         span = self._span_at(head.name, head.tail, place)

@@ -392,9 +392,8 @@ class HttpReader:
 
 
 def _no_server(url: str, lacks: str) -> InvalidOptions:
-    return InvalidOptions(
-        [f"url: {url} answers without {lacks}: is it the root of a Durable Streams server?"]
-    )
+    what = f"url: {url} answers without {lacks}: is it the root of a Durable Streams server?"
+    return InvalidOptions([what])
 
 
 def _lose(partition: StreamPartition, what: str) -> None:

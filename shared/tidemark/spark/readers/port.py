@@ -44,9 +44,8 @@ class DataLoss(Exception):
     """The stream no longer has data that was asked for (see failOnDataLoss)."""
 
     def __init__(self, name: str, what: str) -> None:
-        super().__init__(
-            f"tidemark: stream {name}: {what}; set failOnDataLoss to false to go on without what is lost"
-        )
+        way_on = "set failOnDataLoss to false to go on without what is lost"
+        super().__init__(f"tidemark: stream {name}: {what}; {way_on}")
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,8 @@ class StagedBatches:
             used = find_use()
             if used and self.load(batch) is None:
                 raise ReusedId(self._explain_loss(batch, used, is_query=bool(ours.query)))
-            settled = decode_manifest(
-                self._staging.put_first(self.name("manifest", batch), encode_manifest(ours))
-            )
+            name = self.name("manifest", batch)
+            settled = decode_manifest(self._staging.put_first(name, encode_manifest(ours)))
         if settled is None:
             return ours
         if settled.query != ours.query:

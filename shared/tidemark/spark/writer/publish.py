@@ -12,11 +12,7 @@ from typing import Final
 
 from urllib3 import BaseHTTPResponse
 
-from tidemark.protocol.errors import (
-    Conflict,
-    StaleEpoch,
-    StreamNotFound,
-)
+from tidemark.protocol.errors import Conflict, StaleEpoch, StreamNotFound
 from tidemark.protocol.header_values import MAX_SAFE_INTEGER
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.spark.http_client import ForbiddenHttpFault, HttpClient, HttpFault
@@ -138,10 +134,9 @@ class Publisher:
 
     def close(self, stream: str) -> None:
         """Does nothing if the stream is closed already. Raises NotPublished."""
+        url = self._connection.stream_url(stream)
         try:
-            self._client.request(
-                "POST", self._connection.stream_url(stream), headers={"Stream-Closed": "true"}
-            )
+            self._client.request("POST", url, headers={"Stream-Closed": "true"})
         except HttpFault as fault:
             raise NotPublished(f"tidemark: {stream} could not be closed: {fault}") from fault
 

@@ -29,13 +29,7 @@ from tidemark.spark.options.write import STAGED, WriteOptions, parse_write_optio
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
-from tidemark.spark.writer.publish import (
-    NotPublished,
-    Publication,
-    Publisher,
-    find_use,
-    publish,
-)
+from tidemark.spark.writer.publish import NotPublished, Publication, Publisher, find_use, publish
 
 #: Rows that Spark hands over one by one are gathered into groups of this size.
 _ROWS_AT_ONCE: Final = 5_000
