@@ -19,8 +19,7 @@ from tests.engine.serving import serving
 from tests.http.asgi import HOST, Door, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
-from tidemark.http import socket as http_socket
-from tidemark.http import socket_session
+from tidemark.http import error_handlers, socket_session
 from tidemark.http.app import TokenBucket, create_app
 from tidemark.http.security.authorization import LEEWAY_SECONDS, Tokens
 from tidemark.http.security.open_server import own_pages_only
@@ -270,7 +269,7 @@ def test_a_look_that_fails_ends_the_watch_and_no_other(
     """The client is told to watch again; it is never left waiting for what nobody looks for. A fault is
     counted: no status of a response tells of it."""
     meter = Meter()
-    monkeypatch.setattr(http_socket, "PROCESS", meter)
+    monkeypatch.setattr(error_handlers, "PROCESS", meter)
     share, failing = server.backend.share, True
 
     async def failed(name: Any, call: Any) -> Any:

@@ -15,7 +15,7 @@ from tests.http.asgi import Door
 from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
-from tidemark.http import live
+from tidemark.http import error_handlers, live
 from tidemark.observability.metrics import FAULTS, WAKE_SECONDS, Distribution, Meter
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.protocol.errors import Busy, ProtocolError, StorageUnavailable
@@ -216,7 +216,7 @@ def test_an_event_stream_that_cannot_be_read_on_ends_and_is_counted(
         raise failure
 
     monkeypatch.setattr(follow.LiveRead, "next", fail)
-    monkeypatch.setattr(live, "PROCESS", meter)
+    monkeypatch.setattr(error_handlers, "PROCESS", meter)
     server.put(path, TEXT, b"data")
     assert data(server.get(f"{path}?offset=-1{SSE}").events) == ["data"]
     assert meter.snapshot().counts.get((FAULTS, ()), 0) == (failure.status >= 500)

@@ -32,6 +32,7 @@ from tidemark.http.security import authorization, origin_secret
 from tidemark.local.events import decode_path
 from tidemark.local.gateway import RefusedByGateway, check_head, is_live, written_path
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
+from tidemark.observability.metrics import COUNTERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -446,6 +447,15 @@ def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
     watched = json.dumps([alarm["Properties"] for alarm in ALARMS.values()])
     answering = {*FUNCTIONS, "Api", "Table", "Distribution", "write", "read", "live", "socket"}
     assert [name for name in answering if f'"{name}"' not in watched] == []
+
+
+def test_an_alarm_on_a_metric_of_ours_watches_what_a_function_reports() -> None:
+    """A name that is misspelt on either side would be an alarm that never fires."""
+    reported = {each.title.title().replace("_", "") for each in COUNTERS} | {"PackingLag"}
+    for alarm in (each["Properties"] for each in ALARMS.values()):
+        for service in [each["Value"] for each in alarm.get("Dimensions", ()) if each["Name"] == "service"]:
+            assert alarm["MetricName"] in reported
+            assert f'("{service}", _settings' in (ROOT / "functions" / service / "app.py").read_text()
 
 
 def test_a_name_of_ones_own_comes_with_its_certificate() -> None:

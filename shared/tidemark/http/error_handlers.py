@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import PROXY_ROOT, SUBSCRIPTION_ROOTS
-from tidemark.observability.metrics import OVERTAKEN, PROCESS
+from tidemark.observability.metrics import FAULTS, OVERTAKEN, PROCESS
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import (
     BucketNotFound,
@@ -75,6 +75,15 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
 
 def told_message(error: ProtocolError, *, has_token: bool) -> str:
     return _WITH_TOKEN.get(error.message, error.message) if has_token else error.message
+
+
+def note_fault(what: str, status: int, failure: BaseException) -> None:
+    """Count and log a failure that no response's status tells of."""
+    if status >= 500:
+        PROCESS.add(FAULTS)
+        _log.error(
+            "%s gets %d: %r", what, status, failure.__cause__ or failure, exc_info=status == 500 and failure
+        )
 
 
 def error_response(request: Request, error: ProtocolError) -> Response:

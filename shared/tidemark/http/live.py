@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Final
 
 from tidemark.http.backend import Backend
+from tidemark.http.error_handlers import note_fault
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import Page
-from tidemark.observability.metrics import FAULTS, PROCESS
 from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.messages import ContentType
@@ -135,8 +135,7 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
             try:
                 later = await live.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
             except ProtocolError as error:
-                if error.status >= 500:
-                    PROCESS.add(FAULTS)
+                note_fault("an event stream", error.status, error)
                 return
             if later is None:
                 if time.monotonic() >= deadline:

@@ -6,13 +6,11 @@ The server's own sockets are in `socket_session.py`. On AWS they are API Gateway
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
-from tidemark.http.error_handlers import INTERNAL, told_message
+from tidemark.http.error_handlers import INTERNAL, note_fault, told_message
 from tidemark.http.requests import parse_stream_parameter
-from tidemark.observability.metrics import FAULTS, PROCESS
 from tidemark.protocol.authorization import (
     EVERYTHING,
     Access,
@@ -32,7 +30,6 @@ Begin = Callable[[Mapping[StreamKey, str], int | None], Awaitable[Begun]]
 """Registers watches under these names, which end with the token, then reads the tails. Raises Malformed for
 too many."""
 
-_log = logging.getLogger("tidemark")
 _READ = frozenset({Right.READ})
 
 
@@ -87,13 +84,10 @@ class WatchAnswers:
 
 def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
     """The message to the client in place of the tail. It is counted as a response of its status would be."""
+    status, told = 500, INTERNAL
     if isinstance(failure, ProtocolError):
         status, told = failure.status, told_message(failure, has_token=has_token)
-    else:
-        status, told = 500, INTERNAL
-        _log.error("unexpected error in a watch", exc_info=failure)
-    if status >= 500:
-        PROCESS.add(FAULTS)
+    note_fault("a watch", status, failure)
     return error_message(name, status, told)
 
 
