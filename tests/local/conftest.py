@@ -28,33 +28,11 @@ Resources:
         components:
           x-amazon-apigateway-integrations:
             Probe: {uri: !Sub ["functions/${Called}", {Called: !GetAtt Probe.Arn}]}
-  Sockets:
-    Type: AWS::ApiGatewayV2::Api
-    Properties: {RouteSelectionExpression: $request.body.action}
-  SocketRoute:
-    Type: AWS::ApiGatewayV2::Route
-    Properties:
-      RouteKey: $default
-      Target: !Sub integrations/${SocketIntegration}
-      RouteResponseSelectionExpression: $default
-  SocketResponse:
-    Type: AWS::ApiGatewayV2::RouteResponse
-    Properties: {RouteId: !Ref SocketRoute, RouteResponseKey: $default}
   SocketIntegration:
     Type: AWS::ApiGatewayV2::Integration
     Properties:
       IntegrationType: AWS_PROXY
       IntegrationUri: !Sub "arn:${AWS::Partition}:lambda:path/${Probe.Arn}/invocations"
-  Pings:
-    Type: AWS::ApiGatewayV2::Route
-    Properties:
-      {RouteKey: ping, Target: !Sub "integrations/${Mock}", RouteResponseSelectionExpression: $default}
-  Pongs:
-    Type: AWS::ApiGatewayV2::RouteResponse
-    Properties: {RouteId: !Ref Pings, RouteResponseKey: $default}
-  MockAnswers:
-    Type: AWS::ApiGatewayV2::IntegrationResponse
-    Properties: {IntegrationId: !Ref Mock, ResponseTemplates: {$default: pong}}
   Mock:
     Type: AWS::ApiGatewayV2::Integration
     Properties: {IntegrationType: MOCK}

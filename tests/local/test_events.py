@@ -20,7 +20,7 @@ from tidemark.local.events import (
     http_event,
     message_event,
 )
-from tidemark.local.template import Match, Route, SocketRoute, load_template, match_route
+from tidemark.local.template import Match, Route, load_template, match_route
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})
@@ -179,9 +179,7 @@ def test_message_event_is_the_sample() -> None:
         user_agent=context["identity"]["userAgent"],
     )
     now = datetime.fromtimestamp(context["requestTimeEpoch"] / 1000, UTC)
-    made = message_event(
-        client, SocketRoute("$default", "SocketFunction", responds=True), sample["body"], now
-    )
+    made = message_event(client, sample["body"], now)
     request_id, message_id = made["requestContext"]["requestId"], made["requestContext"]["messageId"]
     assert len(request_id) == len(message_id) == len(context["requestId"])
     assert request_id != message_id

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from tidemark.local.template import Match, SocketRoute
+from tidemark.local.template import Match
 
 ACCOUNT_ID: Final = "123456789012"
 API_ID: Final = "local"
@@ -110,13 +110,13 @@ class SocketClient:
     user_agent: str
 
 
-def message_event(client: SocketClient, route: SocketRoute, body: str, now: datetime) -> Event:
-    """A text frame, as a route hands it on: captured from real ones (Powertools for AWS Lambda,
+def message_event(client: SocketClient, body: str, now: datetime) -> Event:
+    """A text frame, as the default route hands it on: captured from real ones (Powertools for AWS Lambda,
     `apiGatewayWebSocketApiMessage.json`). No header of the handshake is in it."""
     request_id = make_id()
     identity = {"userAgent": client.user_agent, "sourceIp": client.source_ip}
     context = {
-        "routeKey": route.key,
+        "routeKey": "$default",
         "messageId": make_id(),
         "eventType": "MESSAGE",
         "extendedRequestId": request_id,

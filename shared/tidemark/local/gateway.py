@@ -128,7 +128,7 @@ class Gateway:
         }
         self._sockets: WebSocketApi | None = None
         if template.socket is not None and connections is not None:
-            self._sockets = WebSocketApi(template.socket, template.functions, connections)
+            self._sockets = WebSocketApi(template.functions[template.socket], connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

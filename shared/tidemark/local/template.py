@@ -18,11 +18,7 @@ import yaml
 
 FUNCTION: Final = "AWS::Serverless::Function"
 HTTP_API: Final = "AWS::Serverless::HttpApi"
-SOCKET_API: Final = "AWS::ApiGatewayV2::Api"
-SOCKET_ROUTE: Final = "AWS::ApiGatewayV2::Route"
 SOCKET_INTEGRATION: Final = "AWS::ApiGatewayV2::Integration"
-SOCKET_RESPONSE: Final = "AWS::ApiGatewayV2::RouteResponse"
-SOCKET_MOCK_RESPONSE: Final = "AWS::ApiGatewayV2::IntegrationResponse"
 #: API Gateway extends OpenAPI with these names.
 ANY_METHOD: Final = "x-amazon-apigateway-any-method"
 INTEGRATION: Final = "x-amazon-apigateway-integration"
@@ -68,38 +64,6 @@ class QueueTrigger:
 
 
 @dataclass(frozen=True, slots=True)
-class SocketRoute:
-    """A route of a WebSocket API, as `$default`."""
-
-    key: str
-    #: None if the integration is a mock.
-    function: str | None
-    #: Whether the route has a response. Without one the client does not get what the function returns.
-    responds: bool
-    #: The text that the mock returns.
-    mocked: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SocketRoutes:
-    """The routes of a WebSocket API."""
-
-    #: The name of the member of a message that says which route it takes.
-    selector: str
-    routes: tuple[SocketRoute, ...]
-
-    def match(self, message: str) -> SocketRoute:
-        """`$default` takes what names no other route, JSON or not."""
-        try:
-            parsed = json.loads(message)
-        except (ValueError, RecursionError):
-            parsed = None
-        key = parsed.get(self.selector) if isinstance(parsed, dict) else None
-        by_key = {route.key: route for route in self.routes}
-        return by_key.get(key if isinstance(key, str) else _DEFAULT, by_key[_DEFAULT])
-
-
-@dataclass(frozen=True, slots=True)
 class Template:
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
@@ -109,7 +73,8 @@ class Template:
     #: The function that streams its responses, at an address of its own.
     streaming: str | None = None
     queues: tuple[QueueTrigger, ...] = ()
-    socket: SocketRoutes | None = None
+    #: The function behind the WebSocket API.
+    socket: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +106,7 @@ def load_template(path: Path) -> Template:
             for name, kind, declared in events
             if kind == "SQS"
         ),
-        socket=_socket_routes(document, functions),
+        socket=_socket_function(document, functions),
     )
 
 
@@ -208,35 +173,10 @@ def _routes(api: Declared, functions: Declared) -> Iterator[Route]:
                 yield Route(_ANY if method == ANY_METHOD else method.upper(), path, function)
 
 
-def _socket_routes(document: Declared, functions: Declared) -> SocketRoutes | None:
-    integrations = dict(_resources(document, SOCKET_INTEGRATION))
-    functions_of = {
-        name: None if each["IntegrationType"] == "MOCK" else _referred(each["IntegrationUri"], functions)
-        for name, each in integrations.items()
-    }
-    answered = {
-        name
-        for _, response in _resources(document, SOCKET_RESPONSE)
-        for name in _references(response["RouteId"])
-    }
-    mocked = {
-        name: response["ResponseTemplates"][_DEFAULT]
-        for _, response in _resources(document, SOCKET_MOCK_RESPONSE)
-        for name in _references(response["IntegrationId"])
-    }
-    for _, api in _resources(document, SOCKET_API):
-        return SocketRoutes(
-            selector=api["RouteSelectionExpression"].removeprefix("$request.body."),
-            routes=tuple(
-                SocketRoute(
-                    key=route["RouteKey"],
-                    function=functions_of[_referred(route["Target"], integrations)],
-                    responds=name in answered and "RouteResponseSelectionExpression" in route,
-                    mocked=mocked.get(_referred(route["Target"], integrations), ""),
-                )
-                for name, route in _resources(document, SOCKET_ROUTE)
-            ),
-        )
+def _socket_function(document: Declared, functions: Declared) -> str | None:
+    for _, integration in _resources(document, SOCKET_INTEGRATION):
+        if integration["IntegrationType"] == "AWS_PROXY":
+            return _referred(integration["IntegrationUri"], functions)
     return None
 
 

@@ -1,10 +1,9 @@
 """`VIA=lambda`: a WebSocket API in front of the deployed function, and the API by which functions send to its
 connections (`@connections`).
 
-Every text frame becomes the event that API Gateway would send to the function that the template routes it to,
-as JSON; what that returns goes back if the route has a response. The messages of a connection are handled
-concurrently. API Gateway's limits of sizes hold here too, those of a connection's age and silence do not. A
-fragmented message (ASGI does not tell fragments) may be as long as one frame.
+Every text frame becomes the event that API Gateway would send to the function behind the API, as
+JSON, and the body that is returned goes back. The messages of a connection are handled concurrently. API
+Gateway's quotas are not imitated, and pings go to the function as well, which answers them the same.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -22,21 +21,17 @@ from typing import Any, ClassVar, Final, Self
 from urllib.parse import unquote
 
 from tidemark.local.environments import Environments, InvocationFailed, payload_of
-from tidemark.local.events import Event, SocketClient, domain_of, make_id, message_event
-from tidemark.local.template import Function, SocketRoute, SocketRoutes
+from tidemark.local.events import SocketClient, domain_of, make_id, message_event
+from tidemark.local.template import Function
 from tidemark.protocol.socket import PATH
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK
-from tidemark.server.request_log import report
 
-_FRAME_BYTES: Final = 32 * 1024
-_PAYLOAD_BYTES: Final = 128 * 1024
 _INTEGRATION_SECONDS: Final = 29.0
 #: A client may leave a message unread for so long. AWS names no number; functions wait for 3 s.
 _UNREAD_SECONDS: Final = 2.0
-#: These codes close a connection that a function ends, or that sent a binary frame, or too much.
-_GOING_AWAY, _UNSUPPORTED, _TOO_LARGE = 1001, 1003, 1009
-_FAILED: Final = "Internal server error"
+#: These codes close a connection that a function ends, or that sent a binary frame.
+_GOING_AWAY, _UNSUPPORTED = 1001, 1003
 
 
 class PostRefused(Exception):
@@ -72,8 +67,6 @@ class Connections:
 
     def post(self, connection_id: str, data: bytes) -> None:
         """Sends to a connection, from any thread but the loop's. Raises PostRefused."""
-        if len(data) > _PAYLOAD_BYTES:
-            raise PostRefused(413, "PayloadTooLargeException")
         send = self._senders.get(connection_id)
         if send is None:
             raise PostRefused(410, "GoneException")
@@ -97,19 +90,14 @@ class Connections:
 
 
 class WebSocketApi:
-    """An ASGI application. The functions are loaded when it is made. Raises FunctionNotLoaded."""
+    """An ASGI application. The function is loaded when it is made. Raises FunctionNotLoaded."""
 
-    def __init__(
-        self, routes: SocketRoutes, functions: Mapping[str, Function], connections: Connections
-    ) -> None:
-        self._routes = routes
+    def __init__(self, function: Function, connections: Connections) -> None:
         self._connections = connections
-        names = {route.function for route in routes.routes if route.function is not None}
-        self._environments = {name: Environments(functions[name]) for name in names}
+        self._environments = Environments(function)
 
     def close(self) -> None:
-        for environments in self._environments.values():
-            environments.close()
+        self._environments.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # The client asks to connect.
@@ -120,58 +108,23 @@ class WebSocketApi:
         answers: set[asyncio.Task[None]] = set()
         with self._connections.opened(send) as connection_id:
             client = _client(scope, connection_id)
-
-            def take(text: str) -> None:
-                answer = asyncio.create_task(self._answer(client, text, send))
-                answers.add(answer)
+            while (text := (message := await receive()).get("text")) is not None:
+                answers.add(answer := asyncio.create_task(self._answer(client, text, send)))
                 answer.add_done_callback(answers.discard)
-
-            code = await self._receive_all(receive, take)
         for answer in answers:
             answer.cancel()
-        if code is not None:
-            await send({"type": "websocket.close", "code": code})
-
-    async def _receive_all(self, receive: Receive, take: Callable[[str], None]) -> int | None:
-        """Returns the code to close the connection with, or None if the client has closed it."""
-        while (message := await receive())["type"] != "websocket.disconnect":
-            text: str | None = message.get("text")
-            if text is None:
-                return _UNSUPPORTED
-            if len(text.encode()) > _FRAME_BYTES:
-                return _TOO_LARGE
-            take(text)
-        return None
+        if message["type"] != "websocket.disconnect":
+            await send({"type": "websocket.close", "code": _UNSUPPORTED})
 
     async def _answer(self, client: SocketClient, text: str, send: Send) -> None:
-        route = self._routes.match(text)
-        event = message_event(client, route, text, datetime.now(UTC))
+        event = message_event(client, text, datetime.now(UTC))
         try:
-            body = await self._returned(route, event)
-        except InvocationFailed as failure:
+            body = (await self._environments.returned(payload_of(event), _INTEGRATION_SECONDS))["body"]
+        except (InvocationFailed, TimeoutError):
             ids = {name: event["requestContext"][name] for name in ("connectionId", "requestId")}
-            body = json.dumps({"message": str(failure), **ids})
-        else:
-            body = body if route.responds else None
-        if body:
-            with suppress(OSError, RuntimeError):  # The client has left, or was sent away.
-                await send({"type": "websocket.send", "text": body})
-
-    async def _returned(self, route: SocketRoute, event: Event) -> str | None:
-        """The body that is returned. Raises InvocationFailed, with what the client is told."""
-        if route.function is None:
-            return route.mocked
-        environments = self._environments[route.function]
-        try:
-            response = await environments.returned(payload_of(event), _INTEGRATION_SECONDS)
-        except (TimeoutError, InvocationFailed):
-            raise InvocationFailed(_FAILED) from None
-        if not isinstance(response, dict) or "statusCode" not in response:
-            name = environments.function.name
-            report(f"{name} returned a response that no WebSocket API accepts: {response!r}")
-            raise InvocationFailed(_FAILED)
-        # The status changes nothing for the client: a connection knows none.
-        return response.get("body")
+            body = json.dumps({"message": "Internal server error", **ids})
+        with suppress(OSError, RuntimeError):  # The client has left, or was sent away.
+            await send({"type": "websocket.send", "text": body})
 
 
 def _client(scope: Scope, connection_id: str) -> SocketClient:
