@@ -14,16 +14,8 @@ from typing import Any, Final
 
 import orjson
 
+from tidemark.aws import retry
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service
-from tidemark.aws.retry import (
-    REQUEST_POLICY,
-    Attempts,
-    Breaker,
-    Failure,
-    NoAnswer,
-    RetryPolicy,
-    Silent,
-)
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 SendOperation = Callable[[str, bytes], tuple[int, bytes]]
@@ -73,7 +65,7 @@ _AT_MOST: Final = {
 }
 
 
-class Fault(Failure):
+class Fault(retry.Failure):
     """DynamoDB has refused a call. `answer` is all of its reply."""
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
@@ -103,8 +95,8 @@ class DynamoDB:
 
     def __init__(self, send: SendOperation) -> None:
         self.send = send
-        self.breaker = Breaker()
-        self.policy: RetryPolicy = REQUEST_POLICY
+        self.breaker = retry.Breaker()
+        self.policy: retry.RetryPolicy = retry.REQUEST_POLICY
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
@@ -119,12 +111,12 @@ class DynamoDB:
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
-        attempts = Attempts(self.sleep, self.now, self.policy)
+        attempts = retry.Attempts(self.sleep, self.now, self.policy)
         while True:
             try:
                 status, reply = self.breaker.exchange(self.now, self.send, operation, body)
                 return self.parse(operation, status, reply)
-            except Failure as failure:
+            except retry.Failure as failure:
                 if not attempts.go_on_after(failure):
                     raise _final(failure) from failure
 
@@ -134,17 +126,17 @@ class DynamoDB:
         try:
             parsed = orjson.loads(reply)
         except orjson.JSONDecodeError as failure:
-            raise NoAnswer(f"{operation}: the reply is not JSON (status {status})") from failure
+            raise retry.NoAnswer(f"{operation}: the reply is not JSON (status {status})") from failure
         if not isinstance(parsed, dict):
-            raise NoAnswer(f"{operation}: the reply is not a JSON object (status {status})")
+            raise retry.NoAnswer(f"{operation}: the reply is not a JSON object (status {status})")
         if status != 200:
             if "__type" not in parsed and status < 500:
-                raise NoAnswer(f"{operation}: the reply names no error (status {status})")
+                raise retry.NoAnswer(f"{operation}: the reply names no error (status {status})")
             raise Fault(status, parsed)
         always, at_most = _ALWAYS.get(operation), _AT_MOST.get(operation)
         fits = always in parsed if always else at_most is None or parsed.keys() <= at_most
         if not fits or "__type" in parsed:
-            raise NoAnswer(f"{operation}: the reply has {', '.join(sorted(parsed)) or 'nothing'}")
+            raise retry.NoAnswer(f"{operation}: the reply has {', '.join(sorted(parsed)) or 'nothing'}")
         return parsed
 
     def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
@@ -164,7 +156,7 @@ class DynamoDB:
     ) -> Iterator[dict[str, Any]]:
         """Each reply; the member `left_over` of it is what the next call asks for."""
         left: dict[str, Any] = {table: asked}
-        attempts = Attempts(self.sleep, self.now, self.policy)
+        attempts = retry.Attempts(self.sleep, self.now, self.policy)
         while True:
             reply = self.call(operation, {"RequestItems": left})
             yield reply
@@ -178,14 +170,14 @@ class DynamoDB:
                 raise fault
 
 
-def _final(failure: Failure) -> Exception:
+def _final(failure: retry.Failure) -> Exception:
     """The exception of `call` for the last failure. A refusal tells the outcome only if every attempt before
     it was answered. A failed condition always does: its writer recognises its own write."""
     if isinstance(failure, Fault) and not failure.retryable and failure.code not in _OUT_OF_REACH:
         return failure
     if not failure.outcome_known:
         return OutcomeUnknown()
-    if isinstance(failure, Silent):
+    if isinstance(failure, retry.Silent):
         return StorageSilent()
     return StorageUnavailable() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 

@@ -16,16 +16,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Final, TypedDict
 
+from tidemark.client import errors
 from tidemark.client.chunks import is_json
 from tidemark.client.core import Protocol, Receipt
-from tidemark.client.errors import (
-    MalformedReply,
-    OutOfOrderSequence,
-    ProducerFenced,
-    StreamClosed,
-    StreamError,
-    is_true,
-)
 from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing, warn_of_retry
 
 #: Servers in JavaScript count no further (section 5.2.1).
@@ -221,22 +214,22 @@ class Batches:
             return
         request = self.request(batch)
         if isinstance(reply, Lost) or not 200 <= reply.status < 300:
-            why: StreamError | None = failure(request, reply)
+            why: errors.StreamError | None = failure(request, reply)
         else:
             why = self._not_written(batch, request, reply)
         # Where an earlier batch has no answer, only one that tells whose close it was acknowledges it.
-        may_have_closed = isinstance(why, StreamClosed) and batch.may_be_written
+        may_have_closed = isinstance(why, errors.StreamClosed) and batch.may_be_written
         if why is None or (may_have_closed and not batch.body and batch is self._unanswered[0]):
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
-        elif isinstance(why, OutOfOrderSequence) and not batch.was_first:
+        elif isinstance(why, errors.OutOfOrderSequence) and not batch.was_first:
             batch.overtook, self._in_flight = True, 1
         elif may_have_closed and self._awaits_close(batch):
             batch.ready_at = now + self._retry.delay(0, reply)
             # The closing batch may have been refused because it overtook this one, and a late copy of it may
             # have closed the stream since: it is asked again.
             self._unanswered[-1].overtook = False
-        elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
+        elif isinstance(why, errors.ProducerFenced) and why.status == 403 and self._may_claim(batch):
             current = why.headers["producer-epoch"]
             self.epoch = max(self.epoch, int(current) if current.isdecimal() else 0) + 1
             batch.tries = 0
@@ -266,20 +259,20 @@ class Batches:
             self._held_bytes -= len(self._unanswered.pop(0).body)
         headers = reply.headers
         if "stream-next-offset" in headers:
-            closed = is_true(headers, "stream-closed")
+            closed = errors.is_true(headers, "stream-closed")
             self.result = Receipt(headers["stream-next-offset"], closed, headers.get("etag"))
 
-    def _not_written(self, batch: ProducerBatch, request: Request, reply: Reply) -> StreamError | None:
+    def _not_written(self, batch: ProducerBatch, request: Request, reply: Reply) -> errors.StreamError | None:
         """A success that acknowledges nothing: from something that is no server of the protocol; or a
         duplicate, in an epoch that this producer has chosen, of a batch that was sent once. Then its number
         is another producer's."""
         headers = reply.headers
         if "stream-next-offset" not in headers and "producer-seq" not in headers:
-            return MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
+            return errors.MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
         duplicate = reply.status == 204 and "producer-seq" in headers and batch.body
         if duplicate and batch.tries == 1 and self._chooses_epoch:
             said = b"another producer has used this id, epoch and sequence number"
-            return ProducerFenced(request.what, reply.status, headers, said)
+            return errors.ProducerFenced(request.what, reply.status, headers, said)
         return None
 
     def _may_claim(self, batch: ProducerBatch) -> bool:

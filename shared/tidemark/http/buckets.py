@@ -15,70 +15,48 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.blobs import PUT_HEADERS
+from tidemark.http import dependencies, requests
 from tidemark.http.catalog import Milliseconds, StreamListing, stream_listing
-from tidemark.http.dependencies import (
-    BUCKET,
-    STREAM_IN_BUCKET,
-    STREAMS_OF_BUCKET,
-    AskedPage,
-    Served,
-    StreamInPath,
-)
 from tidemark.http.openapi import AS_BYTES, answers, takes
-from tidemark.http.requests import (
-    MAX_BODY_BYTES,
-    SETTING_HEADERS,
-    STREAM_ROOT,
-    parse_body_type,
-    parse_settings,
-    read_body,
-    single_header,
-)
 from tidemark.http.responses import EMPTY, absolute_url, data_headers, setting_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol import messages
+from tidemark.protocol import snapshot as rules
 from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
-from tidemark.protocol.snapshot import (
-    MAX_UPLOAD_BYTES,
-    choose_boundary,
-    parse_snapshot_offset,
-    parse_upload_id,
-    render_multipart,
-)
 from tidemark.protocol.stream_key import parse_listing
 from tidemark.service import buckets, snapshots
 
 router: Final = APIRouter(tags=["buckets"])
 _STREAM: Final = "/{bucket}/{stream}"
 _SNAPSHOT_HEADERS: Final = ("Stream-Snapshot-Offset", "Stream-Next-Offset", "Stream-Up-To-Date")
-_BUCKET_READ: Final = [Security(BUCKET, scopes=["read"])]
-_BUCKET_MANAGE: Final = [Security(BUCKET, scopes=["manage"])]
-_READ: Final = [Security(STREAM_IN_BUCKET, scopes=["read"])]
+_BUCKET_READ: Final = [Security(dependencies.BUCKET, scopes=["read"])]
+_BUCKET_MANAGE: Final = [Security(dependencies.BUCKET, scopes=["manage"])]
+_READ: Final = [Security(dependencies.STREAM_IN_BUCKET, scopes=["read"])]
 #: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
-_MANAGE: Final = [Security(STREAM_IN_BUCKET, scopes=["manage"])]
+_MANAGE: Final = [Security(dependencies.STREAM_IN_BUCKET, scopes=["manage"])]
 
 _WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
 
 
 async def offset_in_path(at: str) -> int:
     """A snapshot's. Raises Malformed."""
-    return parse_snapshot_offset(at)
+    return rules.parse_snapshot_offset(at)
 
 
 OffsetInPath = Annotated[int, Depends(offset_in_path)]
 
 
 async def parse_publish(request: Request, offset: int) -> snapshots.PublishRequest:
-    upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
-    body_type = parse_body_type(request) or parse_content_type(messages.DEFAULT)
+    upload = rules.parse_upload_id(requests.single_header(request, "Snapshot-Upload"))
+    body_type = requests.parse_body_type(request) or parse_content_type(messages.DEFAULT)
     try:
-        body = await read_body(request)
+        body = await requests.read_body(request)
     except PayloadTooLarge:
-        raise PayloadTooLarge(MAX_BODY_BYTES, _WAY_OUT) from None
+        raise PayloadTooLarge(requests.MAX_BODY_BYTES, _WAY_OUT) from None
     if upload is not None and body:
         raise Malformed("A publish that names a Snapshot-Upload has no body of its own")
     return snapshots.PublishRequest(offset, body_type, body, upload)
@@ -89,22 +67,22 @@ async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retentio
     with other headers was meant for a stream: a forgotten `/v1/stream` does not create a bucket. So was one
     with a content type from `fetch`, which the official clients and their command line send. Raises
     Malformed."""
-    body_type = parse_body_type(request)
-    settings = set(map(str.lower, SETTING_HEADERS))
+    body_type = requests.parse_body_type(request)
+    settings = set(map(str.lower, requests.SETTING_HEADERS))
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
     is_for_stream = is_typed or any(
         name.startswith("stream-") and name not in settings for name in request.headers
     )
-    if is_for_stream or await read_body(request):
+    if is_for_stream or await requests.read_body(request):
         raise Malformed(
             f"/{bucket} is a bucket's path, and a bucket has no body, no Content-Type, and none of a "
             f"stream's headers but {AGE_HEADER}, {SIZE_HEADER} and {MODE_HEADER}; " + streams_go_to(bucket)
         )
-    return parse_settings(request)
+    return requests.parse_settings(request)
 
 
 def streams_go_to(bucket: str) -> str:
-    return f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+    return f"to create a stream, PUT {requests.STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
 
 
 class UploadBegun(BaseModel):
@@ -114,7 +92,7 @@ class UploadBegun(BaseModel):
     headers: Annotated[dict[str, str], Field(description="To send with the bytes.")] = PUT_HEADERS
     url_expires_at_ms: Milliseconds
     publish_before_ms: Milliseconds
-    max_bytes: int = MAX_UPLOAD_BYTES
+    max_bytes: int = rules.MAX_UPLOAD_BYTES
 
 
 def bucket_fields(record: BucketRecord) -> dict[str, Any]:
@@ -151,9 +129,9 @@ def render_bootstrap(made: snapshots.Bootstrap) -> Response:
         headers["Stream-Closed"] = "true"
     if made.url is not None:
         return _redirect(made.url, headers)
-    boundary = choose_boundary(made.parts)
+    boundary = rules.choose_boundary(made.parts)
     headers |= data_headers(ContentType(f"multipart/mixed; boundary={boundary}", "multipart/mixed"))
-    return Response(render_multipart(made.parts, boundary), headers=headers)
+    return Response(rules.render_multipart(made.parts, boundary), headers=headers)
 
 
 def _redirect(location: str, headers: dict[str, str]) -> Response:
@@ -168,10 +146,10 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
     "/{bucket}",
     dependencies=_BUCKET_MANAGE,
     status_code=201,
-    responses=answers({201: ("It was made.", "Location", *SETTING_HEADERS), 409: ("It is there.",)}),
-    openapi_extra=takes(*SETTING_HEADERS),
+    responses=answers({201: ("It was made.", "Location", *requests.SETTING_HEADERS), 409: ("It is there.",)}),
+    openapi_extra=takes(*requests.SETTING_HEADERS),
 )
-async def create_bucket(request: Request, backend: Served, bucket: str) -> Response:
+async def create_bucket(request: Request, backend: dependencies.Served, bucket: str) -> Response:
     """Create a bucket (extensions §1.2)."""
     retention, compaction = await parse_bucket_creation(request, bucket)
     made = await backend.call(buckets.create_bucket, bucket, retention, compaction)
@@ -183,9 +161,9 @@ async def create_bucket(request: Request, backend: Served, bucket: str) -> Respo
 @router.get(
     "/{bucket}",
     dependencies=_BUCKET_READ,
-    responses=answers({200: ("It is there.", *SETTING_HEADERS)}),
+    responses=answers({200: ("It is there.", *requests.SETTING_HEADERS)}),
 )
-async def describe_bucket(backend: Served, bucket: str) -> Response:
+async def describe_bucket(backend: dependencies.Served, bucket: str) -> Response:
     """A bucket (extensions §1.3)."""
     found = await backend.call(buckets.describe_bucket, bucket)
     return JSONResponse(bucket_fields(found), headers=setting_headers(found.retention, found.compaction))
@@ -197,16 +175,18 @@ async def describe_bucket(backend: Served, bucket: str) -> Response:
     status_code=204,
     responses=answers({204: ("It is gone.",), 409: ("It is not empty.",)}),
 )
-async def remove_bucket(backend: Served, bucket: str) -> None:
+async def remove_bucket(backend: dependencies.Served, bucket: str) -> None:
     """Delete an empty bucket (extensions §1.5)."""
     await backend.call(buckets.delete_bucket, bucket)
 
 
 @router.get(
     "/{bucket}/streams",
-    dependencies=[Security(STREAMS_OF_BUCKET, scopes=["read"])],
+    dependencies=[Security(dependencies.STREAMS_OF_BUCKET, scopes=["read"])],
 )
-async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> StreamListing:
+async def list_bucket(
+    backend: dependencies.Served, bucket: str, page: dependencies.AskedPage
+) -> StreamListing:
     """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
     return await stream_listing(backend, bucket, parse_listing(page.prefix, page.after, page.limit))
 
@@ -218,7 +198,7 @@ async def list_bucket(backend: Served, bucket: str, page: AskedPage) -> StreamLi
     responses=answers({307: ("There.", "Location", "Stream-Snapshot-Offset")}),
     response_class=Response,
 )
-async def redirect_to_latest(backend: Served, key: StreamInPath) -> Response:
+async def redirect_to_latest(backend: dependencies.Served, key: dependencies.StreamInPath) -> Response:
     """Where the latest snapshot is (extensions §2.2)."""
     latest = await backend.call(snapshots.latest_snapshot, key)
     return _redirect(f"snapshot/{render_offset(latest.offset)}", _snapshot_offset(latest))
@@ -238,7 +218,7 @@ async def redirect_to_latest(backend: Served, key: StreamInPath) -> Response:
     openapi_extra=takes("Snapshot-Upload", body=True),
 )
 async def put_snapshot(
-    request: Request, backend: Served, key: StreamInPath, offset: OffsetInPath
+    request: Request, backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
 ) -> Response:
     """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
     publish_request = await parse_publish(request, offset)
@@ -258,7 +238,9 @@ async def put_snapshot(
     ),
     response_class=Response,
 )
-async def get_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> Response:
+async def get_snapshot(
+    backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
+) -> Response:
     """A snapshot (extensions §2.3)."""
     return render_snapshot(await backend.call(snapshots.read_snapshot, key, offset))
 
@@ -269,7 +251,9 @@ async def get_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath)
     status_code=204,
     responses=answers({204: ("It is gone.",), 409: ("It is the latest.",)}),
 )
-async def remove_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPath) -> None:
+async def remove_snapshot(
+    backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
+) -> None:
     """Delete a superseded snapshot (extensions §2.4)."""
     await backend.call(snapshots.delete_snapshot, key, offset)
 
@@ -280,7 +264,9 @@ async def remove_snapshot(backend: Served, key: StreamInPath, offset: OffsetInPa
     status_code=201,
     responses=answers({201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")}),
 )
-async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPath) -> UploadBegun:
+async def prepare_upload(
+    backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
+) -> UploadBegun:
     """Where to put a snapshot that is too large for a request."""
     upload = await backend.call(snapshots.begin_upload, key, offset)
     return UploadBegun(
@@ -303,7 +289,9 @@ async def prepare_upload(backend: Served, key: StreamInPath, offset: OffsetInPat
     ),
     response_class=Response,
 )
-async def get_bootstrap(request: Request, backend: Served, key: StreamInPath) -> Response:
+async def get_bootstrap(
+    request: Request, backend: dependencies.Served, key: dependencies.StreamInPath
+) -> Response:
     """The latest snapshot and the messages since, in one answer (extensions §3)."""
     if "live" in request.query_params:  # Extensions §3.1.
         raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")

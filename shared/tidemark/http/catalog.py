@@ -14,17 +14,8 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemark.http import dependencies
 from tidemark.http.backend import Backend
-from tidemark.http.dependencies import (
-    ALL_BUCKETS,
-    ANY_TOKEN,
-    NAMED_STREAM,
-    PLAIN_STREAMS,
-    AskedPage,
-    Granted,
-    NamedStream,
-    Served,
-)
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
 from tidemark.http.requests import STREAM_ROOT, header
@@ -41,7 +32,7 @@ from tidemark.service.start_point import MAX_LAST, find_start, parse_start_point
 
 router: Final = APIRouter(tags=["catalog"])
 _READ: Final = ["read"]
-_READ_STREAM: Final = [Security(NAMED_STREAM, scopes=_READ)]
+_READ_STREAM: Final = [Security(dependencies.NAMED_STREAM, scopes=_READ)]
 
 _Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
@@ -298,15 +289,15 @@ def render_times_headers(found: AppendTimes) -> dict[str, str]:
     }
 
 
-@router.get("/v1/streams", dependencies=[Security(PLAIN_STREAMS, scopes=_READ)])
-async def plain_streams(backend: Served, page: AskedPage) -> StreamListing:
+@router.get("/v1/streams", dependencies=[Security(dependencies.PLAIN_STREAMS, scopes=_READ)])
+async def plain_streams(backend: dependencies.Served, page: dependencies.AskedPage) -> StreamListing:
     """List the streams of the plain surface."""
     asked = parse_plain_listing(page.prefix, page.after, page.limit)
     return await stream_listing(backend, PLAIN_BUCKET, asked)
 
 
-@router.get("/v1/buckets", dependencies=[Security(ALL_BUCKETS, scopes=_READ)])
-async def all_buckets(backend: Served, page: AskedPage) -> BucketListingModel:
+@router.get("/v1/buckets", dependencies=[Security(dependencies.ALL_BUCKETS, scopes=_READ)])
+async def all_buckets(backend: dependencies.Served, page: dependencies.AskedPage) -> BucketListingModel:
     """List the buckets."""
     asked = parse_plain_listing(page.prefix, page.after, page.limit)
     found = await backend.call(list_buckets, asked)
@@ -324,15 +315,17 @@ async def all_buckets(backend: Served, page: AskedPage) -> BucketListingModel:
 
 
 @router.get("/v1/stats", dependencies=_READ_STREAM)
-async def stream_stats(backend: Served, key: NamedStream, access: Granted) -> Stats:
+async def stream_stats(
+    backend: dependencies.Served, key: dependencies.NamedStream, access: dependencies.Granted
+) -> Stats:
     """What is known of a stream: sizes, times, producers, forks, snapshot."""
     return render_stats(await backend.call(load_stats, key), access)
 
 
 @router.get("/v1/start", dependencies=_READ_STREAM)
 async def start_point(
-    backend: Served,
-    key: NamedStream,
+    backend: dependencies.Served,
+    key: dependencies.NamedStream,
     last: Annotated[
         int | None,
         WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_LAST}),
@@ -363,8 +356,8 @@ async def start_point(
 )
 async def append_times(
     request: Request,
-    backend: Served,
-    key: NamedStream,
+    backend: dependencies.Served,
+    key: dependencies.NamedStream,
     offset: Annotated[
         str,
         Query(
@@ -387,8 +380,8 @@ async def append_times(
     return Response(render_times(found), headers=headers, media_type="application/json")
 
 
-@router.get("/v1/me", dependencies=[Security(ANY_TOKEN, scopes=_READ)])
-async def me(request: Request, backend: Served, access: Granted) -> Me:
+@router.get("/v1/me", dependencies=[Security(dependencies.ANY_TOKEN, scopes=_READ)])
+async def me(request: Request, backend: dependencies.Served, access: dependencies.Granted) -> Me:
     """What this request's token may do."""
     is_on = backend.settings.authorization.is_on
     return Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

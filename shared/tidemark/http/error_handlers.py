@@ -15,14 +15,7 @@ from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import PROXY_ROOT, SUBSCRIPTION_ROOTS
 from tidemark.observability.metrics import FAULTS, OVERTAKEN, PROCESS
 from tidemark.protocol.caching import NO_STORE
-from tidemark.protocol.errors import (
-    BucketNotFound,
-    ProtocolError,
-    SequenceGap,
-    SourceNotFound,
-    StreamNotFound,
-    SubscriptionError,
-)
+from tidemark.protocol import errors
 
 _log = logging.getLogger("tidemark")
 
@@ -31,16 +24,16 @@ HAS_TOKEN: Final = "tidemark.has_token"
 INTERNAL: Final = "Internal error; try the request again"
 #: A 404 is the same, word for word, whether something is absent or the token has no right to it.
 _WITH_TOKEN: Final = {
-    StreamNotFound().message: "Stream does not exist, or this token has no right to it",
-    BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
-    SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
+    errors.StreamNotFound().message: "Stream does not exist, or this token has no right to it",
+    errors.BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
+    errors.SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
 }
 #: The codes of errors below `/v1/proxy` that other paths have too, by status (§11 of its protocol).
 _PROXY_CODES: Final = {401: "MISSING_SECRET", 403: "FORBIDDEN", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
 
 
 def install(app: Starlette) -> None:
-    app.add_exception_handler(ProtocolError, on_protocol_error)
+    app.add_exception_handler(errors.ProtocolError, on_protocol_error)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(Exception, on_unexpected)
 
@@ -64,8 +57,8 @@ def preflight() -> Response:
 
 
 async def on_protocol_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ProtocolError)
-    if isinstance(error, SequenceGap):
+    assert isinstance(error, errors.ProtocolError)
+    if isinstance(error, errors.SequenceGap):
         PROCESS.add(OVERTAKEN)
     if error.status >= 500 and error.__cause__ is not None:
         cause = error.__cause__
@@ -73,7 +66,7 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
     return error_response(request, error)
 
 
-def told_message(error: ProtocolError, *, has_token: bool) -> str:
+def told_message(error: errors.ProtocolError, *, has_token: bool) -> str:
     return _WITH_TOKEN.get(error.message, error.message) if has_token else error.message
 
 
@@ -86,13 +79,13 @@ def note_fault(what: str, status: int, failure: BaseException) -> None:
         )
 
 
-def error_response(request: Request, error: ProtocolError) -> Response:
+def error_response(request: Request, error: errors.ProtocolError) -> Response:
     message, headers = told_message(error, has_token=HAS_TOKEN in request.scope), dict(error.headers)
     if request.scope["path"].startswith(PROXY_ROOT):
         code = getattr(error, "code", _PROXY_CODES.get(error.status, "REQUEST_REFUSED"))
         code = "INVALID_SECRET" if code == "MISSING_SECRET" and HAS_TOKEN in request.scope else code
         return response(error.status, {"code": code, "message": message}, headers)
-    if isinstance(error, SubscriptionError):
+    if isinstance(error, errors.SubscriptionError):
         return response(error.status, {"code": error.code, "message": message, **error.details}, headers)
     return response(error.status, message, headers, error.beside)
 

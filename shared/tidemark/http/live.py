@@ -14,16 +14,10 @@ from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import note_fault
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import Page
+from tidemark.protocol import sse
 from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.sse import (
-    HEARTBEAT,
-    render_control_event,
-    render_data_event,
-    render_data_slices,
-    text_end,
-)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.read import Reading, read_on
 from tidemark.wake.follow import LiveRead, read_or_wait
@@ -61,7 +55,7 @@ class EventStream:
         stored = self.half + reading.data
         # Text ends with a whole character and line end, JSON with a message; bytes are cut anywhere.
         is_cut = content_type.is_text and not content_type.is_json and not page.closed
-        whole = text_end(stored) if is_cut else len(stored)
+        whole = sse.text_end(stored) if is_cut else len(stored)
         self.half = stored[whole:]
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
@@ -76,15 +70,15 @@ class EventStream:
         begin = 0
         for cut, offset in cuts:
             is_last = cut == whole
-            control = render_control_event(
+            control = sse.render_control_event(
                 offset, self.cursor, up_to_date=up_to_date and is_last, closed=closed and is_last
             )
             data, begin = stored[begin:cut], cut
             if len(data) > PIECE_BYTES:
-                slices = render_data_slices(content_type, data, offset, self.cursor, PIECE_BYTES)
+                slices = sse.render_data_slices(content_type, data, offset, self.cursor, PIECE_BYTES)
                 yield chain(slices, (control,))
             else:
-                event = render_data_event(content_type, data, offset, self.cursor) if data else b""
+                event = sse.render_data_event(content_type, data, offset, self.cursor) if data else b""
                 yield iter((event + control,))
 
 
@@ -107,7 +101,7 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
     while whole - begin > PIECE_BYTES:
         cut = begin + PIECE_BYTES
         if content_type.is_text:
-            cut = begin + text_end(stored[begin:cut])
+            cut = begin + sse.text_end(stored[begin:cut])
         yield cut
         begin = cut
     yield whole
@@ -140,7 +134,7 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
             if later is None:
                 if time.monotonic() >= deadline:
                     return
-                yield HEARTBEAT
+                yield sse.HEARTBEAT
                 continue
             is_closed = later.page.closed
             pending = stream.events(later, backend.stores.clock_ms())

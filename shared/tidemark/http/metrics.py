@@ -21,20 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.requests import STREAM
-from tidemark.observability.metrics import (
-    APPEND_BYTES,
-    APPENDS,
-    BOUNDS,
-    COUNTERS,
-    HISTOGRAMS,
-    OVERTAKEN,
-    PROCESS,
-    REQUESTS,
-    Labels,
-    Meter,
-    MetricsSnapshot,
-    overtook,
-)
+from tidemark.observability import metrics as meters
 from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
 
@@ -170,7 +157,7 @@ class CountedTraffic:
         async def send_counted(message: Message) -> None:
             nonlocal key
             if message["type"] == "http.response.start":
-                if not overtook(message):
+                if not meters.overtook(message):
                     key = self._begin(method, scope.get(STREAM), message["status"], received)
             elif key is not None:
                 self._traffic.sent(key, len(message.get("body", b"")))
@@ -211,7 +198,7 @@ class Rates:
     """The last hour of this process, sampled: a request pays nothing for it."""
 
     def __init__(
-        self, traffic: Traffic, meter: Meter = PROCESS, clock: Callable[[], float] = time.time
+        self, traffic: Traffic, meter: meters.Meter = meters.PROCESS, clock: Callable[[], float] = time.time
     ) -> None:
         self._traffic = traffic
         self._meter = meter
@@ -221,17 +208,17 @@ class Rates:
     def sample(self) -> None:
         counted = self._meter.snapshot()
         statuses = [
-            (labels[1], count) for (each, labels), count in counted.counts.items() if each is REQUESTS
+            (labels[1], count) for (each, labels), count in counted.counts.items() if each is meters.REQUESTS
         ]
         refused = sum(count for status, count in statuses if 400 <= int(status) < 500)
         self._samples.append(
             Sample(
                 at_ms=round(self._clock() * 1000),
-                appends=int(counted.counts.get((APPENDS, ()), 0)),
-                append_bytes=int(counted.counts.get((APPEND_BYTES, ()), 0)),
+                appends=int(counted.counts.get((meters.APPENDS, ()), 0)),
+                append_bytes=int(counted.counts.get((meters.APPEND_BYTES, ()), 0)),
                 reads=self._traffic.reads,
                 read_bytes=self._traffic.read_bytes,
-                refused=int(refused - counted.counts.get((OVERTAKEN, ()), 0)),
+                refused=int(refused - counted.counts.get((meters.OVERTAKEN, ()), 0)),
                 failed=int(sum(count for status, count in statuses if int(status) >= 500)),
                 waiting=counted.waiting,
             )
@@ -296,12 +283,12 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 async def metrics(request: Request) -> Response:
     """The numbers of this process, in Prometheus's text format."""
     traffic_of(request)  # Without traffic counting there are no numbers.
-    return Response(render(PROCESS.snapshot()), media_type=_TYPE)
+    return Response(render(meters.PROCESS.snapshot()), media_type=_TYPE)
 
 
-def render(snapshot: MetricsSnapshot) -> str:
+def render(snapshot: meters.MetricsSnapshot) -> str:
     lines: list[str] = []
-    for counter in COUNTERS:
+    for counter in meters.COUNTERS:
         name = f"tidemark_{counter.title}_total"
         lines += _head(name, counter.meaning, "counter")
         found = [(labels, value) for (each, labels), value in snapshot.counts.items() if each is counter]
@@ -310,11 +297,11 @@ def render(snapshot: MetricsSnapshot) -> str:
             lines.append(f"{name}{render_labels(counter.labels, labels)} {number}")
     lines += _head("tidemark_waiting", "Live reads that wait at this moment, and open sockets", "gauge")
     lines.append(f"tidemark_waiting {snapshot.waiting}")
-    for histogram in HISTOGRAMS:
+    for histogram in meters.HISTOGRAMS:
         name, observed = f"tidemark_{histogram.title}", snapshot.distributions[histogram]
         lines += _head(name, histogram.meaning, "histogram")
         below = 0
-        for bound, inside in zip(BOUNDS, observed.buckets, strict=False):
+        for bound, inside in zip(meters.BOUNDS, observed.buckets, strict=False):
             below += inside
             lines.append(f'{name}_bucket{{le="{bound:g}"}} {below}')
         lines.append(f'{name}_bucket{{le="+Inf"}} {observed.count}')
@@ -327,7 +314,7 @@ def _head(name: str, meaning: str, kind: str) -> list[str]:
     return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
 
 
-def render_labels(names: tuple[str, ...], values: Labels) -> str:
+def render_labels(names: tuple[str, ...], values: meters.Labels) -> str:
     """`{name="value",…}`, with the escapes of Prometheus's text format; nothing without names."""
     pairs = []
     for name, value in zip(names, values, strict=True):

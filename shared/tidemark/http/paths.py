@@ -14,17 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http.error_handlers import not_allowed, preflight
 from tidemark.http.requests import STREAM, STREAM_ROOT, STREAM_ROOTS, SUBSCRIPTION_ROOTS, request_path
+from tidemark.protocol import stream_key
 from tidemark.protocol.authorization import RequiredScope, Right
 from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, SubscriptionNotFound
-from tidemark.protocol.stream_key import (
-    LISTING,
-    PLAIN_BUCKET,
-    StreamKey,
-    parse_bucket_id,
-    parse_plain_path,
-    parse_segment,
-    stream_of_bucket,
-)
 from tidemark.subscriptions.configuration import check_subscription_id
 
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]
@@ -72,12 +64,12 @@ STREAM_PATHS: Final = {
 MANAGE: Final = frozenset({Right.MANAGE})
 _SEGMENT: Final = "[^/]*"
 _RESERVED: Final = (
-    f"'{LISTING}' is reserved for GET, which lists the bucket's streams; take another stream id"
+    f"'{stream_key.LISTING}' is reserved for GET, which lists the bucket's streams; take another stream id"
 )
 #: What may stand for a name in a path, if that is not any segment. `/{bucket}/streams` lists a bucket.
 _NAMES: Final = {
-    "bucket": f"(?!{PLAIN_BUCKET}(?:/|%2F|$)){_SEGMENT}",
-    "stream": f"(?!{LISTING}(?:/|$)){_SEGMENT}",
+    "bucket": f"(?!{stream_key.PLAIN_BUCKET}(?:/|%2F|$)){_SEGMENT}",
+    "stream": f"(?!{stream_key.LISTING}(?:/|$)){_SEGMENT}",
     "id": "[^/]+",
     "path": "(?s:.+)",
 }
@@ -107,9 +99,9 @@ class Endpoint:
             name: text.replace("%2F", "/").replace("%25", "%") for name, text in found.groupdict().items()
         }
         if "stream" in names:
-            stream_of_bucket(names["bucket"], names["stream"])
+            stream_key.stream_of_bucket(names["bucket"], names["stream"])
         elif "bucket" in names:
-            parse_bucket_id(names["bucket"])
+            stream_key.parse_bucket_id(names["bucket"])
         elif "id" in names:
             check_subscription_id(names["id"])
         return names
@@ -119,7 +111,11 @@ class Endpoint:
 
         async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
             hint = ""
-            if self.path == f"/{{bucket}}/{LISTING}" and scope["method"] in {"PUT", "POST", "DELETE"}:
+            if self.path == f"/{{bucket}}/{stream_key.LISTING}" and scope["method"] in {
+                "PUT",
+                "POST",
+                "DELETE",
+            }:
                 raise Malformed(_RESERVED)
             if self.path == "/{bucket}":
                 bucket = scope["path_params"]["bucket"]
@@ -177,7 +173,7 @@ class Operations:
         path, encoded = request_path(scope)
         for root, endpoint in self._plain.items():
             if path.startswith(root) and not path.startswith(SUBSCRIPTION_ROOTS):
-                scope[STREAM] = parse_plain_path(path.removeprefix(root), encoded=encoded)
+                scope[STREAM] = stream_key.parse_plain_path(path.removeprefix(root), encoded=encoded)
                 return endpoint
         # These have no names: whatever was encoded in them is the same path.
         if (fixed := self._fixed.get(scope["path"])) is not None:
@@ -189,7 +185,7 @@ class Operations:
             if (names := endpoint.match(path)) is not None:
                 scope["path_params"] = names
                 if endpoint.path == STREAM_PATHS["InBucket"]:
-                    scope[STREAM] = StreamKey(names["bucket"], names["stream"])
+                    scope[STREAM] = stream_key.StreamKey(names["bucket"], names["stream"])
                 return endpoint
         if self._load_more is not None:
             self._add(self._load_more())
@@ -216,8 +212,10 @@ def not_found(path: str) -> ProtocolError:
     if path.startswith(SUBSCRIPTION_ROOTS):
         return SubscriptionNotFound()
     first = unquote(path.removeprefix("/").partition("/")[0])
-    if first.partition("/")[0] != PLAIN_BUCKET:  # Also `*`, a target that is no path (RFC 9112 §3.2.4).
-        parse_bucket_id(first)
+    if (
+        first.partition("/")[0] != stream_key.PLAIN_BUCKET
+    ):  # Also `*`, a target that is no path (RFC 9112 §3.2.4).
+        stream_key.parse_bucket_id(first)
     return RouteNotFound()
 
 
@@ -226,7 +224,7 @@ def sent_path(path: str, *, encoded: bool) -> str:
     for a path that is not UTF-8, or that a gateway has decoded so that it may be another one."""
     if encoded and "%" not in path:
         return path
-    segments = (parse_segment(segment, encoded=encoded) for segment in path.split("/"))
+    segments = (stream_key.parse_segment(segment, encoded=encoded) for segment in path.split("/"))
     return "/".join(segment.replace("%", "%25").replace("/", "%2F") for segment in segments)
 
 

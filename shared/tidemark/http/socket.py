@@ -11,14 +11,7 @@ from contextlib import suppress
 
 from tidemark.http.error_handlers import INTERNAL, note_fault, told_message
 from tidemark.http.requests import parse_stream_parameter
-from tidemark.protocol.authorization import (
-    EVERYTHING,
-    Access,
-    RequiredScope,
-    Right,
-    Target,
-    grants_of_public,
-)
+from tidemark.protocol import authorization
 from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.protocol.socket import Frame, Message, error_message, tail_message
 from tidemark.protocol.stream_key import StreamKey
@@ -30,7 +23,7 @@ Begin = Callable[[Mapping[StreamKey, str], int | None], Awaitable[Begun]]
 """Registers watches under these names, which end with the token, then reads the tails. Raises Malformed for
 too many."""
 
-_READ = frozenset({Right.READ})
+_READ = frozenset({authorization.Right.READ})
 
 
 class WatchAnswers:
@@ -39,13 +32,15 @@ class WatchAnswers:
 
     def __init__(self, settings: AuthorizationSettings, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
-        self._without_token = EVERYTHING
-        #: Access by token; None where no tokens are checked.
-        self._granted: Callable[[str], Awaitable[Access]] | None = None
+        self._without_token = authorization.EVERYTHING
+        #: authorization.Access by token; None where no tokens are checked.
+        self._granted: Callable[[str], Awaitable[authorization.Access]] | None = None
         if settings.is_on:  # Imported here because the libraries add a tenth of a second to a cold start.
             from tidemark.http.security.authorization import make_check
 
-            self._without_token = Access(grants_of_public(settings.public_read_buckets))
+            self._without_token = authorization.Access(
+                authorization.grants_of_public(settings.public_read_buckets)
+            )
             self._granted = make_check(settings, asyncio.to_thread)
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
@@ -100,10 +95,10 @@ def find_keys(names: Iterable[str]) -> list[StreamKey]:
     return list(keys)
 
 
-def _require_read(access: Access, key: StreamKey, *, has_token: bool) -> None:
+def _require_read(access: authorization.Access, key: StreamKey, *, has_token: bool) -> None:
     """Raises Unauthorized without a token, and StreamNotFound with one."""
     try:
-        access.check(RequiredScope(Target(key.bucket, key.stream_id), _READ))
+        access.check(authorization.RequiredScope(authorization.Target(key.bucket, key.stream_id), _READ))
     except StreamNotFound:
         if has_token:
             raise

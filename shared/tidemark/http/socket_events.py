@@ -17,15 +17,8 @@ from tidemark.http.socket import Begun, WatchAnswers, find_keys
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.waiters import end_watches, put_watches
 from tidemark.observability.invocation import Handler, thread_loop
+from tidemark.protocol import socket
 from tidemark.protocol.errors import Malformed, ProtocolError
-from tidemark.protocol.socket import (
-    MAX_LEASE_SECONDS,
-    Frame,
-    Message,
-    parse_frame,
-    refusal_message,
-    render_answer,
-)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores, connect
 from tidemark.service.watch import begin_watches
@@ -39,16 +32,16 @@ class SocketEvents:
         self._stores = stores
         self._answers = WatchAnswers(settings.authorization, stores.clock_ms)
 
-    async def answer(self, event: Mapping[str, Any]) -> list[Message]:
+    async def answer(self, event: Mapping[str, Any]) -> list[socket.Message]:
         """The messages that answer the client's message."""
         context = event["requestContext"]
         connection_id, asked_ms = context["connectionId"], context["requestTimeEpoch"]
         try:
-            frame = parse_frame(_text(event))
+            frame = socket.parse_frame(_text(event))
             self._stores.check_format()
             answers = await self._answers.watch(frame, partial(self._begin, connection_id, asked_ms, frame))
         except ProtocolError as error:
-            return [refusal_message(error)]
+            return [socket.refusal_message(error)]
         # A repeated watch that is refused is over too.
         refused = [answer["stream"] for answer in answers if "status" in answer]
         if ended := find_keys((*frame.unwatch, *refused)):
@@ -59,7 +52,7 @@ class SocketEvents:
         self,
         connection_id: str,
         asked_ms: int,
-        frame: Frame,
+        frame: socket.Frame,
         names: Mapping[StreamKey, str],
         token_until_ms: int | None,
     ) -> Begun:
@@ -67,7 +60,7 @@ class SocketEvents:
 
         def register(records: Sequence[StreamRecord]) -> None:
             now_ms = stores.clock_ms()
-            until_ms = now_ms + MAX_LEASE_SECONDS * 1000
+            until_ms = now_ms + socket.MAX_LEASE_SECONDS * 1000
             until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms)
             waiter = Waiter("", connection_id, until_ms, asked_ms=asked_ms)
             watches = {
@@ -105,6 +98,6 @@ def create_socket_handler(settings: Settings) -> Handler:
 
     def handle(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         messages = asyncio.get_event_loop().run_until_complete(events.answer(event))
-        return {"statusCode": 200, "body": render_answer(messages)}
+        return {"statusCode": 200, "body": socket.render_answer(messages)}
 
     return handle

@@ -21,14 +21,7 @@ from tidemark.log.packs import PackRefused
 from tidemark.log.read import Page, load_incarnation, load_last
 from tidemark.log.records import Batch, Due, Entry, Pack, StreamRecord
 from tidemark.log.schema import decode_entry, log_pk
-from tidemark.observability.metrics import (
-    MERGED_PACKS,
-    PACK_STORED_BYTES,
-    PACKED_BATCHES,
-    PACKED_BYTES,
-    PACKS,
-    PROCESS,
-)
+from tidemark.observability import metrics
 from tidemark.protocol.errors import BlobUnreadable, Damaged
 from tidemark.protocol.offset import render_offset
 from tidemark.service.read import with_blobs
@@ -167,11 +160,11 @@ class _Packer:
         first = before[0] if before else run.first
         due, self.record = put_pack(self._stores, self.record, (first, run.last), (data, index))
         self.made += 1
-        PROCESS.add(PACKS)
-        PROCESS.add(MERGED_PACKS, len(before))
-        PROCESS.add(PACKED_BATCHES, run.writer.batch_count)
-        PROCESS.add(PACKED_BYTES, run.writer.data_bytes)
-        PROCESS.add(PACK_STORED_BYTES, len(data))
+        metrics.PROCESS.add(metrics.PACKS)
+        metrics.PROCESS.add(metrics.MERGED_PACKS, len(before))
+        metrics.PROCESS.add(metrics.PACKED_BATCHES, run.writer.batch_count)
+        metrics.PROCESS.add(metrics.PACKED_BYTES, run.writer.data_bytes)
+        metrics.PROCESS.add(metrics.PACK_STORED_BYTES, len(data))
         remove_replaced(self._stores, due, self._has_time_left)
 
 

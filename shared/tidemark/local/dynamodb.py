@@ -16,22 +16,8 @@ import orjson
 
 from tidemark.engine.rows import place_of
 from tidemark.engine.table import EmbeddedTable, key_of
+from tidemark.log import table as tables
 from tidemark.log.schema import PK, SK, Item, Key
-from tidemark.log.table import (
-    MAX_DELETES,
-    MAX_GETS,
-    MAX_WRITES,
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    TransactionRefused,
-    Update,
-    Write,
-)
 
 Arguments = dict[str, Any]
 
@@ -115,18 +101,20 @@ class DynamoDBProtocol:
         return self._single(arguments, lambda condition: self.table.delete(_key(arguments["Key"]), condition))
 
     def _update(self, arguments: Arguments) -> dict[str, Any]:
-        def update(condition: Condition | None) -> None:
+        def update(condition: tables.Condition | None) -> None:
             try:
-                self.table.transact([Write(update=parse_update(arguments), condition=condition)])
-            except TransactionRefused as refused:
-                raise ConditionFailed(refused.existing[0]) from None
+                self.table.transact([tables.Write(update=parse_update(arguments), condition=condition)])
+            except tables.TransactionRefused as refused:
+                raise tables.ConditionFailed(refused.existing[0]) from None
 
         return self._single(arguments, update)
 
-    def _single(self, arguments: Arguments, write: Callable[[Condition | None], None]) -> dict[str, Any]:
+    def _single(
+        self, arguments: Arguments, write: Callable[[tables.Condition | None], None]
+    ) -> dict[str, Any]:
         try:
             write(_condition_of(arguments))
-        except ConditionFailed as refused:
+        except tables.ConditionFailed as refused:
             more = _existing(arguments, refused.existing)
             raise Refused("ConditionalCheckFailedException", _FAILED, **more) from None
         return {}
@@ -134,14 +122,14 @@ class DynamoDBProtocol:
     def _batch_get(self, arguments: Arguments) -> dict[str, Any]:
         [(table, asked)] = arguments["RequestItems"].items()
         keys = [_key(key) for key in asked["Keys"]]
-        if not 0 < len(keys) <= MAX_GETS:
+        if not 0 < len(keys) <= tables.MAX_GETS:
             raise _invalid("Too many items requested for the BatchGetItem call")
         found = [_project(asked, item) for item in self.table.get_many(keys)]
         return {"Responses": {table: found}, "UnprocessedKeys": {}}
 
     def _batch_write(self, arguments: Arguments) -> dict[str, Any]:
         [requests] = arguments["RequestItems"].values()
-        if not 0 < len(requests) <= MAX_DELETES:
+        if not 0 < len(requests) <= tables.MAX_DELETES:
             raise _invalid("Too many items requested for the BatchWriteItem call")
         kinds = [next(iter(request.items())) for request in requests]
         self.table.put_many([_item(asked["Item"]) for kind, asked in kinds if kind == "PutRequest"])
@@ -154,13 +142,13 @@ class DynamoDBProtocol:
         writes = [_write(kind, write) for kind, write in asked]
         if len({place_of(key_of(write)) for write in writes}) < len(writes):
             raise _invalid("Transaction request cannot include multiple operations on one item")
-        if not 0 < len(writes) <= MAX_WRITES:
-            raise _invalid(f"Member must have length less than or equal to {MAX_WRITES}")
+        if not 0 < len(writes) <= tables.MAX_WRITES:
+            raise _invalid(f"Member must have length less than or equal to {tables.MAX_WRITES}")
         if token is not None and self._is_repeated(token, orjson.dumps(arguments)):
             return {}
         try:
             self.table.transact(writes)
-        except TransactionRefused as refused:
+        except tables.TransactionRefused as refused:
             raise _cancelled(refused, [write for _, write in asked]) from None
         if token is not None:
             self._tokens[token] = (self._now_ms(), orjson.dumps(arguments))
@@ -263,17 +251,17 @@ def _existing(arguments: Arguments, item: Item | None) -> dict[str, Any]:
     return {"Item": item} if wanted and item is not None else {}
 
 
-def _write(kind: str, arguments: Arguments) -> Write:
+def _write(kind: str, arguments: Arguments) -> tables.Write:
     condition = _condition_of(arguments)
     match kind:
         case "Put":
-            return Write(_item(arguments["Item"]), condition=condition)
+            return tables.Write(_item(arguments["Item"]), condition=condition)
         case "Update":
-            return Write(update=parse_update(arguments), condition=condition)
+            return tables.Write(update=parse_update(arguments), condition=condition)
     raise _invalid(f"the embedded engine does not know {kind} in a transaction")
 
 
-def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refused:
+def _cancelled(refused: tables.TransactionRefused, asked: Sequence[Arguments]) -> Refused:
     reasons = [
         {"Code": "ConditionalCheckFailed", "Message": _FAILED} | _existing(arguments, existing)
         if failed
@@ -302,9 +290,9 @@ _COMPARATORS: Final[dict[type[ast.cmpop], Any]] = {
     ast.LtE: "<=",
     ast.Gt: ">",
 }
-_FUNCTIONS: Final[dict[str, Callable[[str], Condition]]] = {
-    "attribute_exists": Present,
-    "attribute_not_exists": Missing,
+_FUNCTIONS: Final[dict[str, Callable[[str], tables.Condition]]] = {
+    "attribute_exists": tables.Present,
+    "attribute_not_exists": tables.Missing,
 }
 _CLAUSE: Final = re.compile(r"\b(SET|ADD)\s+(.*?)\s*(?=\b(?:SET|ADD)\s|$)", re.DOTALL)
 _SET: Final = re.compile(r"\s*(#?\w+)\s*=\s*(:\w+)\s*")
@@ -330,7 +318,7 @@ def _parsed(condition: str) -> ast.expr:
         raise _unknown_expression(condition) from None
 
 
-def _condition_of(arguments: Arguments) -> Condition | None:
+def _condition_of(arguments: Arguments) -> tables.Condition | None:
     """Understands ANDs and ORs of comparisons and of two functions."""
     text = arguments.get("ConditionExpression")
     if text is None:
@@ -341,25 +329,27 @@ def _condition_of(arguments: Arguments) -> Condition | None:
     def attribute(word: str) -> str:
         return str(names[word.replace(_NAME, "#")] if word.startswith(_NAME) else word)
 
-    def condition(node: ast.expr) -> Condition:
+    def condition(node: ast.expr) -> tables.Condition:
         match node:
             case ast.BoolOp(op=operator, values=parts):
-                return (AllOf if isinstance(operator, ast.And) else AnyOf)(*map(condition, parts))
+                return (tables.AllOf if isinstance(operator, ast.And) else tables.AnyOf)(
+                    *map(condition, parts)
+                )
             case ast.Call(func=ast.Name(function), args=[ast.Name(name)]) if function in _FUNCTIONS:
                 return _FUNCTIONS[function](attribute(name))
             case ast.Compare(left=ast.Name(name), ops=[operator], comparators=[ast.Name(value)]):
                 by = _COMPARATORS.get(type(operator))
                 match values.get(value.replace(_VALUE, ":")):
                     case {"N": number} if by:
-                        return Compared(attribute(name), by, int(number))
+                        return tables.Compared(attribute(name), by, int(number))
                     case {"S": content} if by:
-                        return Compared(attribute(name), by, content)
+                        return tables.Compared(attribute(name), by, content)
         raise _unknown_expression(text)
 
     return condition(_parsed(text))
 
 
-def parse_update(arguments: Arguments) -> Update:
+def parse_update(arguments: Arguments) -> tables.Update:
     """`SET name = :value, … ADD name :number, …`."""
     text = arguments["UpdateExpression"].strip()
     names, values = arguments.get("ExpressionAttributeNames", {}), arguments["ExpressionAttributeValues"]
@@ -377,7 +367,7 @@ def parse_update(arguments: Arguments) -> Update:
             sets[name] = value
         else:
             adds[name] = int(value["N"])
-    return Update(_key(arguments["Key"]), sets, adds)
+    return tables.Update(_key(arguments["Key"]), sets, adds)
 
 
 def parse_key_condition(arguments: Arguments) -> tuple[str, str, str]:

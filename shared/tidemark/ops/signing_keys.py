@@ -26,13 +26,7 @@ from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.lock import locked
-from tidemark.subscriptions.signing_keys import (
-    PUBLISHED_BEFORE_MS,
-    FolderKeys,
-    SigningKeys,
-    choose_signing_key,
-    private_keys_at,
-)
+from tidemark.subscriptions import signing_keys
 
 
 class CannotChangeKeys(Exception):
@@ -71,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def change(keys: SigningKeys, given: argparse.Namespace) -> None:
+def change(keys: signing_keys.SigningKeys, given: argparse.Namespace) -> None:
     """Raises CannotChangeKeys."""
     now_ms = time.time_ns() // 1_000_000
     if given.command == "rotate":
@@ -81,13 +75,13 @@ def change(keys: SigningKeys, given: argparse.Namespace) -> None:
     show_keys(keys, now_ms)
 
 
-def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
+def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.SigningKeys:
     """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
     if given.data_dir:
         database = database_of(given.data_dir)
         held.enter_context(locked(given.data_dir))
-        folder = FolderKeys(given.data_dir / "webhook-keys")
-        return SigningKeys(EmbeddedTable(Database(database)), folder)
+        folder = signing_keys.FolderKeys(given.data_dir / "webhook-keys")
+        return signing_keys.SigningKeys(EmbeddedTable(Database(database)), folder)
     if given.stack:
         table_name, webhook_keys = location_of_stack(given.stack, given.region)
     else:
@@ -95,7 +89,7 @@ def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> SigningKeys:
     if not (table_name and webhook_keys):
         raise CannotChangeKeys("Give --stack or --data-dir, or set TABLE_NAME and WEBHOOK_KEYS")
     table = DynamoDBTable(connect_dynamodb(Account(given.region)), table_name)
-    return SigningKeys(table, private_keys_at(webhook_keys))
+    return signing_keys.SigningKeys(table, signing_keys.private_keys_at(webhook_keys))
 
 
 def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
@@ -114,13 +108,13 @@ def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
     return outputs["TableName"], outputs["WebhookKeys"]
 
 
-def rotate(keys: SigningKeys, now_ms: int) -> None:
+def rotate(keys: signing_keys.SigningKeys, now_ms: int) -> None:
     made = keys.rotate(now_ms)
-    at = instant(made.created_ms + PUBLISHED_BEFORE_MS)
+    at = instant(made.created_ms + signing_keys.PUBLISHED_BEFORE_MS)
     print(f"{made.kid} is published and signs from {at} on")
 
 
-def remove_key(keys: SigningKeys, kid: str) -> None:
+def remove_key(keys: signing_keys.SigningKeys, kid: str) -> None:
     """Raises CannotChangeKeys."""
     published = {key.kid: key for key in keys.published()}
     if kid not in published:
@@ -133,12 +127,12 @@ def remove_key(keys: SigningKeys, kid: str) -> None:
     print(f"{kid} is removed; caches may hold it for five minutes more")
 
 
-def show_keys(keys: SigningKeys, now_ms: int) -> None:
+def show_keys(keys: signing_keys.SigningKeys, now_ms: int) -> None:
     published = keys.published()
     if not published:
         print("There is no key: the first webhook subscription makes one")
         return
-    signing = choose_signing_key(published, now_ms)
+    signing = signing_keys.choose_signing_key(published, now_ms)
     for key in published:
         print(f"{key.kid}  made {instant(key.created_ms)}{'  signs' if key == signing else ''}")
 

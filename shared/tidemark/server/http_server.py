@@ -15,14 +15,7 @@ from typing import Any, Final
 import uvicorn
 
 from tidemark.protocol.socket import MAX_FRAME_BYTES
-from tidemark.server import Application, Message, Receive, Scope, Send
-from tidemark.server.connections import (
-    CutsOffUnread,
-    Limits,
-    connections_within,
-    protocol_of,
-    raise_descriptor_limit,
-)
+from tidemark.server import Application, Message, Receive, Scope, Send, connections
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 from tidemark.server.socket_connection import sockets_of
@@ -34,7 +27,7 @@ BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = connections.Limits()
 #: A socket's client that does not answer a ping for so long is gone.
 PING_SECONDS: Final = 60.0
 #: A status that no response has.
@@ -124,7 +117,7 @@ async def serve(
     listener: socket.socket,
     on_ready: Callable[[], None],
     stopping: asyncio.Event,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: connections.Limits = DEFAULT_LIMITS,
     *,
     log: RequestLog | None = None,
     grace_seconds: float = GRACE_SECONDS,
@@ -164,7 +157,7 @@ async def serve(
 def _end(server: Server, requests: Requests) -> None:
     """Cuts off the requests that still run. A client that does not read gets no end of its response."""
     for connection in list(server.server_state.connections):
-        if isinstance(connection, CutsOffUnread) and connection.is_unread:
+        if isinstance(connection, connections.CutsOffUnread) and connection.is_unread:
             connection.transport.abort()
     requests.end()
 
@@ -177,11 +170,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _configuration(application: Application, limits: Limits, grace_seconds: float) -> uvicorn.Config:
-    max_connections = connections_within(limits, raise_descriptor_limit())
+def _configuration(
+    application: Application, limits: connections.Limits, grace_seconds: float
+) -> uvicorn.Config:
+    max_connections = connections.connections_within(limits, connections.raise_descriptor_limit())
     return uvicorn.Config(
         application,
-        http=protocol_of(limits, max_connections),
+        http=connections.protocol_of(limits, max_connections),
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         # A client that is not told closes too late, and then what it sends meets a reset.
         headers=[("keep-alive", f"timeout={math.ceil(limits.keep_alive_seconds)}")],

@@ -62,19 +62,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from tidemark.log import tails
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.combining import MAIL_BYTES, SMALL_CROWD, fits_mail
 from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, StreamRecord, Tombstone
-from tidemark.log.tails import (
-    CROWD,
-    CROWDED_APART_MS,
-    CROWDED_MS,
-    SEVERAL,
-    SHARED_MS,
-    STALE_MS,
-    StreamHead,
-)
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
@@ -172,7 +164,7 @@ class _Attempt:
             renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
         return plan.results
 
-    def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
+    def combines(self, head: tails.StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has
         combined appends of its own, and goes on racing."""
         met = self._stores.crowd.on(head.record.incarnation)
@@ -184,21 +176,23 @@ class _Attempt:
         if self._losses >= (1 if self._has_lost_before or size > KILOBYTE else 3):
             return True
         now_ms = self._stores.clock_ms()
-        if met.was_in(CROWDED_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= SEVERAL):
+        if met.was_in(tails.CROWDED_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= tails.SEVERAL):
             return True
-        return len(head.mailed) >= CROWD and now_ms - head.written_ms < CROWDED_APART_MS
+        return len(head.mailed) >= tails.CROWD and now_ms - head.written_ms < tails.CROWDED_APART_MS
 
-    def spills_first(self, head: StreamHead, messages: Messages) -> bool:
+    def spills_first(self, head: tails.StreamHead, messages: Messages) -> bool:
         """Whether large mail was put into S3 just now. Others need less time for a batch, so the tail is read
         anew before it is posted. In a large crowd those reads cost more than mail that is late."""
         met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
-        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(CROWDED_APART_MS, self._stores.clock_ms())
+        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(
+            tails.CROWDED_APART_MS, self._stores.clock_ms()
+        )
         if messages.size <= MAIL_BYTES or not is_small_crowd:
             return False
         return self.spill(head.record, messages.data) is not before
 
     def race(
-        self, head: StreamHead, plan: AppendPlan, appends: Sequence[Append]
+        self, head: tails.StreamHead, plan: AppendPlan, appends: Sequence[Append]
     ) -> list[Outcome | ProtocolError] | Known:
         """Commit the plan; if others were first, what is known from them. A partition that throttles large
         puts may still take a pointer, so a large append becomes mail then."""
@@ -244,7 +238,7 @@ class _Attempt:
             appends.append(_parse_request(self._stores, record, request))
         return appends
 
-    def commit(self, head: StreamHead, plan: AppendPlan) -> None:
+    def commit(self, head: tails.StreamHead, plan: AppendPlan) -> None:
         """Raises TailMoved."""
         stores, record = self._stores, head.record
         data, lengths, appends = plan.body()
@@ -267,13 +261,13 @@ class _Attempt:
         stores.tails.learn(head_from(record, batch, batch.time_ms))
         schedule_packing(stores.table, record, batch, stores.packing, stores.clock_ms())
 
-    def adopt(self, head: StreamHead, winner: Entry) -> Known:
+    def adopt(self, head: tails.StreamHead, winner: Entry) -> Known:
         """The head to decide on next: that of the batch that won, or, once others have followed it, that of
         the tail. A tombstone says that the stream has ended; a new one may have its name."""
         self._losses += 1
         crowd, incarnation, now_ms = self._stores.crowd, head.record.incarnation, self._stores.clock_ms()
         if self._losses == 1:
-            self._has_lost_before = crowd.on(incarnation).was_in(CROWDED_MS, now_ms)
+            self._has_lost_before = crowd.on(incarnation).was_in(tails.CROWDED_MS, now_ms)
         crowd.lose(incarnation, now_ms)
         if isinstance(winner, Tombstone):
             self._stores.tails.forget(self._key)
@@ -316,8 +310,8 @@ def _remembered_or_read(stores: Stores, key: StreamKey) -> Known:
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):
         return Known(load_head(stores, key), is_fresh=True)
-    is_stale = now_ms - head.learned_ms > STALE_MS
-    if is_stale and stores.crowd.on(head.record.incarnation).was_in(SHARED_MS, now_ms):
+    is_stale = now_ms - head.learned_ms > tails.STALE_MS
+    if is_stale and stores.crowd.on(head.record.incarnation).was_in(tails.SHARED_MS, now_ms):
         return Known(reload_tail(stores, head.record), is_fresh=True)
     return Known(head, is_fresh=False)
 

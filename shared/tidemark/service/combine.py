@@ -37,6 +37,7 @@ from itertools import groupby
 from typing import Final
 
 from tidemark.blobs import joined_key
+from tidemark.log import combining
 from tidemark.log.append import (
     TailMoved,
     collect,
@@ -46,36 +47,11 @@ from tidemark.log.append import (
     put_batch,
     put_receipt,
 )
-from tidemark.log.combining import (
-    COMBINED_INLINE_BYTES,
-    MAIL_ID_BYTES,
-    RECEIPTS_FROM,
-    Crowding,
-    Mail,
-    Mailed,
-    boxes_to_look_into,
-    fitting,
-    is_complete,
-    is_refused,
-    linger_seconds,
-    may_lead,
-    open_mail,
-    pause_seconds,
-    rank,
-    waits_for_senders,
-)
 from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.tails import THROTTLED_MS, StreamHead
+from tidemark.protocol import errors
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
-from tidemark.protocol.errors import (
-    Busy,
-    OutcomeUnknown,
-    SoftDeleted,
-    StorageSilent,
-    StorageUnavailable,
-    StreamNotFound,
-)
 from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.tail import Tail
@@ -98,8 +74,8 @@ _STEP_FORWARD: Final = 0.5
 _LATEST_SECONDS: Final = 5
 
 
-def back_later() -> Busy:
-    return Busy(random.randint(1, _LATEST_SECONDS))
+def back_later() -> errors.Busy:
+    return errors.Busy(random.randint(1, _LATEST_SECONDS))
 
 
 def combine(stores: Stores, head: StreamHead, own: Append, append_id: str) -> Outcome | Known:
@@ -129,7 +105,7 @@ class _Combining:
         # A box is read in the order of its ids: no sender comes first in each.
         self._id = _digest(append_id) + _digest(stores.crowd.sender)
         #: None while nobody else can commit the append.
-        self._mail: Mail | None = None
+        self._mail: combining.Mail | None = None
         self._back_off = 1.0
         self._was_throttled = False
         self._decided_on: Tail | None = None
@@ -140,8 +116,8 @@ class _Combining:
         self._head = head
         #: Whether other batches may have followed the head. It does not matter while the mail is open.
         self._is_behind = False
-        self._found: Sequence[Mail] = ()
-        self._open: list[Mail] = []
+        self._found: Sequence[combining.Mail] = ()
+        self._open: list[combining.Mail] = []
         self._has_looked = False
         self._looks = 0
         self._waited_seconds = 0.0
@@ -153,10 +129,10 @@ class _Combining:
         except _LogEnded:
             self._stores.tails.forget(self._record.key)
             return Known(load_head(self._stores, self._record.key), is_fresh=True)
-        except (Busy, StorageUnavailable, StorageSilent) as failure:
+        except (errors.Busy, errors.StorageUnavailable, errors.StorageSilent) as failure:
             if self._mail is not None:
-                raise OutcomeUnknown from failure
-            if isinstance(failure, Busy):
+                raise errors.OutcomeUnknown from failure
+            if isinstance(failure, errors.Busy):
                 raise back_later() from failure
             raise
 
@@ -164,13 +140,13 @@ class _Combining:
         for looks in range(2 * _MAX_LOOKS):
             try:
                 answer = self._step(looks)
-            except Busy:
+            except errors.Busy:
                 if self._mail is None:
                     raise
                 answer = self._throttled()
             if answer is not None:
                 return answer
-        raise OutcomeUnknown
+        raise errors.OutcomeUnknown
 
     def _throttled(self) -> Outcome | None:
         """The mail stays open, so its writer goes on until it is settled."""
@@ -195,7 +171,7 @@ class _Combining:
                 return self._refused()
         if self._mail is None:
             if looks > _MAX_LOOKS:
-                raise Busy
+                raise errors.Busy
             self._check_room()
             self._post()
         return self._commit() if self._is_its_turn() else self._wait()
@@ -217,20 +193,20 @@ class _Combining:
         fresh = load_head(self._stores, self._record.key)
         is_same = fresh.record.incarnation == self._record.incarnation
         if is_same and decide(self._stores, fresh, [self._own]).writes:
-            raise OutcomeUnknown
+            raise errors.OutcomeUnknown
         return Known(fresh, is_fresh=True)
 
     # --- mail ---
 
     def _post(self) -> None:
         box, now_ms = self._head.tail.offset, self._stores.clock_ms()
-        mail = Mail(self._id, box, now_ms, self._own, self._looked_up)
+        mail = combining.Mail(self._id, box, now_ms, self._own, self._looked_up)
         self._mail = mail
 
         def posting() -> None:
             try:
                 post_mail(self._stores.table, self._record, mail)
-            except (Busy, StorageUnavailable, StorageSilent):
+            except (errors.Busy, errors.StorageUnavailable, errors.StorageSilent):
                 self._mail = None  # It was not posted.
                 raise
 
@@ -239,12 +215,12 @@ class _Combining:
     def _look(self) -> None:
         """Into the boxes whose mail the next batch may commit. Throttled, it sees nothing."""
         assert self._mail is not None, "an append waits as mail"
-        boxes = boxes_to_look_into(self._head.chain_end, self._mail, self._looks)
+        boxes = combining.boxes_to_look_into(self._head.chain_end, self._mail, self._looks)
         try:
             found = self._stores.concurrency.each(
                 lambda box: collect(self._stores.table, self._record, box), boxes
             )
-        except Busy:
+        except errors.Busy:
             self._step_back()
             return
         self._found = [mail for box in found for mail in box]
@@ -260,8 +236,8 @@ class _Combining:
         """Raises Busy, before anything is written, if more writers are there than the stream takes."""
         met = self._stores.crowd.on(self._record.incarnation)
         is_throttled = met.was_throttled_in(THROTTLED_MS, self._stores.clock_ms())
-        if is_refused(self._head.chain_end, random.random(), is_throttled=is_throttled):
-            raise Busy
+        if combining.is_refused(self._head.chain_end, random.random(), is_throttled=is_throttled):
+            raise errors.Busy
 
     def _at_once(self, *calls: Callable[[], None]) -> None:
         self._stores.concurrency.each(lambda call: call(), calls)
@@ -269,41 +245,47 @@ class _Combining:
     # --- whose turn it is ---
 
     @property
-    def _crowd(self) -> Crowding:
+    def _crowd(self) -> combining.Crowding:
         lately = round(self._stores.crowd.on(self._record.incarnation).size)
         writers = max(len(self._open), len(self._head.mailed), lately)
         found = sum(len(mail.append.messages.data) for mail in self._found)
-        return Crowding(writers, max(found, writers * len(self._own.messages.data)), self._looks)
+        return combining.Crowding(writers, max(found, writers * len(self._own.messages.data)), self._looks)
 
     def _may_lead(self) -> bool:
-        return may_lead(self._id, self._crowd)
+        return combining.may_lead(self._id, self._crowd)
 
     def _is_its_turn(self) -> bool:
         assert self._mail is not None, "an append waits as mail"
         if not self._has_looked:
             return False
         end = self._head.chain_end
-        self._open = open_mail(end, self._mail, self._found, self._stores.clock_ms())
-        lingers = waits_for_senders(self._crowd, is_stored=self._own.messages.stored is not None)
-        if lingers and not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
+        self._open = combining.open_mail(end, self._mail, self._found, self._stores.clock_ms())
+        lingers = combining.waits_for_senders(self._crowd, is_stored=self._own.messages.stored is not None)
+        if (
+            lingers
+            and not combining.is_complete(end, self._open)
+            and self._waited_seconds < combining.linger_seconds(self._id)
+        ):
             return False
         self._ready += 1
-        before = rank(self._mail, end, self._open, self._crowd)
+        before = combining.rank(self._mail, end, self._open, self._crowd)
         return self._may_lead() and self._ready > before
 
     def _wait(self) -> Outcome | None:
-        pause = self._back_off * pause_seconds(self._head.chain_end, self._found, self._crowd)
+        pause = self._back_off * combining.pause_seconds(self._head.chain_end, self._found, self._crowd)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
-        has_receipts = len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
+        has_receipts = (
+            len(self._head.mailed) > combining.RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
+        )
         find = find_receipt if has_receipts else find_entry
         found: list[Entry | None] = []
 
         def find_next() -> None:
             try:
                 found.append(find(self._stores.table, self._record, self._head.tail.offset))
-            except Busy:
+            except errors.Busy:
                 self._step_back()
             else:
                 self._back_off = max(1.0, self._back_off - _STEP_FORWARD)
@@ -320,7 +302,7 @@ class _Combining:
         others."""
         if self._head.is_expired(self._stores.clock_ms()):
             self._check_renewed()
-        mails = fitting(self._id, self._open)
+        mails = combining.fitting(self._id, self._open)
         known: dict[str, ProducerState | None] = {}
         for mail in mails:
             if mail.box == self._head.tail.offset:
@@ -336,23 +318,25 @@ class _Combining:
             put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
         except TailMoved as moved:
             return self._advance(moved.winner)
-        except Busy:
+        except errors.Busy:
             self._step_back()
             return None
         self._stores.recent.keep(self._record.incarnation, batch)
-        if len(self._head.mailed) > RECEIPTS_FROM:
+        if len(self._head.mailed) > combining.RECEIPTS_FROM:
             # A writer that finds no receipt looks for the batch.
-            with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
+            with suppress(
+                errors.Busy, errors.StorageUnavailable, errors.StorageSilent, errors.OutcomeUnknown
+            ):
                 put_receipt(self._stores.table, self._record, batch)
         stores = self._stores
         schedule_packing(stores.table, self._record, batch, stores.packing, stores.clock_ms())
         return self._advance(batch)
 
-    def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:
+    def _batch(self, mails: Sequence[combining.Mail], plan: AppendPlan) -> Batch:
         """The batch does not name mail that is refused or a duplicate: the mail's own writer decides that
         again."""
         accepted = [
-            Mailed(mail.id, result.next_offset)
+            combining.Mailed(mail.id, result.next_offset)
             for mail, result in zip(mails, plan.results, strict=True)
             if isinstance(result, Outcome) and result.kind is Kind.APPENDED
         ]
@@ -374,7 +358,7 @@ class _Combining:
     def _stored_body(self, plan: AppendPlan, posted: bytes) -> tuple[bytes | None, str | None, Checksums]:
         """The bytes of the batch, or the name under which they are in S3, and the checksums."""
         before, start, accepted = self._head.crc, plan.before.offset, plan.accepted
-        if plan.size <= COMBINED_INLINE_BYTES and not any(each.stored for each in accepted):
+        if plan.size <= combining.COMBINED_INLINE_BYTES and not any(each.stored for each in accepted):
             return posted, None, Checksums.of(before, start, posted)
         runs = [list(run) for _, run in groupby(accepted, key=lambda each: each.stored)]
         bodies = self._stores.concurrency.each(self._stored, runs)
@@ -393,8 +377,8 @@ class _Combining:
         clocks are behind, may commit its mail."""
         try:
             record = load_head(self._stores, self._record.key).record
-        except (StreamNotFound, SoftDeleted) as ended:
-            raise OutcomeUnknown from ended
+        except (errors.StreamNotFound, errors.SoftDeleted) as ended:
+            raise errors.OutcomeUnknown from ended
         if record.incarnation == self._record.incarnation:
             self._record = record
             self._head = replace(self._head, record=record)
@@ -407,7 +391,7 @@ class _Combining:
             raise _LogEnded
         if isinstance(batch, Pack):
             # This process has slept until the batch that was here was packed. A pack names no mail.
-            raise OutcomeUnknown
+            raise errors.OutcomeUnknown
         lost_to_a_racer = bool(self._open) and not batch.mailed
         mails = self._open
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
@@ -430,7 +414,7 @@ class _Combining:
             self._mail = self._decided_on = None
             self._is_behind = True
             if self._head.chain_end.is_full:  # It was there for two batches, and neither had room.
-                raise Busy
+                raise errors.Busy
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True
         return None
@@ -441,8 +425,8 @@ class _Combining:
         size = self._head.chain_end.size_of(self._id)
         if size != self._own.messages.size:
             _log.error("mail is misread: batch %s has %d bytes of %s", batch.append_id, size, self._id)
-            raise OutcomeUnknown
+            raise errors.OutcomeUnknown
 
 
 def _digest(name: str) -> str:
-    return blake2b(name.encode(), digest_size=MAIL_ID_BYTES // 2).hexdigest()
+    return blake2b(name.encode(), digest_size=combining.MAIL_ID_BYTES // 2).hexdigest()

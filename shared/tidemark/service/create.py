@@ -5,52 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemark.blobs import batch_blob_key
+from tidemark.log import lifecycle, records
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketHasDefaults, DatedTooEarly, load_bucket
 from tidemark.log.due import schedule_once
-from tidemark.log.lifecycle import (
-    Creation,
-    StreamChanged,
-    StreamExists,
-    bury,
-    put_stream,
-    replace_stream,
-    tombstone,
-)
 from tidemark.log.read import load_last, load_stream, read_page
-from tidemark.log.records import (
-    Batch,
-    BucketRecord,
-    Checksums,
-    Due,
-    DueKind,
-    Fork,
-    Segment,
-    Snapshot,
-    StreamRecord,
-    Tombstone,
-)
 from tidemark.log.schema import COMPACTED_EPOCH, log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
+from tidemark.protocol import create as rules
+from tidemark.protocol import errors
 from tidemark.protocol.compaction import MODE_HEADER, Compaction, decide_compaction
-from tidemark.protocol.create import (
-    ForkPoint,
-    StreamConfiguration,
-    check_generation,
-    check_same_configuration,
-    check_same_fork,
-    decide_content_type,
-    decide_expiry,
-    decide_sub_offset,
-)
-from tidemark.protocol.errors import (
-    Busy,
-    Conflict,
-    ForkBelowCompacted,
-    Malformed,
-    SoftDeleted,
-    StreamNotFound,
-)
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import ContentType, Messages
 from tidemark.protocol.offset import render_offset
@@ -68,9 +32,9 @@ from tidemark.service.stores import Stores
 class Origin:
     content_type: ContentType
     expiry: Expiry
-    lineage: tuple[Segment, ...] = ()
-    fork: Fork | None = None
-    snapshot: Snapshot | None = None
+    lineage: tuple[records.Segment, ...] = ()
+    fork: records.Fork | None = None
+    snapshot: records.Snapshot | None = None
     retained: int = 0
     compacted: int = 0
 
@@ -78,7 +42,7 @@ class Origin:
 def fork_origin(
     stores: Stores,
     key: StreamKey,
-    point: ForkPoint,
+    point: rules.ForkPoint,
     content_type: ContentType | None,
     expiry: Expiry,
 ) -> Origin:
@@ -89,27 +53,31 @@ def fork_origin(
     RetentionGone.
     """
     if point.source == key:
-        raise Malformed("A stream cannot be forked from itself")
+        raise errors.Malformed("A stream cannot be forked from itself")
     try:
         source = load_head(stores, point.source)
-    except SoftDeleted:
-        raise Conflict("The source stream was deleted; it is kept for its present forks only") from None
-    except StreamNotFound:
-        raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None
+    except errors.SoftDeleted:
+        raise errors.Conflict(
+            "The source stream was deleted; it is kept for its present forks only"
+        ) from None
+    except errors.StreamNotFound:
+        raise errors.StreamNotFound(
+            "The source stream does not exist; Stream-Forked-From must name one"
+        ) from None
     record = source.record
     generation = (record.fork.generation if record.fork else 0) + 1
-    check_generation(generation)
-    fork_type = decide_content_type(record.content_type, content_type)
+    rules.check_generation(generation)
+    fork_type = rules.decide_content_type(record.content_type, content_type)
     anchor = source.tail.offset if point.offset is None else point.offset
     check_retained(anchor, record.retained)
     if anchor < record.compacted:
-        raise ForkBelowCompacted(record.compacted)
+        raise errors.ForkBelowCompacted(record.compacted)
     end = _fork_end(stores, source, anchor, point.sub_offset)
     return Origin(
         fork_type,
-        decide_expiry(record.expiry, expiry),
+        rules.decide_expiry(record.expiry, expiry),
         record.inherited(end),
-        Fork(ForkPoint(point.source, anchor, point.sub_offset), record.incarnation, generation),
+        records.Fork(rules.ForkPoint(point.source, anchor, point.sub_offset), record.incarnation, generation),
         record.snapshot,
         record.retained,
         record.compacted,
@@ -120,7 +88,7 @@ def _fork_end(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) 
     """The offset at which the fork leaves its source."""
     tail = source.tail
     if anchor > tail.offset:
-        raise Malformed(f"Stream-Fork-Offset {render_offset(anchor)} lies beyond the source's tail")
+        raise errors.Malformed(f"Stream-Fork-Offset {render_offset(anchor)} lies beyond the source's tail")
     if not sub_offset and anchor in {0, tail.offset}:
         return anchor
     record = source.record
@@ -130,9 +98,9 @@ def _fork_end(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) 
     if not sub_offset:
         return anchor
     if not page.has_data:
-        raise Malformed("Stream-Fork-Sub-Offset needs an append that follows Stream-Fork-Offset")
+        raise errors.Malformed("Stream-Fork-Sub-Offset needs an append that follows Stream-Fork-Offset")
     batch = page.batches[0]
-    return anchor + decide_sub_offset(
+    return anchor + rules.decide_sub_offset(
         record.content_type, batch.lengths, batch.appends, page.skip, sub_offset
     )
 
@@ -149,7 +117,7 @@ class CreateRequest:
     expiry: Expiry
     closed: bool
     body: bytes = b""
-    fork: ForkPoint | None = None
+    fork: rules.ForkPoint | None = None
     retention: Retention = FOREVER
     compaction: Compaction | None = None
 
@@ -188,24 +156,24 @@ class _Creation:
         for tries in range(_MAX_TRIES):
             try:
                 return self.make() if existing is None else self.meet(existing)
-            except StreamExists as met:
+            except lifecycle.StreamExists as met:
                 existing = met.existing
             except DatedTooEarly as refused:
                 existing, self._free_ms = None, refused.changed_ms + 1
             except BucketHasDefaults as told:
                 existing = None
                 self.adopt(told.bucket)
-            except (StreamChanged, TailMoved):
+            except (lifecycle.StreamChanged, TailMoved):
                 self._stores.pause(tries)
                 existing = load_stream(self._stores.table, self._key)
-        raise Busy
+        raise errors.Busy
 
     def make(self) -> Created:
         creation = self.plan()
-        put_stream(self._stores.table, creation)
+        lifecycle.put_stream(self._stores.table, creation)
         return self.learn(creation)
 
-    def plan(self) -> Creation:
+    def plan(self) -> lifecycle.Creation:
         stores, request = self._stores, self._request
         now_ms = max(stores.clock_ms(), self._free_ms)
         if request.fork is not None:
@@ -213,7 +181,7 @@ class _Creation:
         else:
             assert request.content_type is not None, "only a fork may leave it open"
             origin = Origin(request.content_type, request.expiry)
-        record = StreamRecord(
+        record = records.StreamRecord(
             key=self._key,
             incarnation=stores.new_id(),
             content_type=origin.content_type,
@@ -229,7 +197,7 @@ class _Creation:
             compacted=origin.compacted,
         )
         if record.compaction and record.snapshot:
-            raise Conflict(
+            raise errors.Conflict(
                 "The source has a snapshot, and a compacted stream cannot begin with one: fork it without "
                 f"{MODE_HEADER}, outside of buckets that compact their streams"
             )
@@ -237,26 +205,28 @@ class _Creation:
             stores.check_format(COMPACTED_EPOCH)
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
-            return Creation(record)  # Without content of its own, an open stream has an empty log.
+            return lifecycle.Creation(record)  # Without content of its own, an open stream has an empty log.
         return self.with_first_batch(record, messages)
 
-    def with_first_batch(self, record: StreamRecord, messages: Messages) -> Creation:
+    def with_first_batch(self, record: records.StreamRecord, messages: Messages) -> lifecycle.Creation:
         """A large body is in S3 before the stream is there. The creation may then fail, so the janitor's
         entry for the body comes first."""
         stores, data, now_ms = self._stores, messages.data, record.created_ms
         append_id = stores.new_id()
         after = Tail(offset=record.base + len(data), closed=self._request.closed)
-        checksums = Checksums.of(None, record.base, data)
-        first = Batch(
+        checksums = records.Checksums.of(None, record.base, data)
+        first = records.Batch(
             record.base, after, append_id, now_ms, data, lengths=messages.lengths, checksums=checksums
         )
         if len(data) <= INLINE_BYTES:
-            return Creation(record, first)
-        orphan = Due(DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
+            return lifecycle.Creation(record, first)
+        orphan = records.Due(
+            records.DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS
+        )
         schedule_once(stores.table, orphan)
         blob = batch_blob_key(record.incarnation, append_id)
         stores.blobs.put(blob, data)
-        return Creation(record, replace(first, data=None, blob=blob), orphan)
+        return lifecycle.Creation(record, replace(first, data=None, blob=blob), orphan)
 
     def load_defaults(self) -> None:
         """Default to the bucket's settings where the request has none. A new stream skips this read: its
@@ -265,7 +235,7 @@ class _Creation:
         if self._key.bucket != PLAIN_BUCKET and not is_told:
             self.adopt(load_bucket(self._stores.table, self._key.bucket))
 
-    def adopt(self, bucket: BucketRecord) -> None:
+    def adopt(self, bucket: records.BucketRecord) -> None:
         if not self._request.retention.is_limited:
             self._retention = bucket.retention
         self._compaction = self._request.compaction or bucket.compaction
@@ -273,14 +243,14 @@ class _Creation:
     def compaction_of(self, content_type: ContentType) -> Compaction | None:
         return decide_compaction(content_type, self._request.compaction, self._compaction)
 
-    def learn(self, creation: Creation) -> Created:
+    def learn(self, creation: lifecycle.Creation) -> Created:
         record = creation.record
         head = head_from(record, creation.first, record.created_ms)
         self._stores.tails.forget(record.key)
         self._stores.tails.learn(head)
         return Created(head, is_new=True)
 
-    def meet(self, existing: StreamRecord) -> Created:
+    def meet(self, existing: records.StreamRecord) -> Created:
         """A stream has the name: the same one, another one, or one that has ended.
 
         Raises Conflict, and StreamChanged if it changed meanwhile.
@@ -293,17 +263,17 @@ class _Creation:
             try_release(self._stores, remove_unreferenced(self._stores, existing))
             return self.make()
         if existing.references and (existing.deleted or head.is_expired(now_ms)):
-            raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
-        if isinstance(last, Tombstone):
-            bury(self._stores.table, existing, now_ms)
-            raise StreamChanged
+            raise errors.Conflict("Stream was deleted, and its name is not free before its last fork is gone")
+        if isinstance(last, records.Tombstone):
+            lifecycle.bury(self._stores.table, existing, now_ms)
+            raise lifecycle.StreamChanged
         if head.is_expired(now_ms):
             return self.replace(head)
         self.check_as_asked(existing, closed=head.tail.closed)
         self._stores.tails.learn(head)
         return Created(head, is_new=False)
 
-    def check_as_asked(self, existing: StreamRecord, *, closed: bool) -> None:
+    def check_as_asked(self, existing: records.StreamRecord, *, closed: bool) -> None:
         """Raises Conflict."""
         request = self._request
         content_type = request.content_type or existing.content_type
@@ -311,15 +281,15 @@ class _Creation:
             self.load_defaults()  # The stream may have its bucket's.
         # A fork without an expiry of its own matches the expiry that it inherited.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
-        check_same_configuration(
-            StreamConfiguration(
+        rules.check_same_configuration(
+            rules.StreamConfiguration(
                 existing.content_type, existing.expiry, closed, existing.retention, existing.compaction
             ),
-            StreamConfiguration(
+            rules.StreamConfiguration(
                 content_type, expiry, request.closed, self._retention, self.compaction_of(content_type)
             ),
         )
-        check_same_fork(existing.fork.point if existing.fork else None, request.fork)
+        rules.check_same_fork(existing.fork.point if existing.fork else None, request.fork)
 
     def replace(self, expired: StreamHead) -> Created:
         stores = self._stores
@@ -331,8 +301,8 @@ class _Creation:
         self.load_defaults()
         creation = self.plan()
         now_ms = stores.clock_ms()
-        last = tombstone(expired.tail, stores.new_id(), now_ms)
+        last = lifecycle.tombstone(expired.tail, stores.new_id(), now_ms)
         writes, due = release_writes(stores, expired.record, now_ms)
-        replace_stream(stores.table, expired.record, last, creation, release=writes)
+        lifecycle.replace_stream(stores.table, expired.record, last, creation, release=writes)
         try_release(stores, due)
         return self.learn(creation)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from tidemark.log import lifecycle
 from tidemark.log.append import TailMoved
 from tidemark.log.due import settle
-from tidemark.log.lifecycle import (
-    StreamChanged,
-    drop_reference,
-    end_stream,
-    reclaim,
-    release_due,
-    remove_released,
-    tombstone,
-)
 from tidemark.log.read import load_incarnation, load_stream
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.table import TransactionRefused, Write
@@ -30,8 +22,8 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
-    due = release_due(source, record.incarnation, now_ms) if source.deleted else None
-    return drop_reference(record.fork, source, due), due
+    due = lifecycle.release_due(source, record.incarnation, now_ms) if source.deleted else None
+    return lifecycle.drop_reference(record.fork, source, due), due
 
 
 def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
@@ -43,9 +35,11 @@ def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
     now_ms = stores.clock_ms()
     writes, due = release_writes(stores, record, now_ms)
     try:
-        stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
+        stores.table.transact(
+            [lifecycle.remove_released(record, now_ms), lifecycle.reclaim(record, now_ms), *writes]
+        )
     except TransactionRefused as refused:
-        raise StreamChanged from refused
+        raise lifecycle.StreamChanged from refused
     return due
 
 
@@ -60,7 +54,7 @@ def release_unreferenced(stores: Stores, due: Due | None) -> int:
         if record is not None and record.deleted and not record.references:
             try:
                 next_due = remove_unreferenced(stores, record)
-            except StreamChanged:
+            except lifecycle.StreamChanged:
                 return removed  # The entry is still due.
             removed += 1
         settle(stores.table, due)
@@ -84,7 +78,7 @@ def delete(stores: Stores, key: StreamKey) -> None:
     for tries in range(_MAX_TRIES):
         try:
             return end(stores, head, append_id)
-        except (TailMoved, StreamChanged):
+        except (TailMoved, lifecycle.StreamChanged):
             if tries:
                 stores.pause(tries)
             head = load_head(stores, key)
@@ -96,8 +90,8 @@ def end(stores: Stores, head: StreamHead, append_id: str) -> None:
     for this fork. Raises TailMoved or StreamChanged."""
     now_ms = stores.clock_ms()
     record = head.record
-    last = tombstone(head.tail, append_id, now_ms)
+    last = lifecycle.tombstone(head.tail, append_id, now_ms)
     writes, due = ([], None) if record.references else release_writes(stores, record, now_ms)
-    end_stream(stores.table, record, last, writes, expired=head.is_expired(now_ms))
+    lifecycle.end_stream(stores.table, record, last, writes, expired=head.is_expired(now_ms))
     stores.tails.forget(record.key)
     try_release(stores, due)

@@ -12,16 +12,8 @@ from tidemark.log.read import PAGE_BYTES, Page, load_stream, read_page
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
+from tidemark.protocol import errors
 from tidemark.protocol.caching import is_of_another
-from tidemark.protocol.errors import (
-    Damaged,
-    HistoryGone,
-    Malformed,
-    ProtocolError,
-    RetentionGone,
-    StaleCursor,
-    StreamNotFound,
-)
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
@@ -114,7 +106,7 @@ def load_page(
     by now, it may have expired, or the data before the offset may have been trimmed.
     """
     remembered = stores.tails.get(key, now_ms)
-    page: Page | ProtocolError | None = None
+    page: Page | errors.ProtocolError | None = None
     if remembered is None:
         record = require_live(load_stream(stores.table, key))
     else:
@@ -130,10 +122,10 @@ def load_page(
     # A reader that has read nothing yet begins anew, whatever cursor it still has.
     if asked_from not in {EARLIEST, 0} and is_of_another(cursor, record.incarnation, now_ms):
         last_used_ms(stores, record, 0)
-        raise StaleCursor(record.retained)
+        raise errors.StaleCursor(record.retained)
     if start < record.retained:
         last_used_ms(stores, record, 0)  # If the stream has expired: StreamNotFound.
-        raise RetentionGone(record.retained)
+        raise errors.RetentionGone(record.retained)
     if remembered is not None and record.incarnation != remembered.record.incarnation:
         stores.tails.forget(key)
         page = None
@@ -157,18 +149,18 @@ def _begin(record: StreamRecord, asked_from: int | Literal["-1"]) -> int:
 
 def _try_page(
     stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, asked: Mapping[str, Any]
-) -> Page | ProtocolError:
+) -> Page | errors.ProtocolError:
     try:
         page = _query_page(stores, record, start, known_tail, asked)
         if known_tail is None or not page.up_to_date or page.end >= known_tail.offset:
             return page
-    except HistoryGone as fault:
+    except errors.HistoryGone as fault:
         if known_tail is None or start > known_tail.offset:
             return fault
-    except (Malformed, Damaged) as fault:
+    except (errors.Malformed, errors.Damaged) as fault:
         return fault
     # What was not found lies before a tail that was there.
-    damaged = Damaged()
+    damaged = errors.Damaged()
     damaged.__cause__ = LookupError(f"its last batches are missing: its tail was at {known_tail.offset}")
     return damaged
 
@@ -196,7 +188,7 @@ def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:
         return record
     head = load_head(stores, record.key)
     if head.record.incarnation != record.incarnation:
-        raise StreamNotFound
+        raise errors.StreamNotFound
     record = replace(record, touched_ms=head.touched_ms)
     due_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
     return record if due_ms is None or now_ms < due_ms else renew(stores, record, record.used_ms, now_ms)
@@ -209,7 +201,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
     try:
         stores.table.raise_number(stream_key(record.key), TOUCHED_MS, now_ms, record.incarnation)
     except ConditionFailed:
-        raise StreamNotFound from None
+        raise errors.StreamNotFound from None
     return replace(record, touched_ms=now_ms)
 
 
@@ -226,7 +218,7 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
     return Reading(record, page)
 
 
-def forgotten(stores: Stores, record: StreamRecord) -> ProtocolError:
+def forgotten(stores: Stores, record: StreamRecord) -> errors.ProtocolError:
     """The error for a stream whose page shows its end, of which nothing is remembered any more."""
     stores.tails.forget(record.key)
     return ended_error(stores, record)
@@ -250,12 +242,12 @@ def with_blobs(stores: Stores, page: Page) -> Page:
     for batch in page.batches:
         if len(batch.data or b"") != (batch.size if batch.gaps is None else batch.data_bytes):
             _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
-            raise Damaged
+            raise errors.Damaged
     return page
 
 
 def _with_blob(batch: Batch, blob: bytes) -> Batch:
     if not batch.checksums.fit(batch.start, blob):
         _log.error("a batch is damaged: %s does not fit the checksum at %d", batch.blob, batch.start)
-        raise Damaged
+        raise errors.Damaged
     return replace(batch, data=blob[: batch.size])

@@ -22,16 +22,7 @@ from tidemark.log.read import load_batch_at, load_stream
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord, Tombstone
 from tidemark.log.retention import RetainedMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
-from tidemark.protocol.errors import (
-    Busy,
-    Conflict,
-    PayloadTooLarge,
-    ProtocolError,
-    SnapshotNeeded,
-    SnapshotNotFound,
-    StreamNotFound,
-    UploadNotFound,
-)
+from tidemark.protocol import errors
 from tidemark.protocol.messages import DEFAULT, ContentType
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import (
@@ -92,12 +83,12 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     upload = upload_due(record, blob, request.upload) if request.upload else None
     try:
         _commit(stores, record, snapshot, upload)
-    except ProtocolError:
+    except errors.ProtocolError:
         if upload is None:
             # The blob never became visible. It goes later, because a lost reply may hide that it did.
             due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
             due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, f"{mark}-discarded", blob=blob)
-            with suppress(ProtocolError):  # The client must get the publish's own error.
+            with suppress(errors.ProtocolError):  # The client must get the publish's own error.
                 schedule(stores.table, due)
         raise
     return snapshot
@@ -107,7 +98,7 @@ def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamReco
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     record = check_snapshot_offset(stores, key, offset)
     if record.compaction is not None:
-        raise Conflict(
+        raise errors.Conflict(
             "A compacted stream takes no snapshot: it keeps the last message of each key, so read it from "
             "its beginning instead"
         )
@@ -143,12 +134,12 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Sto
         return Stored(len(request.body), crc=crc32(request.body)), None
     # From then on the janitor removes the upload.
     if stores.clock_ms() >= request.upload.lapses_ms:
-        raise UploadNotFound
+        raise errors.UploadNotFound
     stored = stores.blobs.stored(blob)
     if stored is None:
-        raise UploadNotFound
+        raise errors.UploadNotFound
     if stored.size > MAX_UPLOAD_BYTES:
-        raise PayloadTooLarge(MAX_UPLOAD_BYTES)
+        raise errors.PayloadTooLarge(MAX_UPLOAD_BYTES)
     if stored.size > MAX_ANSWER_BYTES:
         return stored, _compose_bootstrap(stores, blob, stored, request)
     if stored.crc is None:
@@ -193,11 +184,11 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
             return commit_snapshot(stores.table, record, snapshot, trim, upload)
         except RetainedMoved as moved:
             if moved.latest is not None and moved.latest.incarnation != record.incarnation:
-                raise StreamNotFound from moved
+                raise errors.StreamNotFound from moved
             record = require_live(moved.latest)
             check_retained(snapshot.offset, record.retained)
             stores.pause(tries)
-    raise Busy
+    raise errors.Busy
 
 
 def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
@@ -247,7 +238,7 @@ def latest_snapshot(stores: Stores, key: StreamKey) -> Snapshot:
     """Raises StreamNotFound, SnapshotNotFound."""
     snapshot = load_head(stores, key).record.snapshot
     if snapshot is None:
-        raise SnapshotNotFound
+        raise errors.SnapshotNotFound
     return snapshot
 
 
@@ -267,13 +258,13 @@ def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:
     """Never deletes any: the latest is needed, and all others are gone already.
     Raises StreamNotFound, SnapshotNotFound, SnapshotNeeded."""
     _snapshot_at(load_head(stores, key), offset)
-    raise SnapshotNeeded
+    raise errors.SnapshotNeeded
 
 
 def _snapshot_at(head: StreamHead, offset: int) -> Snapshot:
     snapshot = head.record.snapshot
     if snapshot is None or snapshot.offset != offset:
-        raise SnapshotNotFound
+        raise errors.SnapshotNotFound
     return snapshot
 
 

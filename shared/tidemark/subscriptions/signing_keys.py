@@ -17,27 +17,15 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import orjson
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
 from tidemark.log.table import Table
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.subscriptions.records import (
-    SIGNING_KEYS_PK,
-    SigningKey,
-    decode_signing_key,
-    encode_signing_key,
-    signing_key_key,
-)
+from tidemark.subscriptions import records
 
 #: Begins a place in SSM; any other is a folder.
 SSM: Final = "ssm:"
@@ -107,44 +95,46 @@ class SigningKeys:
         self._private_keys = private_keys
         self._loaded: dict[str, Ed25519PrivateKey] = {}
 
-    def published(self) -> Sequence[SigningKey]:
+    def published(self) -> Sequence[records.SigningKey]:
         """The oldest first."""
-        items, _ = self._table.query(SIGNING_KEYS_PK)
-        return [decode_signing_key(item) for item in items]
+        items, _ = self._table.query(records.SIGNING_KEYS_PK)
+        return [records.decode_signing_key(item) for item in items]
 
-    def active(self, now_ms: int) -> SigningKey:
+    def active(self, now_ms: int) -> records.SigningKey:
         """The key that signs; the first one is made when it is first needed."""
         published = self.published()
         return choose_signing_key(published, now_ms) if published else self.rotate(now_ms)
 
-    def rotate(self, now_ms: int) -> SigningKey:
+    def rotate(self, now_ms: int) -> records.SigningKey:
         """Make and publish a new key, which signs once it has been published for PUBLISHED_BEFORE_MS."""
         private = Ed25519PrivateKey.generate()
-        key = SigningKey(*_describe(private), created_ms=now_ms)
-        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        key = records.SigningKey(*_describe(private), created_ms=now_ms)
+        pem = private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
         # Save the private half first, so that every process that sees the public half can sign.
         self._private_keys.save(key.kid, pem)
-        self._table.put(encode_signing_key(key))
+        self._table.put(records.encode_signing_key(key))
         return key
 
-    def remove(self, key: SigningKey) -> None:
+    def remove(self, key: records.SigningKey) -> None:
         """Withdraw a key: its signatures are no longer valid. If it is the signing key, another one replaces
         it at once."""
-        self._table.delete(signing_key_key(key))
+        self._table.delete(records.signing_key_key(key))
         self._private_keys.remove(key.kid)
 
     def sign(self, body: bytes, now_ms: int) -> str:
         """The value of `Webhook-Signature` for these very bytes (§7.1)."""
         kid, seconds = self.active(now_ms).kid, now_ms // 1000
         if kid not in self._loaded:
-            private = load_pem_private_key(self._private_keys.load(kid).encode(), None)
+            private = serialization.load_pem_private_key(self._private_keys.load(kid).encode(), None)
             assert isinstance(private, Ed25519PrivateKey), "this module makes no other"
             self._loaded[kid] = private
         signature = self._loaded[kid].sign(b"%d.%s" % (seconds, body))
         return f"t={seconds},kid={kid},ed25519={_base64url(signature)}"
 
 
-def choose_signing_key(published: Sequence[SigningKey], now_ms: int) -> SigningKey:
+def choose_signing_key(published: Sequence[records.SigningKey], now_ms: int) -> records.SigningKey:
     """The youngest key that every receiver can know by now; if none has been published for so long, the
     oldest. `published` has the oldest first."""
     known = [key for key in published if key.created_ms + PUBLISHED_BEFORE_MS <= now_ms]
@@ -173,7 +163,7 @@ class KeySet(TypedDict):
     keys: list[PublicKeyDescription]
 
 
-def render_jwks(keys: Sequence[SigningKey]) -> KeySet:
+def render_jwks(keys: Sequence[records.SigningKey]) -> KeySet:
     """The JWKS of the public halves."""
     return {
         "keys": [
@@ -185,7 +175,9 @@ def render_jwks(keys: Sequence[SigningKey]) -> KeySet:
 
 def _describe(private: Ed25519PrivateKey) -> tuple[str, str]:
     """The key's id and its public half. The id is the key's thumbprint (RFC 7638: its members in order)."""
-    public = _base64url(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+    public = _base64url(
+        private.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    )
     thumbprint = hashlib.sha256(orjson.dumps({"crv": "Ed25519", "kty": "OKP", "x": public})).digest()
     return f"ds_{_base64url(thumbprint)}", public
 

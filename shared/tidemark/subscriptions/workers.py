@@ -20,19 +20,12 @@ import jwt
 from tidemark.log.table import Write
 from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, InvalidSubscription, NoPendingWork
 from tidemark.service.stores import Stores
-from tidemark.subscriptions import pending, state
+from tidemark.subscriptions import pending, state, storage
 from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.lifecycle import activate, require_subscription, until_committed
 from tidemark.subscriptions.pending import PendingStream
 from tidemark.subscriptions.records import SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
-from tidemark.subscriptions.storage import (
-    ACKS_AT_ONCE,
-    SubscriptionChanged,
-    ack_link,
-    commit_subscription,
-    load_link,
-)
 
 #: A worker that extends its lease for longer than this gets a new delivery.
 TOKEN_SECONDS: Final = 24 * 60 * 60
@@ -70,10 +63,12 @@ def commit(
 ) -> SubscriptionRecord:
     """Raises SubscriptionChanged. Acks beyond what one transaction takes are committed before, with the state
     as it was seen, or `between`."""
-    while len(acks) > ACKS_AT_ONCE:
-        seen = commit(stores, seen, between or seen.delivery, acks[:ACKS_AT_ONCE])
-        acks = acks[ACKS_AT_ONCE:]
-    return commit_subscription(stores.table, seen, replace(seen, delivery=delivery), stores.new_id(), acks)
+    while len(acks) > storage.ACKS_AT_ONCE:
+        seen = commit(stores, seen, between or seen.delivery, acks[: storage.ACKS_AT_ONCE])
+        acks = acks[storage.ACKS_AT_ONCE :]
+    return storage.commit_subscription(
+        stores.table, seen, replace(seen, delivery=delivery), stores.new_id(), acks
+    )
 
 
 def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
@@ -87,7 +82,7 @@ def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
     another transition comes first, that one looks at the streams itself."""
     if not pending.find_pending(stores, seen, limit=1):
         return False
-    with suppress(SubscriptionChanged):
+    with suppress(storage.SubscriptionChanged):
         commit(stores, seen, new_delivery(stores, seen))
     return True
 
@@ -186,14 +181,16 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
 
     def decide(ack: tuple[str, str]) -> Write:
         path, token = ack
-        link = load_link(stores.table, record.incarnation, path)
+        link = storage.load_link(stores.table, record.incarnation, path)
         head = pending.find_head(stores, path)
         if link is None or head is None or link.stream_incarnation != head.record.incarnation:
             raise InvalidAck(
                 f"Ack of {path[:80]!r}: the subscription follows no such stream, or it was created anew since"
                 " the delivery; ack the others, and the next delivery names it"
             )
-        return ack_link(link, state.decide_ack(token, link.acked, head.tail.offset), link.stream_incarnation)
+        return storage.ack_link(
+            link, state.decide_ack(token, link.acked, head.tail.offset), link.stream_incarnation
+        )
 
     return stores.concurrency.each(decide, list(acks.items()))
 
@@ -204,9 +201,9 @@ def finish(
     """A webhook has answered `{"done": true}`, or the delivery is given up: ack exactly what it named, and
     end it (§7.1). Raises SubscriptionChanged. A link that was acked further or removed meanwhile stays."""
     acks = [
-        ack_link(stream.link, stream.tail, stream.stream_incarnation)
+        storage.ack_link(stream.link, stream.tail, stream.stream_incarnation)
         for stream in streams
-        if load_link(stores.table, record.incarnation, stream.link.path) == stream.link
+        if storage.load_link(stores.table, record.incarnation, stream.link.path) == stream.link
     ]
     # Nobody is told of what follows.
     begin_if_pending(stores, commit(stores, record, state.end_delivery(delivery), acks))

@@ -28,15 +28,8 @@ from tidemark.log.schema import WAIT_SHARDS, decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.observability.metrics import FAULTS, Meter
+from tidemark.protocol import socket
 from tidemark.protocol.errors import StreamNotFound
-from tidemark.protocol.socket import (
-    Message,
-    RenderedNews,
-    error_message,
-    news_message,
-    render_messages,
-    render_news,
-)
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
@@ -134,17 +127,17 @@ class _Wake(NamedTuple):
     start: int
     waiter: Waiter
     tail: Tail | None = None
-    news: RenderedNews | None = None
+    news: socket.RenderedNews | None = None
 
     def for_queue(self) -> str:
         return encode_message(WakeMessage(self.log_pk, self.start))
 
-    def for_socket(self) -> Message:
+    def for_socket(self) -> socket.Message:
         name = self.waiter.name or ""
         if self.tail is not None:
-            return news_message(name, self.tail, self.news)
+            return socket.news_message(name, self.tail, self.news)
         ended = StreamNotFound()
-        return error_message(name, ended.status, ended.message)
+        return socket.error_message(name, ended.status, ended.message)
 
     def is_last_of_a_watch(self) -> bool:
         return self.waiter.is_socket and (self.tail is None or self.tail.closed)
@@ -195,7 +188,7 @@ class Notifier:
             elif any(waiter.is_socket for waiter in waiters):
                 last = load_last(self._table, pk)
             tail = last.after if isinstance(last, Batch) else None
-            told = render_news(tail, content_type, news) if tail and content_type and news else None
+            told = socket.render_news(tail, content_type, news) if tail and content_type and news else None
             return [
                 _Wake(pk, message.start, waiter, tail, told if waiter.content_type else None)
                 for waiter in waiters
@@ -225,7 +218,7 @@ class Notifier:
         elif self._clock_ms() > until_ms:
             raise SocketUnavailable("No time left for this socket; the batch will be retried")
         else:
-            frames = render_messages(wake.for_socket() for wake in wakes)
+            frames = socket.render_messages(wake.for_socket() for wake in wakes)
             self._sockets.send(waiter.address, frames)
 
 

@@ -10,17 +10,7 @@ import orjson
 
 from tidemark.log.combining import Mail
 from tidemark.log.records import Batch, Entry
-from tidemark.log.schema.batches import (
-    MESSAGE_LENGTHS,
-    STATE_ATTRIBUTES,
-    STREAM_SEQ,
-    decode_data,
-    decode_lengths,
-    decode_state,
-    encode_batch,
-    encode_data,
-    encode_lengths,
-)
+from tidemark.log.schema import batches
 from tidemark.log.schema.items import BLOB, END, PK, SK, TTL, Item, Key, binary, make_key
 from tidemark.protocol.append import Append
 from tidemark.protocol.messages import Messages, StoredBody
@@ -58,11 +48,11 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
     if stored := append.messages.stored:
         item |= {BLOB: {"S": stored.blob}, CHECKSUM: {"N": str(stored.crc)}}
     else:
-        item |= encode_data(append.messages.data)
+        item |= batches.encode_data(append.messages.data)
     if len(append.messages.lengths) > 1:
-        item[MESSAGE_LENGTHS] = binary(encode_lengths(append.messages.lengths))
+        item[batches.MESSAGE_LENGTHS] = binary(batches.encode_lengths(append.messages.lengths))
     if append.stream_seq is not None:
-        item[STREAM_SEQ] = {"S": append.stream_seq}
+        item[batches.STREAM_SEQ] = {"S": append.stream_seq}
     if append.claim is not None:
         claim = append.claim
         row: list[Any] = [claim.producer_id, claim.epoch, claim.seq]
@@ -79,10 +69,10 @@ def decode_mail(item: Item) -> Mail:
     size, stored = int(item[END]["N"]), None
     if BLOB in item:
         stored = StoredBody(item[BLOB]["S"], int(item[CHECKSUM]["N"]))
-    data = b"" if stored else decode_data(item, size) or b""
+    data = b"" if stored else batches.decode_data(item, size) or b""
     lengths: tuple[int, ...] = (size,)
-    if MESSAGE_LENGTHS in item:
-        lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
+    if batches.MESSAGE_LENGTHS in item:
+        lengths = batches.decode_lengths(a2b_base64(item[batches.MESSAGE_LENGTHS]["B"]))
     claim, looked_up = None, dict[str, ProducerState | None]()
     if CLAIM in item:
         row = orjson.loads(item[CLAIM]["S"])
@@ -95,7 +85,7 @@ def decode_mail(item: Item) -> Mail:
         posted_ms=int(item[POSTED_MS]["N"]),
         append=Append(
             Messages(data, lengths, stored),
-            stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
+            stream_seq=item[batches.STREAM_SEQ]["S"] if batches.STREAM_SEQ in item else None,
             claim=claim,
             incarnation=incarnation,
         ),
@@ -109,12 +99,12 @@ def receipt_key(incarnation: str, start: int) -> Key:
 
 def encode_receipt(incarnation: str, batch: Batch) -> Item:
     """The batch without its bytes, in a place where the writers of its mail can read it."""
-    item = encode_batch("", batch)
-    state = {name: item[name] for name in STATE_ATTRIBUTES if name in item and name != SK}
+    item = batches.encode_batch("", batch)
+    state = {name: item[name] for name in batches.STATE_ATTRIBUTES if name in item and name != SK}
     ttl = -(-(batch.time_ms + MAIL_KEPT_MS) // 1000)
     return receipt_key(incarnation, batch.start) | state | {TTL: {"N": str(ttl)}}
 
 
 def decode_receipt(item: Item) -> Entry:
     start = item[PK]["S"].rpartition("/")[2]
-    return decode_state(item | {SK: {"S": start}})
+    return batches.decode_state(item | {SK: {"S": start}})

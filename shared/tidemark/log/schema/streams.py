@@ -11,17 +11,7 @@ from typing import Final
 
 import orjson
 
-from tidemark.log.records import (
-    BucketRecord,
-    Due,
-    DueKind,
-    EndMark,
-    Fork,
-    Segment,
-    Snapshot,
-    StreamRecord,
-    Waiter,
-)
+from tidemark.log import records
 from tidemark.log.schema.items import (
     BLOB,
     CREATED_MS,
@@ -61,7 +51,7 @@ EXPIRED: Final = "ex"
 END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
-def encode_end_mark(key: Key, mark: EndMark) -> Item:
+def encode_end_mark(key: Key, mark: records.EndMark) -> Item:
     item = key | {
         ENDED_MS: {"N": str(mark.ended_ms)},
         ENDED_ID: {"S": mark.ended_id},
@@ -74,8 +64,10 @@ def is_end_mark(item: Item) -> bool:
     return ENDED_MS in item
 
 
-def decode_end_mark(item: Item) -> EndMark:
-    return EndMark(ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"], expired=EXPIRED in item)
+def decode_end_mark(item: Item) -> records.EndMark:
+    return records.EndMark(
+        ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"], expired=EXPIRED in item
+    )
 
 
 STREAM_COUNT: Final = "n"
@@ -96,7 +88,7 @@ def bucket_key(bucket: str) -> Key:
     return make_key(bucket_pk(bucket), ".")
 
 
-def encode_bucket(record: BucketRecord) -> Item:
+def encode_bucket(record: records.BucketRecord) -> Item:
     item = bucket_key(record.bucket) | {
         STREAM_COUNT: {"N": str(record.streams)},
         CREATED_MS: {"N": str(record.created_ms)},
@@ -106,9 +98,9 @@ def encode_bucket(record: BucketRecord) -> Item:
     return item | encode_retention(record.retention) | encode_compaction(record.compaction)
 
 
-def decode_bucket(item: Item) -> BucketRecord:
+def decode_bucket(item: Item) -> records.BucketRecord:
     """The item must not be an end mark."""
-    return BucketRecord(
+    return records.BucketRecord(
         bucket=item[PK]["S"].removeprefix(_BUCKET),
         created_ms=int(item[CREATED_MS]["N"]),
         creation_id=item[CREATION_ID]["S"],
@@ -168,7 +160,7 @@ def stream_of(item: Item) -> StreamKey | None:
     return StreamKey(pk.removeprefix(_BUCKET), sk.removeprefix(_STREAM))
 
 
-def encode_stream(record: StreamRecord) -> Item:
+def encode_stream(record: records.StreamRecord) -> Item:
     item = stream_key(record.key) | {
         INCARNATION: {"S": record.incarnation},
         CONTENT_TYPE: {"S": record.content_type.value},
@@ -199,7 +191,7 @@ def encode_horizon(horizon: Horizon) -> Item:
     return {HORIZON: {"S": orjson.dumps(row).decode()}}
 
 
-def encode_snapshot(snapshot: Snapshot) -> Item:
+def encode_snapshot(snapshot: records.Snapshot) -> Item:
     """Attributes of the stream's item."""
     mark = snapshot.blob.rpartition("/")[2]
     known = {
@@ -216,7 +208,7 @@ def encode_snapshot(snapshot: Snapshot) -> Item:
     }
 
 
-def _decode_snapshot(item: Item) -> Snapshot:
+def _decode_snapshot(item: Item) -> records.Snapshot:
     known = {
         name: value
         for name in (SNAPSHOT_CRC, SNAPSHOT_ETAG, SNAPSHOT_BOOTSTRAP_CRC)
@@ -224,7 +216,7 @@ def _decode_snapshot(item: Item) -> Snapshot:
         if value and mark == item[SNAPSHOT_BLOB]["S"].rpartition("/")[2]
     }
     crc, bootstrap_crc = known.get(SNAPSHOT_CRC), known.get(SNAPSHOT_BOOTSTRAP_CRC)
-    return Snapshot(
+    return records.Snapshot(
         offset=int(item[SNAPSHOT_OFFSET]["N"]),
         blob=item[SNAPSHOT_BLOB]["S"],
         content_type=parse_content_type(item[SNAPSHOT_CONTENT_TYPE]["S"]),
@@ -236,7 +228,7 @@ def _decode_snapshot(item: Item) -> Snapshot:
     )
 
 
-def _encode_fork(record: StreamRecord) -> Item:
+def _encode_fork(record: records.StreamRecord) -> Item:
     item: Item = {}
     if record.lineage:
         rows = [[s.key.bucket, s.key.stream_id, s.incarnation, s.end] for s in record.lineage]
@@ -248,16 +240,16 @@ def _encode_fork(record: StreamRecord) -> Item:
     return item
 
 
-def _decode_fork(item: Item) -> Fork:
+def _decode_fork(item: Item) -> records.Fork:
     bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item[FORK]["S"])
-    return Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
+    return records.Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
 
 
-def decode_stream(item: Item) -> StreamRecord:
+def decode_stream(item: Item) -> records.StreamRecord:
     """The item must not be an end mark. Raises Damaged."""
     try:
         rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
-        return StreamRecord(
+        return records.StreamRecord(
             key=StreamKey(item[PK]["S"].removeprefix(_BUCKET), item[SK]["S"].removeprefix(_STREAM)),
             incarnation=item[INCARNATION]["S"],
             content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
@@ -276,7 +268,9 @@ def decode_stream(item: Item) -> StreamRecord:
             compaction=decode_compaction(item),
             compacted=number(item, COMPACTED) or 0,
             horizon=Horizon(*orjson.loads(item[HORIZON]["S"])) if HORIZON in item else NOT_YET,
-            lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
+            lineage=tuple(
+                records.Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows
+            ),
             fork=_decode_fork(item) if FORK in item else None,
             references=number(item, REFERENCES) or 0,
             deleted=DELETED_MS in item,
@@ -329,15 +323,15 @@ def due_pk(shard: int, *, packing: bool = False) -> str:
     return f"due/p{shard}" if packing else f"due/{shard}"
 
 
-def due_key(due: Due) -> Key:
-    packing = due.kind in {DueKind.PACK, DueKind.PACKED, DueKind.REPLACED}
+def due_key(due: records.Due) -> Key:
+    packing = due.kind in {records.DueKind.PACK, records.DueKind.PACKED, records.DueKind.REPLACED}
     # Digits only, so that an instant before 1970 sorts with the rest.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
     pk = due_pk(shard_of(due.incarnation, DUE_SHARDS), packing=packing)
     return make_key(pk, f"{sk}/{due.mark}" if due.mark else sk)
 
 
-def encode_due(due: Due) -> Item:
+def encode_due(due: records.Due) -> Item:
     item = due_key(due) | {
         KIND: {"S": due.kind.value},
         DUE_BUCKET: {"S": due.key.bucket},
@@ -350,10 +344,10 @@ def encode_due(due: Due) -> Item:
     return item
 
 
-def decode_due(item: Item) -> Due:
+def decode_due(item: Item) -> records.Due:
     due_ms, incarnation, *marks = item[SK]["S"].split("/")
-    return Due(
-        kind=DueKind(item[KIND]["S"]),
+    return records.Due(
+        kind=records.DueKind(item[KIND]["S"]),
         key=StreamKey(item[DUE_BUCKET]["S"], item[DUE_STREAM]["S"]),
         incarnation=incarnation,
         due_ms=int(due_ms),
@@ -390,7 +384,7 @@ def waiters_of(incarnation: str) -> tuple[str, str, str]:
     return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
 
 
-def waiter_key(waiter: Waiter) -> Key:
+def waiter_key(waiter: records.Waiter) -> Key:
     """The key of a waiter: one for each connection and stream, whatever names the client uses."""
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
@@ -398,7 +392,7 @@ def waiter_key(waiter: Waiter) -> Key:
     return make_key(pk, f"{connections}{waiter.address}/{waiter.mark}")
 
 
-def encode_waiter(waiter: Waiter) -> Item:
+def encode_waiter(waiter: records.Waiter) -> Item:
     item = waiter_key(waiter) | {
         UNTIL_MS: {"N": str(waiter.until_ms)},
         TTL: {"N": str(-(-waiter.until_ms // 1000))},
@@ -409,16 +403,18 @@ def encode_waiter(waiter: Waiter) -> Item:
     return item if waiter.content_type is None else item | {CONTENT_TYPE: {"S": waiter.content_type.value}}
 
 
-def decode_waiter(item: Item) -> Waiter:
+def decode_waiter(item: Item) -> records.Waiter:
     sk, until_ms = item[SK]["S"], int(item[UNTIL_MS]["N"])
     if CALLED not in item:
         incarnation, address = sk.split("/", 1)
-        return Waiter(incarnation, address, until_ms)
+        return records.Waiter(incarnation, address, until_ms)
     place, _, mark = sk.rpartition("/")
     incarnation, connection_id = place.split(".", 1)
     asked_ms = int(item[ASKED_MS]["N"])
     content_type = parse_content_type(item[CONTENT_TYPE]["S"]) if CONTENT_TYPE in item else None
-    return Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark, content_type)
+    return records.Waiter(
+        incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark, content_type
+    )
 
 
 def connection_key(connection_id: str) -> Key:
