@@ -14,8 +14,8 @@ from starlette.types import Scope
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import PROXY_ROOT, SUBSCRIPTION_ROOTS
 from tidemark.observability.metrics import FAULTS, OVERTAKEN, PROCESS
-from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol import errors
+from tidemark.protocol.caching import NO_STORE
 
 _log = logging.getLogger("tidemark")
 

@@ -111,11 +111,8 @@ class Endpoint:
 
         async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
             hint = ""
-            if self.path == f"/{{bucket}}/{stream_key.LISTING}" and scope["method"] in {
-                "PUT",
-                "POST",
-                "DELETE",
-            }:
+            is_listing = self.path == f"/{{bucket}}/{stream_key.LISTING}"
+            if is_listing and scope["method"] in {"PUT", "POST", "DELETE"}:
                 raise Malformed(_RESERVED)
             if self.path == "/{bucket}":
                 bucket = scope["path_params"]["bucket"]
@@ -212,9 +209,8 @@ def not_found(path: str) -> ProtocolError:
     if path.startswith(SUBSCRIPTION_ROOTS):
         return SubscriptionNotFound()
     first = unquote(path.removeprefix("/").partition("/")[0])
-    if (
-        first.partition("/")[0] != stream_key.PLAIN_BUCKET
-    ):  # Also `*`, a target that is no path (RFC 9112 §3.2.4).
+    # Also `*`, a target that is no path (RFC 9112 §3.2.4).
+    if first.partition("/")[0] != stream_key.PLAIN_BUCKET:
         stream_key.parse_bucket_id(first)
     return RouteNotFound()
 

@@ -17,13 +17,7 @@ from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
 from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_plain_listing
-from tidemark.subscriptions import lifecycle
-from tidemark.subscriptions.configuration import (
-    SubscriptionConfiguration,
-    SubscriptionKind,
-    literal_prefix,
-    stream_path,
-)
+from tidemark.subscriptions import configuration, lifecycle
 from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
 from tidemark.subscriptions.workers import Answer, answer, claim, deliver_now
 
@@ -90,10 +84,10 @@ async def create_subscription(
     """Create a subscription (§6.2)."""
     asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
     keys = _signing_keys(backend)
-    if asked.kind is SubscriptionKind.WEBHOOK and keys is None:
+    if asked.kind is configuration.SubscriptionKind.WEBHOOK and keys is None:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
     check_may_follow(access, asked)
-    if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
+    if asked.kind is configuration.SubscriptionKind.WEBHOOK and keys is not None:
         await _active_kid(backend, keys)  # Before anything can be delivered.
     is_new = await backend.call(lifecycle.subscribe, name, asked)
     return JSONResponse(await describe_subscription(request, backend, name), 201 if is_new else 200)
@@ -109,7 +103,7 @@ async def describe_subscription(
     """Its state and its streams (§6.3).
 
     `after` continues a list of streams that was cut."""
-    after = stream_path(after) if after else ""
+    after = configuration.stream_path(after) if after else ""
     record = await backend.call(lifecycle.require_subscription, name)
     links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
     signing: bodies.SigningDescription | None = None
@@ -129,7 +123,7 @@ async def delete_subscription(backend: Served, name: Id) -> None:
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
 async def name_streams(backend: Served, name: Id, access: Granted, body: bodies.NameStreams) -> None:
     """Follow streams by name (§6.4)."""
-    paths = [stream_path(path) for path in body.streams]
+    paths = [configuration.stream_path(path) for path in body.streams]
     for path in paths:
         _check(access, Right.READ, path)
     await backend.call(lifecycle.add_streams, name, paths)
@@ -138,7 +132,7 @@ async def name_streams(backend: Served, name: Id, access: Granted, body: bodies.
 @router.delete(f"{_ONE}/streams/{{path}}", dependencies=_MANAGE, status_code=204)
 async def unname_stream(backend: Served, name: Id, path: str) -> None:
     """Follow a stream by its name no more (§6.4)."""
-    await backend.call(lifecycle.remove_stream, name, stream_path(path))
+    await backend.call(lifecycle.remove_stream, name, configuration.stream_path(path))
 
 
 @router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
@@ -154,7 +148,7 @@ async def callback(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
     """A webhook's later answer (§7.1)."""
-    return await _answer(backend, name, SubscriptionKind.WEBHOOK, token, body)
+    return await _answer(backend, name, configuration.SubscriptionKind.WEBHOOK, token, body)
 
 
 @router.post(f"{_ONE}/claim", dependencies=_SEE)
@@ -168,14 +162,14 @@ async def ack_wake(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
     """A worker acknowledges (§7.2)."""
-    return await _answer(backend, name, SubscriptionKind.PULL_WAKE, token, body)
+    return await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, body)
 
 
 @router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
 async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake) -> None:
     """A worker gives a wake back (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
-    await _answer(backend, name, SubscriptionKind.PULL_WAKE, token, released)
+    await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, released)
 
 
 class KeySetResponse(JSONResponse):
@@ -193,19 +187,23 @@ async def webhook_keys(backend: Served) -> Response:
 
 
 async def _answer(
-    backend: Backend, name: str, kind: SubscriptionKind, token: str | None, body: bodies.AnswerWake
+    backend: Backend,
+    name: str,
+    kind: configuration.SubscriptionKind,
+    token: str | None,
+    body: bodies.AnswerWake,
 ) -> bodies.WakeAnswered:
     answered = Answer(token, body.generation, body.wake_id, body.offsets(), body.done)
     return {"ok": True, "next_wake": await backend.call(answer, name, kind, answered)}
 
 
-def check_may_follow(access: Access, asked: SubscriptionConfiguration) -> None:
+def check_may_follow(access: Access, asked: configuration.SubscriptionConfiguration) -> None:
     """A subscription tells its creator about appends to its streams, and writes to its wake stream: the token
     must grant both. Raises Forbidden, StreamNotFound."""
     for path in asked.streams:
         _check(access, Right.READ, path)
     if asked.pattern is not None:
-        _check(access, Right.READ, literal_prefix(asked.pattern), is_prefix=True)
+        _check(access, Right.READ, configuration.literal_prefix(asked.pattern), is_prefix=True)
     for written in filter(None, (asked.wake_stream, asked.dead_letter_stream)):
         _check(access, Right.WRITE, written)
 

@@ -8,19 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.combining import MAX_APPENDS, Mail
 from tidemark.log.records import Batch, Entry, StreamRecord, Tombstone
-from tidemark.log.table import (
-    IF_ABSENT,
-    AllOf,
-    AnyOf,
-    Compared,
-    ConditionFailed,
-    Table,
-    TransactionRefused,
-    Write,
-    equals,
-)
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.producer import ProducerState
 
@@ -34,7 +24,7 @@ class TailMoved(Exception):
 
 
 def put_batch(
-    table: Table, record: StreamRecord, batch: Batch, pushed_out: Collection[ProducerState] = ()
+    table: tables.Table, record: StreamRecord, batch: Batch, pushed_out: Collection[ProducerState] = ()
 ) -> None:
     """Write `batch` at its start, if nothing is there yet. Raises TailMoved.
 
@@ -48,24 +38,26 @@ def put_batch(
     try:
         if pushed_out:
             states = [put_producer(record.incarnation, state) for state in pushed_out]
-            table.transact([Write(item, condition=IF_ABSENT), *states])
+            table.transact([tables.Write(item, condition=tables.IF_ABSENT), *states])
         else:
-            table.put(item, IF_ABSENT)
-    except ConditionFailed as refused:
+            table.put(item, tables.IF_ABSENT)
+    except tables.ConditionFailed as refused:
         check_landed(batch, refused.existing)
-    except TransactionRefused as refused:
+    except tables.TransactionRefused as refused:
         check_landed(batch, refused.existing[0])
 
 
-def put_producer(incarnation: str, state: ProducerState) -> Write:
+def put_producer(incarnation: str, state: ProducerState) -> tables.Write:
     """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
     late finds that its own state is no longer ahead, and changes nothing."""
-    is_ahead = AnyOf(
-        IF_ABSENT,
-        Compared(schema.EPOCH, "<", state.epoch),
-        AllOf(equals(schema.EPOCH, state.epoch), Compared(schema.SEQUENCE, "<", state.seq)),
+    is_ahead = tables.AnyOf(
+        tables.IF_ABSENT,
+        tables.Compared(schema.EPOCH, "<", state.epoch),
+        tables.AllOf(
+            tables.equals(schema.EPOCH, state.epoch), tables.Compared(schema.SEQUENCE, "<", state.seq)
+        ),
     )
-    return Write(schema.encode_producer(incarnation, state), condition=is_ahead)
+    return tables.Write(schema.encode_producer(incarnation, state), condition=is_ahead)
 
 
 def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -> None:
@@ -80,12 +72,12 @@ def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -
 MAX_FOUND: Final = MAX_APPENDS
 
 
-def post_mail(table: Table, record: StreamRecord, mail: Mail) -> None:
+def post_mail(table: tables.Table, record: StreamRecord, mail: Mail) -> None:
     """Put mail into its box. No condition is needed: a late copy is the same mail in the same box."""
     table.put(schema.encode_mail(record.incarnation, mail))
 
 
-def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
+def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mail]:
     """The mail in a box. Damaged mail is left out: its writer finds it uncommitted, and commits it itself."""
     items, _ = table.query(
         schema.mail_pk(record.incarnation, box), at_least=schema.FIRST_MAIL, limit=MAX_FOUND
@@ -97,17 +89,17 @@ def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
     return mails
 
 
-def put_receipt(table: Table, record: StreamRecord, batch: Batch) -> None:
+def put_receipt(table: tables.Table, record: StreamRecord, batch: Batch) -> None:
     """Tell the writers of mail at this batch's offset its outcome. Only the batch's own writer may do so."""
     table.put(schema.encode_receipt(record.incarnation, batch))
 
 
-def find_receipt(table: Table, record: StreamRecord, start: int) -> Entry | None:
+def find_receipt(table: tables.Table, record: StreamRecord, start: int) -> Entry | None:
     item = table.get(schema.receipt_key(record.incarnation, start))
     return schema.decode_receipt(item) if item else None
 
 
-def find_entry(table: Table, record: StreamRecord, start: int) -> Entry | None:
+def find_entry(table: tables.Table, record: StreamRecord, start: int) -> Entry | None:
     """The entry at this offset, without its bytes."""
     item = table.get(schema.batch_key(schema.log_pk(record.key, record.incarnation), start))
     return schema.decode_state(item) if item else None

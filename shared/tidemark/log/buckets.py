@@ -14,26 +14,14 @@ from contextlib import suppress
 from typing import Final
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import SK
-from tidemark.log.table import (
-    AllOf,
-    AnyOf,
-    Compared,
-    Missing,
-    Present,
-    Table,
-    TransactionRefused,
-    Update,
-    Write,
-    equals,
-    if_never_or_ended_before,
-)
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
 from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
-_IF_THERE: Final = Present(schema.STREAM_COUNT)
+_IF_THERE: Final = tables.Present(schema.STREAM_COUNT)
 #: The smallest character: a key followed by it sorts right behind the key.
 _NEXT: Final = "\x00"
 
@@ -55,13 +43,15 @@ class BucketHasDefaults(Exception):
         self.bucket = bucket
 
 
-def create_bucket(table: Table, record: BucketRecord) -> None:
+def create_bucket(table: tables.Table, record: BucketRecord) -> None:
     """Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose reply was lost finds
     its own item, and has landed."""
-    bucket = Write(schema.encode_bucket(record), condition=if_never_or_ended_before(record.created_ms))
+    bucket = tables.Write(
+        schema.encode_bucket(record), condition=tables.if_never_or_ended_before(record.created_ms)
+    )
     try:
-        table.transact([bucket, Write(schema.bucket_entry_key(record.bucket))])
-    except TransactionRefused as refused:
+        table.transact([bucket, tables.Write(schema.bucket_entry_key(record.bucket))])
+    except tables.TransactionRefused as refused:
         existing = refused.existing[0]
         assert existing is not None, "a refused creation names what is there"
         if schema.is_end_mark(existing):
@@ -77,18 +67,21 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
         raise BucketExists from refused
 
 
-def _put_entry(table: Table, found: BucketRecord) -> None:
+def _put_entry(table: tables.Table, found: BucketRecord) -> None:
     """Write the entry of a bucket that was made before buckets had entries. Only while the bucket exists: a
     copy of this that lands later would list a bucket that is gone."""
-    unchanged = Update(schema.bucket_key(found.bucket), adds={schema.STREAM_COUNT: 0})
-    is_same = equals(schema.CREATION_ID, found.creation_id)
-    with suppress(TransactionRefused):
+    unchanged = tables.Update(schema.bucket_key(found.bucket), adds={schema.STREAM_COUNT: 0})
+    is_same = tables.equals(schema.CREATION_ID, found.creation_id)
+    with suppress(tables.TransactionRefused):
         table.transact(
-            [Write(update=unchanged, condition=is_same), Write(schema.bucket_entry_key(found.bucket))]
+            [
+                tables.Write(update=unchanged, condition=is_same),
+                tables.Write(schema.bucket_entry_key(found.bucket)),
+            ]
         )
 
 
-def load_bucket(table: Table, bucket: str) -> BucketRecord:
+def load_bucket(table: tables.Table, bucket: str) -> BucketRecord:
     """Raises BucketNotFound."""
     item = table.get(schema.bucket_key(bucket))
     if item is None or schema.is_end_mark(item):
@@ -96,24 +89,26 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
     return schema.decode_bucket(item)
 
 
-def end_bucket(table: Table, bucket: str, mark: EndMark) -> None:
+def end_bucket(table: tables.Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
     BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     # The count must have been zero when the deletion was dated: one that was refused for its streams,
     # and whose copy arrives when they are gone, is refused again.
-    empty_and_older = AllOf(
-        equals(schema.STREAM_COUNT, 0),
-        Compared(schema.CREATED_MS, "<", mark.ended_ms),
-        AnyOf(Missing(schema.COUNTED_MS), Compared(schema.COUNTED_MS, "<", mark.ended_ms)),
+    empty_and_older = tables.AllOf(
+        tables.equals(schema.STREAM_COUNT, 0),
+        tables.Compared(schema.CREATED_MS, "<", mark.ended_ms),
+        tables.AnyOf(
+            tables.Missing(schema.COUNTED_MS), tables.Compared(schema.COUNTED_MS, "<", mark.ended_ms)
+        ),
     )
-    ended = Write(schema.encode_end_mark(schema.bucket_key(bucket), mark), condition=empty_and_older)
+    ended = tables.Write(schema.encode_end_mark(schema.bucket_key(bucket), mark), condition=empty_and_older)
     try:
-        table.transact([ended, Write(schema.encode_end_mark(schema.bucket_entry_key(bucket), mark))])
-    except TransactionRefused as refused:
+        table.transact([ended, tables.Write(schema.encode_end_mark(schema.bucket_entry_key(bucket), mark))])
+    except tables.TransactionRefused as refused:
         _check_deleted(refused, mark)
 
 
-def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
+def _check_deleted(refused: tables.TransactionRefused, mark: EndMark) -> None:
     """Check what a refused deletion found: after a lost reply it may be its own mark. Raises as
     `end_bucket`."""
     existing = refused.existing[0]
@@ -135,19 +130,19 @@ def _check_deleted(refused: TransactionRefused, mark: EndMark) -> None:
     raise (OutcomeUnknown() if is_unknown else answer) from refused
 
 
-def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> list[Write]:
+def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> list[tables.Write]:
     """Part of the transaction that creates or ends a stream: refused if there is no such bucket, or if its
     item has any of the attributes `if_without` (`check_counted`). The plain surface has no bucket, and counts
     nothing."""
     if bucket == PLAIN_BUCKET:
         return []
-    update = Update(
+    update = tables.Update(
         schema.bucket_key(bucket), {schema.COUNTED_MS: {"N": str(now_ms)}}, {schema.STREAM_COUNT: change}
     )
-    return [Write(update=update, condition=AllOf(_IF_THERE, *map(Missing, if_without)))]
+    return [tables.Write(update=update, condition=tables.AllOf(_IF_THERE, *map(tables.Missing, if_without)))]
 
 
-def count_created(record: StreamRecord) -> list[Write]:
+def count_created(record: StreamRecord) -> list[tables.Write]:
     """As `count_streams`, and refused if the bucket has a setting that the stream lacks."""
     limits = () if record.retention.is_limited else (schema.RETAIN_SECONDS, schema.RETAIN_BYTES)
     may_compact = record.compaction is None and record.content_type.is_json
@@ -155,7 +150,7 @@ def count_created(record: StreamRecord) -> list[Write]:
     return count_streams(record.key.bucket, +1, record.created_ms, *limits, *compaction)
 
 
-def check_counted(refused: TransactionRefused, index: int) -> None:
+def check_counted(refused: tables.TransactionRefused, index: int) -> None:
     """Check the bucket's counter, write `index` of a refused creation. Raises BucketHasDefaults or
     BucketNotFound; OutcomeUnknown if the creation may have landed before the bucket was deleted."""
     if not refused.failed[index]:
@@ -167,7 +162,7 @@ def check_counted(refused: TransactionRefused, index: int) -> None:
 
 
 def list_records(
-    table: Table, bucket: str, prefix: str, after: str, limit: int
+    table: tables.Table, bucket: str, prefix: str, after: str, limit: int
 ) -> tuple[list[StreamRecord], bool]:
     """Up to `limit` streams in the order of their ids' bytes, and whether there may be more."""
     first, last = max(prefix, after), _last_of(prefix)
@@ -188,7 +183,7 @@ def list_records(
 
 
 def pages_of_records(
-    table: Table, bucket: str, prefix: str = "", size: int = 500
+    table: tables.Table, bucket: str, prefix: str = "", size: int = 500
 ) -> Iterator[list[StreamRecord]]:
     """All streams of a bucket whose ids begin with the prefix, in pages of up to `size`."""
     after, more = "", True
@@ -200,7 +195,7 @@ def pages_of_records(
         after = records[-1].key.stream_id
 
 
-def list_bucket_ids(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
+def list_bucket_ids(table: tables.Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
     """Up to `limit` ids of buckets in order, and whether there may be more."""
     at_least, last = max(prefix, after + _NEXT if after else prefix), _last_of(prefix)
     if at_least > last:

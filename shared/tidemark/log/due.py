@@ -9,17 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.pack_format import BLOCK_BYTES
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.table import (
-    IF_ABSENT,
-    Condition,
-    ConditionFailed,
-    Table,
-    Write,
-    equals,
-    pages_around_damage,
-)
 from tidemark.protocol.errors import Damaged, ProtocolError
 from tidemark.protocol.tail import Tail
 
@@ -27,7 +19,7 @@ from tidemark.protocol.tail import Tail
 TURN_MS: Final = 7919
 
 
-def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
+def due_entries(table: tables.Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
     """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
     waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
     with another shard, so that runs that are cut short reach every shard in time."""
@@ -40,18 +32,18 @@ def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator
             waiting.append(pages)
 
 
-def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
+def overdue(table: tables.Table, now_ms: int, shard: int) -> list[Due]:
     """All that has fallen due in one shard."""
     pages = _pages(table, schema.due_pk(shard), now_ms)
     return [schema.decode_due(item) for page in pages for item in page]
 
 
-def _pages(table: Table, pk: str, now_ms: int) -> Iterator[list[schema.Item]]:
+def _pages(table: tables.Table, pk: str, now_ms: int) -> Iterator[list[schema.Item]]:
     with suppress(Damaged):  # The other shards go on.
-        yield from pages_around_damage(table, pk, "0", schema.due_before(now_ms), limit=100)
+        yield from tables.pages_around_damage(table, pk, "0", schema.due_before(now_ms), limit=100)
 
 
-def schedule(table: Table, due: Due) -> None:
+def schedule(table: tables.Table, due: Due) -> None:
     """Put an entry into the queue. It may be put there again at any time: the janitor checks
     whether there is anything to do."""
     table.put(schema.encode_due(due))
@@ -131,7 +123,9 @@ class Packing:
         return now_ms + max(self.after_ms, now_ms - oldest_ms)
 
 
-def schedule_packing(table: Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int) -> None:
+def schedule_packing(
+    table: tables.Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int
+) -> None:
     """Schedule the janitor after a batch was written, if that is due. A failure is ignored: with the next
     entry, the janitor packs all that is old enough."""
     if not packing.of(record).is_due(batch.start, batch.after):
@@ -142,33 +136,33 @@ def schedule_packing(table: Table, record: StreamRecord, batch: Batch, packing: 
         schedule(table, Due(DueKind.PACK, record.key, record.incarnation, due_ms, mark, batch.end))
 
 
-def schedule_once(table: Table, due: Due) -> None:
+def schedule_once(table: tables.Table, due: Due) -> None:
     """Put an entry into the queue whose key it never had before: an upload's or an orphan's, which
     stays under its key, settled, so that this write cannot be repeated."""
-    with suppress(ConditionFailed):
-        table.put(schema.encode_due(due), IF_ABSENT)
+    with suppress(tables.ConditionFailed):
+        table.put(schema.encode_due(due), tables.IF_ABSENT)
 
 
-def settle_for_good(due: Due) -> Write:
+def settle_for_good(due: Due) -> tables.Write:
     """The write, for the transaction that uses an upload or a spilled body, after which the janitor does not
     remove it. Refused if the janitor has claimed it."""
-    return Write(schema.encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
+    return tables.Write(schema.encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
-def claim_entry(table: Table, due: Due) -> bool:
+def claim_entry(table: tables.Table, due: Due) -> bool:
     """Claim the entry's blob for the janitor; False if it was used first."""
     try:
         table.put(schema.encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
-    except ConditionFailed as refused:
+    except tables.ConditionFailed as refused:
         # A retried claim finds its own entry.
         return refused.existing is not None and schema.decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 
 
-def _if_kind(kind: DueKind) -> Condition:
-    return equals(schema.KIND, kind.value)
+def _if_kind(kind: DueKind) -> tables.Condition:
+    return tables.equals(schema.KIND, kind.value)
 
 
-def settle(table: Table, due: Due) -> None:
+def settle(table: tables.Table, due: Due) -> None:
     """Take the entry out of the queue. No key of an entry is used a second time."""
     table.delete(schema.due_key(due))

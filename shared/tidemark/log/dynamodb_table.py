@@ -7,20 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from tidemark.aws.dynamodb import DynamoDB, Fault
+from tidemark.log import table as tables
 from tidemark.log.schema import INCARNATION, PK, SK, Item, Key
-from tidemark.log.table import (
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    TransactionRefused,
-    Update,
-    Write,
-    equals,
-)
 from tidemark.protocol.errors import Busy
 
 
@@ -48,18 +36,18 @@ class DynamoDBTable:
         except Fault as fault:
             raise _translated(fault) from fault
 
-    def put(self, item: Item, condition: Condition | None = None) -> None:
+    def put(self, item: Item, condition: tables.Condition | None = None) -> None:
         self._call("PutItem", Item=item, **_conditional(condition))
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
-        higher = AllOf(equals(INCARNATION, incarnation), Compared(name, "<", value))
+        higher = tables.AllOf(tables.equals(INCARNATION, incarnation), tables.Compared(name, "<", value))
         try:
-            self._call("UpdateItem", **_updating(Update(key, {name: {"N": str(value)}}), higher))
-        except ConditionFailed as refused:
+            self._call("UpdateItem", **_updating(tables.Update(key, {name: {"N": str(value)}}), higher))
+        except tables.ConditionFailed as refused:
             if refused.existing is None or refused.existing.get(INCARNATION) != {"S": incarnation}:
                 raise
 
-    def delete(self, key: Key, condition: Condition | None = None) -> None:
+    def delete(self, key: Key, condition: tables.Condition | None = None) -> None:
         self._call("DeleteItem", Key=key, **_conditional(condition))
 
     def delete_many(self, keys: Sequence[Key]) -> None:
@@ -68,14 +56,14 @@ class DynamoDBTable:
         except Fault as fault:
             raise _translated(fault) from fault
 
-    def transact(self, writes: Sequence[Write]) -> None:
+    def transact(self, writes: Sequence[tables.Write]) -> None:
         items = [self._transact_item(write) for write in writes]
         try:
             self.dynamodb.call("TransactWriteItems", {"TransactItems": items})
         except Fault as fault:
             raise _translated(fault) from fault
 
-    def _transact_item(self, write: Write) -> dict[str, Any]:
+    def _transact_item(self, write: tables.Write) -> dict[str, Any]:
         if write.item is not None:
             put = {"TableName": self.name, "Item": write.item}
             return {"Put": put | (_conditional(write.condition) if write.condition else {})}
@@ -105,7 +93,7 @@ class DynamoDBTable:
         return reply["Items"], "LastEvaluatedKey" in reply
 
 
-def _conditional(condition: Condition | None) -> dict[str, Any]:
+def _conditional(condition: tables.Condition | None) -> dict[str, Any]:
     """The arguments of a write for its condition; a refusal then returns the existing item."""
     arguments: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if condition is not None:
@@ -117,7 +105,7 @@ def _conditional(condition: Condition | None) -> dict[str, Any]:
     return arguments
 
 
-def _updating(update: Update, condition: Condition | None) -> dict[str, Any]:
+def _updating(update: tables.Update, condition: tables.Condition | None) -> dict[str, Any]:
     """A write of parts of an item."""
     sets = ", ".join(f"#{name} = :{name}" for name in update.sets)
     adds = ", ".join(f"#{name} :{name}" for name in update.adds)
@@ -136,7 +124,7 @@ def _updating(update: Update, condition: Condition | None) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _rendered(condition: Condition) -> tuple[str, dict[str, str], dict[str, Any]]:
+def _rendered(condition: tables.Condition) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The expression, and the names and values in it. Nobody changes them. Each name stands for itself behind
     a `#`, because some are words of DynamoDB's."""
     names: dict[str, str] = {}
@@ -148,19 +136,19 @@ def _rendered(condition: Condition) -> tuple[str, dict[str, str], dict[str, Any]
         names[f"#{name}"] = name
         return f"#{name}"
 
-    def render(part: Condition) -> str:
+    def render(part: tables.Condition) -> str:
         match part:
-            case Present(name):
+            case tables.Present(name):
                 return f"attribute_exists({named(name)})"
-            case Missing(name):
+            case tables.Missing(name):
                 return f"attribute_not_exists({named(name)})"
-            case Compared(name, by, value):
+            case tables.Compared(name, by, value):
                 place = f":c{len(values)}"
                 values[place] = {"S": value} if isinstance(value, str) else {"N": str(value)}
                 return f"{named(name)} {by} {place}"
-            case AllOf(parts):
+            case tables.AllOf(parts):
                 return " AND ".join(map(render, parts))
-            case AnyOf(parts):
+            case tables.AnyOf(parts):
                 return f"({' OR '.join(map(render, parts))})"
 
     return render(condition), names, values
@@ -180,11 +168,11 @@ def _translated(fault: Fault) -> Exception:
     """Translate a refusal of DynamoDB into the table's exception; a fault of ours is returned as it is."""
     maybe_landed = not fault.outcome_known
     if fault.code == "ConditionalCheckFailedException":
-        return ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)
+        return tables.ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)
     if fault.retryable:
         return Busy()
     if fault.code == "TransactionCanceledException":
         failed = [reason.get("Code") == "ConditionalCheckFailed" for reason in fault.reasons]
         existing = [reason.get("Item") for reason in fault.reasons]
-        return TransactionRefused(failed, existing, maybe_landed=maybe_landed)
+        return tables.TransactionRefused(failed, existing, maybe_landed=maybe_landed)
     return fault

@@ -13,55 +13,44 @@ from typing import Final
 from zlib import crc32
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.append import TailMoved, check_landed
 from tidemark.log.buckets import DatedTooEarly, check_counted, count_created, count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, EndMark, Fork, Snapshot, StreamRecord, Tombstone
-from tidemark.log.table import (
-    IF_ABSENT,
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    Table,
-    TransactionRefused,
-    Update,
-    Write,
-    equals,
-    if_never_or_ended_before,
-)
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.tail import Tail
 
 #: No fork needs the stream.
-NONE_LEFT: Final = AnyOf(Missing(schema.REFERENCES), equals(schema.REFERENCES, 0))
-_IS_DELETED: Final = Present(schema.DELETED_MS)
-_IS_LIVE: Final = Missing(schema.DELETED_MS)
+NONE_LEFT: Final = tables.AnyOf(tables.Missing(schema.REFERENCES), tables.equals(schema.REFERENCES, 0))
+_IS_DELETED: Final = tables.Present(schema.DELETED_MS)
+_IS_LIVE: Final = tables.Missing(schema.DELETED_MS)
 
 
-def if_live(incarnation: str) -> Condition:
+def if_live(incarnation: str) -> tables.Condition:
     """The stream is there, and is this one."""
-    return AllOf(equals(schema.INCARNATION, incarnation), _IS_LIVE)
+    return tables.AllOf(tables.equals(schema.INCARNATION, incarnation), _IS_LIVE)
 
 
-def retains_from(offset: int) -> Condition:
+def retains_from(offset: int) -> tables.Condition:
     """The stream still retains what is at the offset and behind it."""
-    return AnyOf(Missing(schema.RETAINED), Compared(schema.RETAINED, "<=", offset))
+    return tables.AnyOf(tables.Missing(schema.RETAINED), tables.Compared(schema.RETAINED, "<=", offset))
 
 
-def compacted_up_to(offset: int) -> Condition:
+def compacted_up_to(offset: int) -> tables.Condition:
     """The stream is not compacted beyond the offset."""
-    return AnyOf(Missing(schema.COMPACTED), Compared(schema.COMPACTED, "<=", offset))
+    return tables.AnyOf(tables.Missing(schema.COMPACTED), tables.Compared(schema.COMPACTED, "<=", offset))
 
 
-def shows_snapshot(snapshot: Snapshot | None) -> Condition:
+def shows_snapshot(snapshot: Snapshot | None) -> tables.Condition:
     """The stream's latest snapshot is this one, or it has none."""
-    return Missing(schema.SNAPSHOT_BLOB) if snapshot is None else equals(schema.SNAPSHOT_BLOB, snapshot.blob)
+    return (
+        tables.Missing(schema.SNAPSHOT_BLOB)
+        if snapshot is None
+        else tables.equals(schema.SNAPSHOT_BLOB, snapshot.blob)
+    )
 
 
 def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> schema.Item:
@@ -71,32 +60,37 @@ def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> sch
     return schema.encode_end_mark(schema.stream_key(record.key), mark)
 
 
-def if_unreferenced(incarnation: str) -> Condition:
+def if_unreferenced(incarnation: str) -> tables.Condition:
     """The stream item is still that of this incarnation, and no fork needs it."""
-    return AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT)
+    return tables.AllOf(tables.equals(schema.INCARNATION, incarnation), NONE_LEFT)
 
 
-def add_reference(fork: Fork, made: StreamRecord) -> Write:
+def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
     """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced, trimmed or
     compacted in the meantime: until the fork is counted, the data that it inherits may be removed."""
-    one_more = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
-    as_seen = AllOf(
+    one_more = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
+    as_seen = tables.AllOf(
         if_live(fork.incarnation),
         retains_from(made.retained),
         compacted_up_to(made.compacted),
         shows_snapshot(made.snapshot),
     )
-    return Write(update=one_more, condition=as_seen)
+    return tables.Write(update=one_more, condition=as_seen)
 
 
-def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:
+def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[tables.Write]:
     """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
     whether this was the last one: the process that ends the fork does that, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
-    one_less = Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: -1})
-    writes = [Write(update=one_less, condition=AllOf(equals(schema.INCARNATION, fork.incarnation), marked))]
+    one_less = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: -1})
+    writes = [
+        tables.Write(
+            update=one_less,
+            condition=tables.AllOf(tables.equals(schema.INCARNATION, fork.incarnation), marked),
+        )
+    ]
     if due is not None:
-        writes.append(Write(schema.encode_due(due)))
+        writes.append(tables.Write(schema.encode_due(due)))
     return writes
 
 
@@ -105,17 +99,19 @@ def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due
     return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=fork_incarnation)
 
 
-def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
+def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:
     """Mark a stream as deleted that forks still need (§4.2)."""
-    mark = Update(schema.stream_key(record.key), {schema.DELETED_MS: {"N": str(now_ms)}})
-    is_held = AllOf(equals(schema.INCARNATION, record.incarnation), Compared(schema.REFERENCES, ">", 0))
-    return Write(update=mark, condition=is_held)
+    mark = tables.Update(schema.stream_key(record.key), {schema.DELETED_MS: {"N": str(now_ms)}})
+    is_held = tables.AllOf(
+        tables.equals(schema.INCARNATION, record.incarnation), tables.Compared(schema.REFERENCES, ">", 0)
+    )
+    return tables.Write(update=mark, condition=is_held)
 
 
-def remove_released(record: StreamRecord, now_ms: int) -> Write:
+def remove_released(record: StreamRecord, now_ms: int) -> tables.Write:
     """The item of a deleted stream that no fork needs any more becomes an end mark."""
-    is_left = AllOf(equals(schema.INCARNATION, record.incarnation), _IS_DELETED, NONE_LEFT)
-    return Write(end_mark(record, now_ms), condition=is_left)
+    is_left = tables.AllOf(tables.equals(schema.INCARNATION, record.incarnation), _IS_DELETED, NONE_LEFT)
+    return tables.Write(end_mark(record, now_ms), condition=is_left)
 
 
 class StreamExists(Exception):
@@ -140,7 +136,7 @@ class Creation:
     orphan: Due | None = None
 
 
-def put_stream(table: Table, creation: Creation) -> None:
+def put_stream(table: tables.Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
     StreamExists, DatedTooEarly, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
     settings where its bucket has some, and StreamChanged when a fork's source is not as it was, or the
@@ -150,17 +146,17 @@ def put_stream(table: Table, creation: Creation) -> None:
     refuses a creation that is repeated after the stream was deleted: the end mark is younger.
     """
     record = creation.record
-    free = if_never_or_ended_before(record.created_ms)
+    free = tables.if_never_or_ended_before(record.created_ms)
     counted = count_created(record)
     extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:
-            table.transact([Write(schema.encode_stream(record), condition=free), *extra])
+            table.transact([tables.Write(schema.encode_stream(record), condition=free), *extra])
         else:
             table.put(schema.encode_stream(record), free)
-    except ConditionFailed as refused:
+    except tables.ConditionFailed as refused:
         _check_created(record, refused.existing, maybe_landed=refused.maybe_landed)
-    except TransactionRefused as refused:
+    except tables.TransactionRefused as refused:
         if refused.failed[0]:
             _check_created(record, refused.existing[0], maybe_landed=refused.maybe_landed)
         else:
@@ -169,18 +165,18 @@ def put_stream(table: Table, creation: Creation) -> None:
             raise StreamChanged from refused
 
 
-def _creation_extras(creation: Creation) -> list[Write]:
+def _creation_extras(creation: Creation) -> list[tables.Write]:
     record = creation.record
     pk, first = schema.log_pk(record.key, record.incarnation), creation.first
-    extras = [] if first is None else [Write(schema.encode_batch(pk, first))]
+    extras = [] if first is None else [tables.Write(schema.encode_batch(pk, first))]
     deadline = deadline_ms(record.expiry, record.created_ms)
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
-        extras.append(Write(schema.encode_due(due)))
+        extras.append(tables.Write(schema.encode_due(due)))
     if record.retention.is_limited:
         look_ms = next_look_ms(record, record.created_ms, None, record.created_ms)
         look = Due(DueKind.RETAIN, record.key, record.incarnation, look_ms, "retain")
-        extras.append(Write(schema.encode_due(look)))
+        extras.append(tables.Write(schema.encode_due(look)))
     if record.fork is not None:
         extras.append(add_reference(record.fork, record))
     if creation.orphan is not None:
@@ -221,10 +217,10 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Tombstone:
 
 
 def end_stream(
-    table: Table,
+    table: tables.Table,
     record: StreamRecord,
     last: Tombstone,
-    release: Sequence[Write] = (),
+    release: Sequence[tables.Write] = (),
     *,
     expired: bool = False,
 ) -> None:
@@ -239,48 +235,50 @@ def end_stream(
         _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
         unreferenced = if_unreferenced(record.incarnation)
-        ended = Write(end_mark(record, last.time_ms, expired=expired), condition=unreferenced)
+        ended = tables.Write(end_mark(record, last.time_ms, expired=expired), condition=unreferenced)
         _end(table, last, record, [ended, *counted, reclaim(record, last.time_ms), *release])
 
 
 def replace_stream(
-    table: Table,
+    table: tables.Table,
     expired: StreamRecord,
     last: Tombstone,
     creation: Creation,
     *,
-    release: Sequence[Write] = (),
+    release: Sequence[tables.Write] = (),
 ) -> None:
     """Create a stream where an expired one still has its item: its bucket counts no more and
     no fewer. Raises as `end_stream`."""
-    fresh = Write(schema.encode_stream(creation.record), condition=if_unreferenced(expired.incarnation))
+    fresh = tables.Write(
+        schema.encode_stream(creation.record), condition=if_unreferenced(expired.incarnation)
+    )
     extras = _creation_extras(creation)
     _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])
 
 
-def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
+def bury(table: tables.Table, record: StreamRecord, now_ms: int) -> None:
     """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
     item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
     Raises StreamChanged if the item is another by now."""
     # If it was deleted while forks needed it, its release ends it, and has its log reclaimed.
-    is_free = AllOf(if_live(record.incarnation), NONE_LEFT)
-    ended = Write(end_mark(record, now_ms), condition=is_free)
+    is_free = tables.AllOf(if_live(record.incarnation), NONE_LEFT)
+    ended = tables.Write(end_mark(record, now_ms), condition=is_free)
     try:
         table.transact([ended, *count_streams(record.key.bucket, -1, now_ms)])
-    except TransactionRefused as refused:
+    except tables.TransactionRefused as refused:
         raise StreamChanged from refused
 
 
-def reclaim(record: StreamRecord, now_ms: int) -> Write:
+def reclaim(record: StreamRecord, now_ms: int) -> tables.Write:
     due = Due(DueKind.RECLAIM, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
-    return Write(schema.encode_due(due))
+    return tables.Write(schema.encode_due(due))
 
 
-def _end(table: Table, last: Tombstone, record: StreamRecord, writes: Sequence[Write]) -> None:
+def _end(table: tables.Table, last: Tombstone, record: StreamRecord, writes: Sequence[tables.Write]) -> None:
     try:
         pk = schema.log_pk(record.key, record.incarnation)
-        table.transact([Write(schema.encode_tombstone(pk, last), condition=IF_ABSENT), *writes])
-    except TransactionRefused as refused:
+        table.transact([tables.Write(schema.encode_tombstone(pk, last), condition=tables.IF_ABSENT), *writes])
+    except tables.TransactionRefused as refused:
         if not refused.failed[0]:
             raise StreamChanged from refused
         try:

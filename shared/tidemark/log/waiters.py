@@ -9,20 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.records import Waiter
-from tidemark.log.table import (
-    IF_ABSENT,
-    MAX_DELETES,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Table,
-    TransactionRefused,
-    Write,
-    equals,
-    in_hundreds,
-)
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Busy
 from tidemark.protocol.stream_key import StreamKey
@@ -36,22 +24,22 @@ _AT_ONCE: Final = 16
 _JUST_BEHIND = " "
 
 
-def put_waiter(table: Table, waiter: Waiter) -> None:
+def put_waiter(table: tables.Table, waiter: Waiter) -> None:
     """Register, or register again for longer. A registration that lands late does not shorten a later one,
     and a connection's messages may be handled in another order than they were sent."""
-    with suppress(ConditionFailed):
+    with suppress(tables.ConditionFailed):
         table.put(schema.encode_waiter(waiter), _is_later(waiter))
 
 
-def _is_later(waiter: Waiter) -> Condition:
+def _is_later(waiter: Waiter) -> tables.Condition:
     name, value = (
         (schema.ASKED_MS, waiter.asked_ms) if waiter.is_socket else (schema.UNTIL_MS, waiter.until_ms)
     )
-    return AnyOf(IF_ABSENT, Compared(name, "<", value))
+    return tables.AnyOf(tables.IF_ABSENT, tables.Compared(name, "<", value))
 
 
 def put_watches(
-    table: Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
+    table: tables.Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
 ) -> None:
     """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
     so it is only for more than `_AT_ONCE` streams. Raises Malformed for too many."""
@@ -59,14 +47,16 @@ def put_watches(
     _ask_for(table, connection_id, asked, now_ms, each)
     waiters = list(watches.values())
     if len(waiters) > _AT_ONCE:
-        writes = [Write(schema.encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters]
-        with suppress(TransactionRefused, Busy):  # One of them is not the latest, or is being written.
+        writes = [
+            tables.Write(schema.encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters
+        ]
+        with suppress(tables.TransactionRefused, Busy):  # One of them is not the latest, or is being written.
             table.transact(writes)
             return
     each(partial(put_waiter, table), waiters)
 
 
-def _ask_for(table: Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
+def _ask_for(table: tables.Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
     """Note what a connection asks for: one read, and one write if a stream is new. Streams whose watch has
     ended stay until there are too many."""
     known, revision = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
@@ -77,32 +67,36 @@ def _ask_for(table: Table, connection_id: str, asked: dict[str, str], now_ms: in
         ttl_seconds = now_ms // 1000 + 2 * socket.MAX_LEASE_SECONDS  # API Gateway ends it before.
         item = schema.encode_asked_for(connection_id, known | asked, revision + 1, ttl_seconds)
         try:
-            table.put(item, AnyOf(IF_ABSENT, equals(schema.REVISION, revision)))
-        except ConditionFailed as refused:  # Another message of the connection is handled now.
+            table.put(item, tables.AnyOf(tables.IF_ABSENT, tables.equals(schema.REVISION, revision)))
+        except tables.ConditionFailed as refused:  # Another message of the connection is handled now.
             known, revision = schema.decode_asked_for(refused.existing)
         else:
             return
 
 
 def _still_watched(
-    table: Table, connection_id: str, known: dict[str, str], now_ms: int, each: Each
+    table: tables.Table, connection_id: str, known: dict[str, str], now_ms: int, each: Each
 ) -> dict[str, str]:
     keys = [_watch_key(connection_id, incarnation) for incarnation in known.values()]
-    found = (schema.decode_waiter(item) for page in each(table.get_many, in_hundreds(keys)) for item in page)
+    found = (
+        schema.decode_waiter(item) for page in each(table.get_many, tables.in_hundreds(keys)) for item in page
+    )
     left = {waiter.incarnation for waiter in found if waiter.until_ms > now_ms}
     return {mark: incarnation for mark, incarnation in known.items() if incarnation in left}
 
 
 def end_watches(
-    table: Table, connection_id: str, keys: Iterable[StreamKey], asked_ms: int, each: Each
+    table: tables.Table, connection_id: str, keys: Iterable[StreamKey], asked_ms: int, each: Each
 ) -> None:
     """Remove a connection's waiters of these streams, unless it has asked again later: one read, and a
     deletion for each."""
     known, _ = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
 
     def end(incarnation: str) -> None:
-        with suppress(ConditionFailed):
-            table.delete(_watch_key(connection_id, incarnation), Compared(schema.ASKED_MS, "<", asked_ms))
+        with suppress(tables.ConditionFailed):
+            table.delete(
+                _watch_key(connection_id, incarnation), tables.Compared(schema.ASKED_MS, "<", asked_ms)
+            )
 
     each(end, [known[mark] for mark in map(schema.mark_of, keys) if mark in known])
 
@@ -111,19 +105,19 @@ def _watch_key(connection_id: str, incarnation: str) -> schema.Key:
     return schema.waiter_key(Waiter(incarnation, connection_id, 0, name=""))
 
 
-def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
+def load_waiters(table: tables.Table, incarnation: str, now_ms: int) -> list[Waiter]:
     """The waiters of one stream that have not lapsed: one consistent query."""
     pk, low, high = schema.waiters_of(incarnation)
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 
 
-def all_waiters(table: Table, shards: Iterable[int] = range(schema.WAIT_SHARDS)) -> Iterator[Waiter]:
+def all_waiters(table: tables.Table, shards: Iterable[int] = range(schema.WAIT_SHARDS)) -> Iterator[Waiter]:
     """All waiters, lapsed ones too: DynamoDB removes those late, and some engines never do."""
     for shard in shards:
         yield from _query(table, schema.wait_pk(shard), "-", "~")
 
 
-def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
+def _query(table: tables.Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
     more = True
     while more:
         items, more = table.query(pk, at_least=low, at_most=high)
@@ -132,12 +126,14 @@ def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
             low = items[-1][schema.SK]["S"] + _JUST_BEHIND
 
 
-def remove_lapsed(table: Table, waiter: Waiter) -> None:
+def remove_lapsed(table: tables.Table, waiter: Waiter) -> None:
     """Remove it, unless its process has renewed it in the meantime."""
-    with suppress(ConditionFailed):
-        table.delete(schema.waiter_key(waiter), equals(schema.UNTIL_MS, waiter.until_ms))
+    with suppress(tables.ConditionFailed):
+        table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))
 
 
-def remove_waiters(table: Table, waiters: Sequence[Waiter]) -> None:
-    for start in range(0, len(waiters), MAX_DELETES):
-        table.delete_many([schema.waiter_key(waiter) for waiter in waiters[start : start + MAX_DELETES]])
+def remove_waiters(table: tables.Table, waiters: Sequence[Waiter]) -> None:
+    for start in range(0, len(waiters), tables.MAX_DELETES):
+        table.delete_many(
+            [schema.waiter_key(waiter) for waiter in waiters[start : start + tables.MAX_DELETES]]
+        )

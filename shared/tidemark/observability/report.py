@@ -21,17 +21,8 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.observability import metrics as meters
 from tidemark.observability.invocation import Handler, event_path, lambda_context
-from tidemark.observability.metrics import (
-    BOUNDS,
-    COUNTERS,
-    HISTOGRAMS,
-    PROCESS,
-    Counter,
-    Distribution,
-    Meter,
-    MetricsSnapshot,
-)
 from tidemark.settings import Settings
 
 REPORT_SECONDS: Final = 10.0
@@ -46,7 +37,7 @@ class Reporter:
         self,
         service: str,
         settings: Settings,
-        meter: Meter = PROCESS,
+        meter: meters.Meter = meters.PROCESS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.logger = Logger(service=service, level=settings.log_level)
@@ -69,10 +60,10 @@ class Reporter:
         self._reported = now
         metrics = EphemeralMetrics(namespace=self._namespace, service=self._service)
         # Labels are added up: each of their values would be a metric of its own, and cost as one.
-        grown: defaultdict[Counter, float] = defaultdict(float)
+        grown: defaultdict[meters.Counter, float] = defaultdict(float)
         for (counter, labels), value in now.counts.items():
             grown[counter] += value - before.counts.get((counter, labels), 0.0)
-        counted = [counter for counter in COUNTERS if grown[counter]]
+        counted = [counter for counter in meters.COUNTERS if grown[counter]]
         for counter in counted:
             unit = MetricUnit.Bytes if counter.title.endswith("bytes") else MetricUnit.Count
             metrics.add_metric(_camel(counter.title), unit, grown[counter])
@@ -98,9 +89,11 @@ class Reporter:
         log.get(level, self.logger.info)("answered", extra=facts)
 
 
-def _add_histograms(metrics: EphemeralMetrics, now: MetricsSnapshot, before: MetricsSnapshot) -> int:
+def _add_histograms(
+    metrics: EphemeralMetrics, now: meters.MetricsSnapshot, before: meters.MetricsSnapshot
+) -> int:
     added = 0
-    for histogram in HISTOGRAMS:
+    for histogram in meters.HISTOGRAMS:
         name = _camel(histogram.title.removesuffix("_seconds")) + "Time"
         for value in spread(now.distributions[histogram], before.distributions[histogram]):
             metrics.add_metric(name, MetricUnit.Milliseconds, value)
@@ -108,12 +101,12 @@ def _add_histograms(metrics: EphemeralMetrics, now: MetricsSnapshot, before: Met
     return added
 
 
-def spread(now: Distribution, before: Distribution) -> list[float]:
+def spread(now: meters.Distribution, before: meters.Distribution) -> list[float]:
     """A few values, in milliseconds, that represent all observations between the two: each bucket's upper
     bound, in the buckets' proportions, so that percentiles are about right."""
     observed = [new - old for new, old in zip(now.buckets, before.buckets, strict=True)]
     share = max(1.0, sum(observed) / _MAX_VALUES)
-    bounds = (*BOUNDS, BOUNDS[-1] * 2)
+    bounds = (*meters.BOUNDS, meters.BOUNDS[-1] * 2)
     values: list[float] = []
     for bound, count in zip(bounds, observed, strict=True):
         values += [bound * 1000] * (max(1, round(count / share)) if count else 0)

@@ -37,16 +37,8 @@ from itertools import groupby
 from typing import Final
 
 from tidemark.blobs import joined_key
+from tidemark.log import append as log
 from tidemark.log import combining
-from tidemark.log.append import (
-    TailMoved,
-    collect,
-    find_entry,
-    find_receipt,
-    post_mail,
-    put_batch,
-    put_receipt,
-)
 from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.tails import THROTTLED_MS, StreamHead
@@ -187,7 +179,7 @@ class _Combining:
         if self._mail is None:
             return Known(self._head, is_fresh=False)
         if not self._head.tail.closed:
-            batch = find_entry(self._stores.table, self._record, self._head.tail.offset)
+            batch = log.find_entry(self._stores.table, self._record, self._head.tail.offset)
             if batch is not None:
                 return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
@@ -205,7 +197,7 @@ class _Combining:
 
         def posting() -> None:
             try:
-                post_mail(self._stores.table, self._record, mail)
+                log.post_mail(self._stores.table, self._record, mail)
             except (errors.Busy, errors.StorageUnavailable, errors.StorageSilent):
                 self._mail = None  # It was not posted.
                 raise
@@ -218,7 +210,7 @@ class _Combining:
         boxes = combining.boxes_to_look_into(self._head.chain_end, self._mail, self._looks)
         try:
             found = self._stores.concurrency.each(
-                lambda box: collect(self._stores.table, self._record, box), boxes
+                lambda box: log.collect(self._stores.table, self._record, box), boxes
             )
         except errors.Busy:
             self._step_back()
@@ -279,7 +271,7 @@ class _Combining:
         has_receipts = (
             len(self._head.mailed) > combining.RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
         )
-        find = find_receipt if has_receipts else find_entry
+        find = log.find_receipt if has_receipts else log.find_entry
         found: list[Entry | None] = []
 
         def find_next() -> None:
@@ -315,8 +307,8 @@ class _Combining:
         batch = self._batch(mails, plan)
         self._has_looked = False
         try:
-            put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
-        except TailMoved as moved:
+            log.put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
+        except log.TailMoved as moved:
             return self._advance(moved.winner)
         except errors.Busy:
             self._step_back()
@@ -327,7 +319,7 @@ class _Combining:
             with suppress(
                 errors.Busy, errors.StorageUnavailable, errors.StorageSilent, errors.OutcomeUnknown
             ):
-                put_receipt(self._stores.table, self._record, batch)
+                log.put_receipt(self._stores.table, self._record, batch)
         stores = self._stores
         schedule_packing(stores.table, self._record, batch, stores.packing, stores.clock_ms())
         return self._advance(batch)

@@ -23,19 +23,9 @@ from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord, Tombstone
 from tidemark.log.retention import RetainedMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol import errors
+from tidemark.protocol import snapshot as rules
 from tidemark.protocol.messages import DEFAULT, ContentType
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.snapshot import (
-    MAX_UPLOAD_BYTES,
-    Part,
-    UploadId,
-    check_boundary,
-    check_retained,
-    choose_boundary,
-    close_parts,
-    open_part,
-    part_bytes,
-)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import ended_error, last_used_ms, load_head, require_live
 from tidemark.service.read import Reading, read_record, renew
@@ -54,7 +44,7 @@ class PublishRequest:
     offset: int
     content_type: ContentType
     body: bytes = b""
-    upload: UploadId | None = None
+    upload: rules.UploadId | None = None
 
 
 def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) -> Snapshot:
@@ -110,17 +100,17 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     record = require_live(load_stream(stores.table, key))
     if offset < record.retained:  # What lies there may be half removed.
         last_used_ms(stores, record, 0)
-        check_retained(offset, record.retained)
+        rules.check_retained(offset, record.retained)
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
     last_used_ms(stores, record, batch.time_ms if batch else 0)
     if batch is None:
-        check_boundary(offset, [record.base])
+        rules.check_boundary(offset, [record.base])
     elif isinstance(batch, Tombstone):
         raise ended_error(stores, record)
     elif batch.gaps is None or batch.messages_before(offset) is None:
 
         def check() -> None:
-            check_boundary(offset, [batch.start, *batch.message_ends()])
+            rules.check_boundary(offset, [batch.start, *batch.message_ends()])
 
         # Searching the most messages takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
@@ -138,8 +128,8 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Sto
     stored = stores.blobs.stored(blob)
     if stored is None:
         raise errors.UploadNotFound
-    if stored.size > MAX_UPLOAD_BYTES:
-        raise errors.PayloadTooLarge(MAX_UPLOAD_BYTES)
+    if stored.size > rules.MAX_UPLOAD_BYTES:
+        raise errors.PayloadTooLarge(rules.MAX_UPLOAD_BYTES)
     if stored.size > MAX_ANSWER_BYTES:
         return stored, _compose_bootstrap(stores, blob, stored, request)
     if stored.crc is None:
@@ -154,16 +144,16 @@ def _compose_bootstrap(stores: Stores, blob: str, stored: Stored, request: Publi
     been made to contain it; S3 copies the blob, and nobody here reads it.
     """
     content_type, offset = request.content_type.value, render_offset(request.offset)
-    boundary = choose_boundary([Part(content_type, stores.new_id().encode())])
+    boundary = rules.choose_boundary([rules.Part(content_type, stores.new_id().encode())])
     headers = {"Stream-Snapshot-Offset": offset, "Stream-Next-Offset": offset}
     return stores.blobs.compose(
         bootstrap_blob_key(blob),
         Composition(
             content_type=f"multipart/mixed; boundary={boundary}",
-            before=open_part(boundary, content_type, headers),
+            before=rules.open_part(boundary, content_type, headers),
             source=blob,
             size=stored.size,
-            after=close_parts(boundary),
+            after=rules.close_parts(boundary),
             etag=stored.etag,
         ),
     )
@@ -186,12 +176,12 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
             if moved.latest is not None and moved.latest.incarnation != record.incarnation:
                 raise errors.StreamNotFound from moved
             record = require_live(moved.latest)
-            check_retained(snapshot.offset, record.retained)
+            rules.check_retained(snapshot.offset, record.retained)
             stores.pause(tries)
     raise errors.Busy
 
 
-def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
+def upload_due(record: StreamRecord, blob: str, upload: rules.UploadId) -> Due:
     """The entry that removes an upload when it lapses. Publishing settles it, and the janitor claims
     it before it removes anything: the first of the two has the blob."""
     return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)
@@ -205,7 +195,7 @@ LAPSES_AFTER_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    id: UploadId
+    id: rules.UploadId
     url: str
     url_expires_ms: int
 
@@ -214,7 +204,7 @@ def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
     """A URL to upload the blob of a snapshot at `offset` to, once. Raises as `publish_snapshot`."""
     record = check_publishable(stores, key, offset)
     now_ms = stores.clock_ms()
-    upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
+    upload = rules.UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
     blob = snapshot_blob_key(record.incarnation, offset, upload.mark)
     schedule_once(stores.table, upload_due(record, blob, upload))
     return Upload(upload, stores.blobs.url_to_put(blob, UPLOAD_SECONDS), now_ms + UPLOAD_SECONDS * 1000)
@@ -283,7 +273,7 @@ class Bootstrap:
     next_offset: int
     up_to_date: bool
     closed: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[rules.Part, ...] = ()
     url: str | None = None
 
 
@@ -292,7 +282,9 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
     record = require_live(load_stream(stores.table, key))
     snapshot = record.snapshot
     if snapshot is None:
-        return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, record.retained))
+        return _with_updates(
+            stores, record, rules.Part(DEFAULT, b""), read_record(stores, record, record.retained)
+        )
     if snapshot.size > MAX_ANSWER_BYTES:
         # The object that was made when it was published: the snapshot, and no update.
         renew(stores, record, last_used_ms(stores, record, 0), stores.clock_ms())
@@ -303,26 +295,26 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         lambda: stores.snapshot_blob(snapshot),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )
-    return _with_updates(stores, record, Part(snapshot.content_type.value, blob), reading)
+    return _with_updates(stores, record, rules.Part(snapshot.content_type.value, blob), reading)
 
 
-def _with_updates(stores: Stores, record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+def _with_updates(stores: Stores, record: StreamRecord, first: rules.Part, reading: Reading) -> Bootstrap:
     """Beside the event loop where there are many messages."""
     call = partial(add_updates, record, first, reading)
     is_long = sum(len(batch.lengths) for batch in reading.page.batches) > FEW_PARTS
     return stores.concurrency.compute(call) if is_long else call()
 
 
-def add_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+def add_updates(record: StreamRecord, first: rules.Part, reading: Reading) -> Bootstrap:
     """Add as many updates as fit: cut at the end of a message, and the reader goes on from there."""
     content_type, page = record.content_type.served, reading.page
     parts, next_offset = [first], page.start
-    left_bytes = _LIMIT_BYTES - part_bytes(first.content_type, len(first.body))
+    left_bytes = _LIMIT_BYTES - rules.part_bytes(first.content_type, len(first.body))
     for end, message in messages(reading):
-        left_bytes -= part_bytes(content_type, len(message))
+        left_bytes -= rules.part_bytes(content_type, len(message))
         if left_bytes < 0:
             break
-        parts.append(Part(content_type, message))
+        parts.append(rules.Part(content_type, message))
         next_offset = end
     complete = next_offset == page.end
     return Bootstrap(

@@ -17,19 +17,12 @@ from tidemark.log.buckets import list_records
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.tails import StreamHead
+from tidemark.protocol import registry as rules
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import SoftDeleted, StaleEpoch, StreamNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.registry import (
-    REGISTRY_ID,
-    EndedStream,
-    LiveStream,
-    RegistryEvent,
-    events_of,
-    producer_of,
-)
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.load import load_head
@@ -37,7 +30,7 @@ from tidemark.service.stores import Stores
 
 _log = logging.getLogger("tidemark")
 
-REGISTRY: Final = StreamKey(PLAIN_BUCKET, REGISTRY_ID)
+REGISTRY: Final = StreamKey(PLAIN_BUCKET, rules.REGISTRY_ID)
 #: How long it is remembered whether there is a registry, for batches alone. Creations and ends look anew.
 REMEMBER_MS: Final = 5_000
 #: Streams that are there before the registry is: as many are listed when it is created.
@@ -72,7 +65,7 @@ def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
             if pk == schema.bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
                 stream_id = sk.removeprefix(_STREAM_SK)
                 written.items[stream_id] = None
-                written.makes_registry |= stream_id == REGISTRY_ID
+                written.makes_registry |= stream_id == rules.REGISTRY_ID
             elif name == "INSERT" and schema.is_log_pk(pk):
                 key = schema.decode_log_pk(pk)[0]
                 if key.bucket == PLAIN_BUCKET and key != REGISTRY:
@@ -118,26 +111,26 @@ class StreamRegistry:
 
     # --- looking ---
 
-    def _look_at_items(self, stream_ids: Iterable[str]) -> Iterator[LiveStream | EndedStream]:
-        wanted = [stream_id for stream_id in stream_ids if stream_id != REGISTRY_ID]
+    def _look_at_items(self, stream_ids: Iterable[str]) -> Iterator[rules.LiveStream | rules.EndedStream]:
+        wanted = [stream_id for stream_id in stream_ids if stream_id != rules.REGISTRY_ID]
         for found in self._stores.concurrency.each(self._look, wanted):
             if found is not None:
-                yield found if isinstance(found, EndedStream) else _live(found)
+                yield found if isinstance(found, rules.EndedStream) else _live(found)
 
-    def _look(self, stream_id: str) -> StreamRecord | EndedStream | None:
+    def _look(self, stream_id: str) -> StreamRecord | rules.EndedStream | None:
         item = self._stores.table.get(schema.stream_key(StreamKey(PLAIN_BUCKET, stream_id)))
         if item is None:
             return None
         if schema.is_end_mark(item):
             mark = schema.decode_end_mark(item)
-            return EndedStream(stream_id, mark.ended_ms, "expired" if mark.expired else "deleted")
+            return rules.EndedStream(stream_id, mark.ended_ms, "expired" if mark.expired else "deleted")
         record = schema.decode_stream(item)
         if record.deleted:
             # No stream of this name is created before the forks that keep it are gone.
-            return EndedStream(stream_id, record.created_ms, None)
+            return rules.EndedStream(stream_id, record.created_ms, None)
         return record
 
-    def _look_for_closings(self, batches: Mapping[str, int]) -> Iterator[LiveStream]:
+    def _look_for_closings(self, batches: Mapping[str, int]) -> Iterator[rules.LiveStream]:
         """Closing is a flag on the last batch. A later batch of the same log would be a tombstone."""
         closed = self._stores.concurrency.each(self._closed_ms, list(batches.items()))
         for pk, closed_ms in zip(batches, closed, strict=True):
@@ -161,19 +154,19 @@ class StreamRegistry:
 
     # --- telling ---
 
-    def _append(self, seen: Sequence[LiveStream | EndedStream], registry: StreamHead) -> None:
+    def _append(self, seen: Sequence[rules.LiveStream | rules.EndedStream], registry: StreamHead) -> None:
         epochs = {state.producer_id: state.epoch for state in registry.tail.producers}
         if registry.tail.overflowed:
-            unknown = sorted({producer_of(each.stream_id) for each in seen} - epochs.keys())
+            unknown = sorted({rules.producer_of(each.stream_id) for each in seen} - epochs.keys())
             keys = [schema.producer_key(registry.record.incarnation, producer_id) for producer_id in unknown]
             items = self._stores.concurrency.each(self._stores.table.get, keys)
             states = [schema.decode_producer(item) for item in items if item]
             epochs |= {state.producer_id: state.epoch for state in states}
-        events: list[RegistryEvent] = []
+        events: list[rules.RegistryEvent] = []
         for each in seen:
-            told = events_of(each, epochs.get(producer_of(each.stream_id)))
+            told = rules.events_of(each, epochs.get(rules.producer_of(each.stream_id)))
             if told:
-                epochs[producer_of(each.stream_id)] = told[-1].claim.epoch
+                epochs[rules.producer_of(each.stream_id)] = told[-1].claim.epoch
             events += told
         for group in _groups(events):
             requests = [AppendRequest(_JSON, event.body, claim=event.claim) for event in group]
@@ -206,11 +199,11 @@ class StreamRegistry:
             _log.warning("the registry lists the first %d streams; later ones as they change", listed)
 
 
-def _live(record: StreamRecord, closed_ms: int | None = None) -> LiveStream:
-    return LiveStream(record.key.stream_id, record.content_type.served, record.created_ms, closed_ms)
+def _live(record: StreamRecord, closed_ms: int | None = None) -> rules.LiveStream:
+    return rules.LiveStream(record.key.stream_id, record.content_type.served, record.created_ms, closed_ms)
 
 
-def _groups(events: Sequence[RegistryEvent]) -> Iterator[list[RegistryEvent]]:
+def _groups(events: Sequence[rules.RegistryEvent]) -> Iterator[list[rules.RegistryEvent]]:
     """In order, each small enough for the table's item: the notifier writes nothing to S3."""
     left = list(events)
     while left:

@@ -14,12 +14,8 @@ from typing import Any
 
 from tidemark.log.table import Table
 from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.subscriptions import records
 from tidemark.subscriptions.configuration import follows
-from tidemark.subscriptions.records import (
-    PendingMark,
-    RosterEntry,
-    decode_subscription_pk,
-)
 from tidemark.subscriptions.storage import load_followers, load_roster
 from tidemark.wake.notifier import newest_of
 from tidemark.wake.queue import WakeMessage
@@ -34,7 +30,7 @@ class Appended:
     """A stream that the subscription follows has a new batch."""
 
     subscription_id: str
-    mark: PendingMark
+    mark: records.PendingMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ def decode_notice(body: str) -> Notice:
     try:
         match json.loads(body):
             case ["appended", str(subscription_id), str(incarnation), str(path), str(stream), int(start)]:
-                return Appended(subscription_id, PendingMark(incarnation, path, stream, start))
+                return Appended(subscription_id, records.PendingMark(incarnation, path, stream, start))
             case ["changed", str(subscription_id)]:
                 return Changed(subscription_id)
             case ["time", str(subscription_id), int(at_ms)]:
@@ -86,7 +82,7 @@ def decode_notice(body: str) -> Notice:
 
 def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
     """The notice for a stream record of a subscription's item; None for other records. Raises KeyError."""
-    subscription_id = decode_subscription_pk(record["dynamodb"]["Keys"]["pk"]["S"])
+    subscription_id = records.decode_subscription_pk(record["dynamodb"]["Keys"]["pk"]["S"])
     return None if subscription_id is None or record["eventName"] == "REMOVE" else Changed(subscription_id)
 
 
@@ -109,7 +105,7 @@ class Subscribers:
         if notices:
             self._send(list(notices))
 
-    def _concerned(self, append: WakeMessage, roster: Sequence[RosterEntry]) -> list[Appended]:
+    def _concerned(self, append: WakeMessage, roster: Sequence[records.RosterEntry]) -> list[Appended]:
         path = append.key.stream_id
         followers = {
             entry.incarnation: entry.subscription_id
@@ -120,6 +116,8 @@ class Subscribers:
             for follower in load_followers(self._table, path):
                 followers[follower.incarnation] = follower.subscription_id
         return [
-            Appended(subscription_id, PendingMark(incarnation, path, append.incarnation, append.start))
+            Appended(
+                subscription_id, records.PendingMark(incarnation, path, append.incarnation, append.start)
+            )
             for incarnation, subscription_id in followers.items()
         ]

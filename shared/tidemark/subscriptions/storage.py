@@ -24,33 +24,10 @@ from dataclasses import replace
 from itertools import islice
 
 from tidemark.log import schema
+from tidemark.log import table as tables
 from tidemark.log.records import EndMark
-from tidemark.log.table import (
-    IF_ABSENT,
-    MAX_DELETES,
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    Table,
-    TransactionRefused,
-    Write,
-    equals,
-    if_never_or_ended_before,
-    pages_around_damage,
-)
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.subscriptions import records
-from tidemark.subscriptions.records import (
-    PendingMark,
-    RosterEntry,
-    StreamFollower,
-    StreamLink,
-    SubscriptionRecord,
-)
 
 #: Sorts before everything that a path can go on with.
 _NEXT = "\x00"
@@ -65,29 +42,33 @@ class SubscriptionChanged(Exception):
 # --- the subscription's own item ----------------------------------------------------
 
 
-def load_subscription(table: Table, subscription_id: str) -> SubscriptionRecord | None:
+def load_subscription(table: tables.Table, subscription_id: str) -> records.SubscriptionRecord | None:
     item = table.get(records.subscription_key(subscription_id))
     return None if item is None or schema.is_end_mark(item) else records.decode_subscription(item)
 
 
-def reload_subscription(table: Table, seen: SubscriptionRecord) -> SubscriptionRecord | None:
+def reload_subscription(
+    table: tables.Table, seen: records.SubscriptionRecord
+) -> records.SubscriptionRecord | None:
     """As it is now; None if it has ended, also where there is another one of its id."""
     latest = load_subscription(table, seen.subscription_id)
     return latest if latest is not None and latest.incarnation == seen.incarnation else None
 
 
-def load_ended(table: Table, subscription_id: str) -> EndMark | None:
+def load_ended(table: tables.Table, subscription_id: str) -> EndMark | None:
     """The end mark of a subscription of this id that was deleted within the last day."""
     item = table.get(records.subscription_key(subscription_id))
     return schema.decode_end_mark(item) if item is not None and schema.is_end_mark(item) else None
 
 
-def put_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRecord | EndMark:
+def put_subscription(
+    table: tables.Table, record: records.SubscriptionRecord
+) -> records.SubscriptionRecord | EndMark:
     """Returns the record that is stored now: the new one; else one of the same id, or the end mark of one
     that ended after the creation was dated. A retried creation finds its own record."""
     try:
-        table.put(records.encode_subscription(record), if_never_or_ended_before(record.created_ms))
-    except ConditionFailed as refused:
+        table.put(records.encode_subscription(record), tables.if_never_or_ended_before(record.created_ms))
+    except tables.ConditionFailed as refused:
         existing = refused.existing
         assert existing is not None, "a refused creation names what is there"
         if not schema.is_end_mark(existing):
@@ -99,12 +80,12 @@ def put_subscription(table: Table, record: SubscriptionRecord) -> SubscriptionRe
 
 
 def commit_subscription(
-    table: Table,
-    seen: SubscriptionRecord,
-    changed: SubscriptionRecord,
+    table: tables.Table,
+    seen: records.SubscriptionRecord,
+    changed: records.SubscriptionRecord,
     write_id: str,
-    acks: Sequence[Write] = (),
-) -> SubscriptionRecord:
+    acks: Sequence[tables.Write] = (),
+) -> records.SubscriptionRecord:
     """Write the next state, if the item is still as it was seen; with `acks` (`ack_link`) together or not at
     all. Raises SubscriptionChanged. Returns what is stored now.
 
@@ -115,18 +96,20 @@ def commit_subscription(
     item, condition = records.encode_subscription(stored), _as_seen(seen)
     try:
         if acks:
-            table.transact([Write(item, condition=condition), *acks])
+            table.transact([tables.Write(item, condition=condition), *acks])
         else:
             table.put(item, condition)
-    except ConditionFailed as refused:
+    except tables.ConditionFailed as refused:
         _check_own(refused.existing, write_id, refused)
-    except TransactionRefused as refused:
+    except tables.TransactionRefused as refused:
         _check_own(refused.existing[0], write_id, refused)
     return stored
 
 
-def _as_seen(seen: SubscriptionRecord) -> Condition:
-    return AllOf(equals(schema.INCARNATION, seen.incarnation), equals(records.VERSION, seen.version))
+def _as_seen(seen: records.SubscriptionRecord) -> tables.Condition:
+    return tables.AllOf(
+        tables.equals(schema.INCARNATION, seen.incarnation), tables.equals(records.VERSION, seen.version)
+    )
 
 
 def _check_own(existing: schema.Item | None, write_id: str, refused: Exception) -> None:
@@ -134,131 +117,135 @@ def _check_own(existing: schema.Item | None, write_id: str, refused: Exception) 
         raise SubscriptionChanged from refused
 
 
-def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> None:
+def end_subscription(table: tables.Table, seen: records.SubscriptionRecord, ended_ms: int) -> None:
     """Replace it by an end mark, whatever state it is in. Its other items are removed later
     (`remove_belongings`). A repeated deletion finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
     mark = schema.encode_end_mark(
         records.subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation)
     )
-    with suppress(ConditionFailed):
-        table.put(mark, equals(schema.INCARNATION, seen.incarnation))
+    with suppress(tables.ConditionFailed):
+        table.put(mark, tables.equals(schema.INCARNATION, seen.incarnation))
 
 
 # --- the roster, and a stream's followers by name -----------------------------------
 
 
-def load_roster(table: Table) -> list[RosterEntry]:
+def load_roster(table: tables.Table) -> list[records.RosterEntry]:
     """All subscriptions: one query while they are fewer than some thousands. One whose entry is damaged is
     left out: the others go on."""
-    pages = pages_around_damage(table, records.ROSTER_PK, records.SLASH, records.BEHIND_SLASH)
+    pages = tables.pages_around_damage(table, records.ROSTER_PK, records.SLASH, records.BEHIND_SLASH)
     return [records.decode_roster_entry(item) for page in pages for item in page]
 
 
-def put_roster_entry(table: Table, entry: RosterEntry) -> None:
+def put_roster_entry(table: tables.Table, entry: records.RosterEntry) -> None:
     """May be repeated. One that says `has_explicit` is not overwritten by one that does not."""
-    with suppress(ConditionFailed):
-        table.put(records.encode_roster_entry(entry), None if entry.has_explicit else IF_ABSENT)
+    with suppress(tables.ConditionFailed):
+        table.put(records.encode_roster_entry(entry), None if entry.has_explicit else tables.IF_ABSENT)
 
 
-def load_followers(table: Table, stream_id: str) -> list[StreamFollower]:
+def load_followers(table: tables.Table, stream_id: str) -> list[records.StreamFollower]:
     """The subscriptions that name the stream; some may have ended."""
     return [records.decode_follower(item) for item in _pages(table, records.FOLLOWERS + stream_id)]
 
 
-def put_follower(table: Table, follower: StreamFollower) -> None:
+def put_follower(table: tables.Table, follower: records.StreamFollower) -> None:
     table.put(records.encode_follower(follower))
 
 
-def remove_follower(table: Table, follower: StreamFollower) -> None:
+def remove_follower(table: tables.Table, follower: records.StreamFollower) -> None:
     table.delete(records.follower_key(follower))
 
 
 # --- links --------------------------------------------------------------------------
 
 
-def load_link(table: Table, subscription_incarnation: str, path: str) -> StreamLink | None:
+def load_link(table: tables.Table, subscription_incarnation: str, path: str) -> records.StreamLink | None:
     item = table.get(records.link_key(subscription_incarnation, path))
     return None if item is None else records.decode_link(item)
 
 
 def load_links(
-    table: Table, subscription_incarnation: str, after: str = "", limit: int | None = None
-) -> list[StreamLink]:
+    table: tables.Table, subscription_incarnation: str, after: str = "", limit: int | None = None
+) -> list[records.StreamLink]:
     """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
     items = _pages(table, records.LINKS + subscription_incarnation, low, limit)
     return [records.decode_link(item) for item in islice(items, limit)]
 
 
-def put_link_once(table: Table, link: StreamLink) -> bool:
+def put_link_once(table: tables.Table, link: records.StreamLink) -> bool:
     """A link that is there already stays as it is. Returns whether there was none."""
-    with suppress(ConditionFailed):
-        table.put(records.encode_link(link), IF_ABSENT)
+    with suppress(tables.ConditionFailed):
+        table.put(records.encode_link(link), tables.IF_ABSENT)
         return True
     return False
 
 
-def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
+def change_link(table: tables.Table, seen: records.StreamLink, changed: records.StreamLink) -> None:
     """Raises SubscriptionChanged if it is not as it was seen."""
     try:
         table.put(records.encode_link(changed), _link_as_seen(seen))
-    except ConditionFailed as refused:
+    except tables.ConditionFailed as refused:
         if refused.existing != records.encode_link(changed):
             raise SubscriptionChanged from refused
 
 
-def remove_link(table: Table, seen: StreamLink) -> None:
+def remove_link(table: tables.Table, seen: records.StreamLink) -> None:
     """Raises SubscriptionChanged if it is not as it was seen."""
     try:
         table.delete(records.link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
-    except ConditionFailed as refused:
+    except tables.ConditionFailed as refused:
         if refused.existing is not None:
             raise SubscriptionChanged from refused
 
 
-def ack_link(seen: StreamLink, acked: int, stream_incarnation: str) -> Write:
+def ack_link(seen: records.StreamLink, acked: int, stream_incarnation: str) -> tables.Write:
     """Part of the transaction that acks: refused where the link was acked or removed in the meantime."""
     item = records.encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
-    return Write(item, condition=_link_as_seen(seen))
+    return tables.Write(item, condition=_link_as_seen(seen))
 
 
-def _link_as_seen(seen: StreamLink) -> Condition:
-    named = Present(records.EXPLICIT) if seen.explicit else Missing(records.EXPLICIT)
-    return AllOf(
-        equals(records.ACKED, seen.acked), equals(records.STREAM_INCARNATION, seen.stream_incarnation), named
+def _link_as_seen(seen: records.StreamLink) -> tables.Condition:
+    named = tables.Present(records.EXPLICIT) if seen.explicit else tables.Missing(records.EXPLICIT)
+    return tables.AllOf(
+        tables.equals(records.ACKED, seen.acked),
+        tables.equals(records.STREAM_INCARNATION, seen.stream_incarnation),
+        named,
     )
 
 
 # --- pending marks ------------------------------------------------------------------
 
 
-def put_mark(table: Table, mark: PendingMark) -> None:
+def put_mark(table: tables.Table, mark: records.PendingMark) -> None:
     """A record that arrives late or twice lowers no mark. One of another stream of that name may be older or
     younger, so what it writes was never there before: whoever has seen a mark cannot take this one for it."""
-    of_this = equals(records.STREAM_INCARNATION, mark.stream_incarnation)
-    ahead = AllOf(of_this, Compared(records.START, "<", mark.start))
+    of_this = tables.equals(records.STREAM_INCARNATION, mark.stream_incarnation)
+    ahead = tables.AllOf(of_this, tables.Compared(records.START, "<", mark.start))
     try:
-        table.put(records.encode_mark(mark), AnyOf(IF_ABSENT, ahead))
-    except ConditionFailed as refused:
+        table.put(records.encode_mark(mark), tables.AnyOf(tables.IF_ABSENT, ahead))
+    except tables.ConditionFailed as refused:
         existing = refused.existing
         assert existing is not None, "without a mark it is written"
         seen = records.decode_mark(existing)
         if seen.stream_incarnation != mark.stream_incarnation:
             other = replace(mark, stream_incarnation=secrets.token_urlsafe(16))
-            with suppress(ConditionFailed):  # It is another one already, and nobody has seen that before.
-                table.put(records.encode_mark(other), AnyOf(IF_ABSENT, _mark_as_seen(seen)))
+            # If it is another one already, nobody has seen that before.
+            with suppress(tables.ConditionFailed):
+                table.put(records.encode_mark(other), tables.AnyOf(tables.IF_ABSENT, _mark_as_seen(seen)))
 
 
-def _mark_as_seen(seen: PendingMark) -> Condition:
-    return AllOf(
-        equals(records.START, seen.start), equals(records.STREAM_INCARNATION, seen.stream_incarnation)
+def _mark_as_seen(seen: records.PendingMark) -> tables.Condition:
+    return tables.AllOf(
+        tables.equals(records.START, seen.start),
+        tables.equals(records.STREAM_INCARNATION, seen.stream_incarnation),
     )
 
 
 def load_marks(
-    table: Table, subscription_incarnation: str, after: str = "", limit: int = 100
-) -> list[PendingMark]:
+    table: tables.Table, subscription_incarnation: str, after: str = "", limit: int = 100
+) -> list[records.PendingMark]:
     """Up to `limit`, in the order of their paths, from behind `after`."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
     items, _ = table.query(
@@ -267,32 +254,32 @@ def load_marks(
     return [records.decode_mark(item) for item in items]
 
 
-def remove_mark(table: Table, seen: PendingMark) -> None:
+def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
     """Unless an append has raised it since."""
-    with suppress(ConditionFailed):
+    with suppress(tables.ConditionFailed):
         table.delete(records.mark_key(seen), _mark_as_seen(seen))
 
 
 # --- what belongs to a subscription that has ended ----------------------------------
 
 
-def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> None:
+def remove_belongings(table: tables.Table, subscription_id: str, incarnation: str) -> None:
     """Roster entry, followers, links and marks of a subscription that has ended. May be repeated."""
     keys = []
     for link in load_links(table, incarnation):
         keys.append(records.link_key(incarnation, link.path))
         if link.explicit:
-            keys.append(records.follower_key(StreamFollower(link.path, subscription_id, incarnation)))
+            keys.append(records.follower_key(records.StreamFollower(link.path, subscription_id, incarnation)))
     marks = _pages(table, records.MARKS + incarnation)
     keys += [{schema.PK: mark[schema.PK], schema.SK: mark[schema.SK]} for mark in marks]
     # The roster entry goes last: while it is there, appends lead here again.
     keys.append(records.roster_key(incarnation))
-    for start in range(0, len(keys), MAX_DELETES):
-        table.delete_many(keys[start : start + MAX_DELETES])
+    for start in range(0, len(keys), tables.MAX_DELETES):
+        table.delete_many(keys[start : start + tables.MAX_DELETES])
 
 
 def _pages(
-    table: Table, pk: str, low: str = records.SLASH, limit: int | None = None
+    table: tables.Table, pk: str, low: str = records.SLASH, limit: int | None = None
 ) -> Iterator[schema.Item]:
     more = True
     while more:
