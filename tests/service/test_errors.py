@@ -28,12 +28,31 @@ MODULES: Final = {
 #: By module and name; methods by `.name`, and those of a class by its name too.
 FUNCTIONS: Final[dict[tuple[str, str], list[ast.stmt]]] = defaultdict(list)
 IMPORTED: Final[dict[tuple[str, str], str]] = {}
+
+
+class Unqualified(ast.NodeTransformer):
+    """`errors.Busy` becomes `Busy`, imported from `errors`."""
+
+    def __init__(self, module: str) -> None:
+        self.module, self.rooms = module, dict[str, str]()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        source = (node.module or "").removeprefix("tidemark.")
+        for name in node.names:
+            IMPORTED[self.module, name.name] = source
+            if f"{source}.{name.name}" in MODULES:
+                self.rooms[name.asname or name.name] = f"{source}.{name.name}"
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if (source := self.rooms.get(ast.unparse(node.value))) is None:
+            return ast.Attribute(self.visit(node.value), node.attr, node.ctx)
+        IMPORTED[self.module, node.attr] = source
+        return ast.Name(node.attr, node.ctx)
+
+
 for module, tree in MODULES.items():
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            source = (node.module or "").removeprefix("tidemark.")
-            IMPORTED.update({(module, name.name): source for name in node.names})
-    for node in tree.body:
+    for node in Unqualified(module).visit(tree).body:
         if isinstance(node, ast.FunctionDef):
             FUNCTIONS[module, node.name] += node.body
         elif isinstance(node, ast.ClassDef):
@@ -62,11 +81,9 @@ def raised_in(node: ast.AST, module: str, known: dict[tuple[str, str], set[str]]
         case ast.Raise(ast.Name(name)) | ast.Call(ast.Name(name)) if name in ERRORS:
             own = {name}
         case ast.Name(name) if name not in ERRORS:
-            own = known.get((module, name)) or known.get((IMPORTED.get((module, name), ""), name), set())
+            own = known.get((IMPORTED.get((module, name), module), name), set())
         case ast.Attribute(ast.Name("self"), name):
             own = known.get((module, f".{name}"), set())
-        case ast.Attribute(ast.Name("buckets"), name):
-            own = known["log.buckets", name]
         case ast.Attribute(_, "check"):  # A rule of the protocol.
             own = known["protocol.caching", ".check"]
     return own | in_all(ast.iter_child_nodes(node))
