@@ -14,27 +14,13 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
+from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, Told, bearer_token
-from tidemark.client.wire import (
-    CLIENT_OPTIONS,
-    INTERRUPTED_SECONDS,
-    SIGNAL_TTL_SECONDS,
-    AsyncValue,
-    Body,
-    StreamAddress,
-    check_process,
-    documented,
-    log,
-    lost,
-    may_redirect,
-    request_of,
-    warn_of_unwritten,
-)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -48,7 +34,7 @@ async def _shared_client() -> httpx.AsyncClient:
     generators."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
-        client = httpx.AsyncClient(**CLIENT_OPTIONS)
+        client = httpx.AsyncClient(**wire.CLIENT_OPTIONS)
 
         async def until_the_loop_ends() -> AsyncGenerator[None]:
             try:
@@ -69,8 +55,8 @@ class _AsyncDriver:
     def __init__(
         self,
         client: httpx.AsyncClient | None,
-        headers: Mapping[str, AsyncValue],
-        params: Mapping[str, AsyncValue],
+        headers: Mapping[str, wire.AsyncValue],
+        params: Mapping[str, wire.AsyncValue],
     ) -> None:
         self._client, self._headers, self._params = client, headers, params
         self._open: httpx.Response | None = None
@@ -115,7 +101,7 @@ class _AsyncDriver:
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
-            return lost(error)
+            return wire.lost(error)
 
     async def _wait(self, wait: Wait) -> Told:
         if self._client is not None and not wait.insists:
@@ -133,10 +119,10 @@ class _AsyncDriver:
     async def _send(self, request: Request) -> Reply:
         await self._close()
         client = self._client or await _shared_client()
-        prepared = request_of(client, request, await _values(self._headers), await _values(self._params))
+        prepared = wire.request_of(client, request, await _values(self._headers), await _values(self._params))
         began = time.monotonic()
         response = await client.send(prepared, stream=True, follow_redirects=False)
-        for _ in may_redirect(request):
+        for _ in wire.may_redirect(request):
             if response.next_request is None:
                 break
             await response.aclose()
@@ -146,7 +132,7 @@ class _AsyncDriver:
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.aiter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = Body(request)
+        body = wire.Body(request)
         async with contextlib.aclosing(response):
             async for piece in response.aiter_bytes():
                 body.add(piece)
@@ -159,7 +145,7 @@ class _AsyncDriver:
 
 
 async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
-    body = Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    body = wire.Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
     async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         async for piece in response.aiter_bytes():
             body.add(piece)
@@ -175,7 +161,7 @@ def _awaited(
     async def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self._driver().run(operation(self._protocol, *args, **kwargs))
 
-    return documented(method)
+    return wire.documented(method)
 
 
 def _following(
@@ -185,10 +171,10 @@ def _following(
     def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
-    return documented(method, "AsyncGenerator[Chunk]")
+    return wire.documented(method, "AsyncGenerator[Chunk]")
 
 
-class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
+class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
     """One stream, by its URL: see `Stream`. The values of `headers` and `params` may be coroutine functions,
     and `client` is an `httpx.AsyncClient`; without it all streams of an event loop share one."""
 
@@ -205,8 +191,8 @@ class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
         url: str,
         *,
         content_type: str | None = None,
-        headers: Mapping[str, AsyncValue] | None = None,
-        params: Mapping[str, AsyncValue] | None = None,
+        headers: Mapping[str, wire.AsyncValue] | None = None,
+        params: Mapping[str, wire.AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
         default: Default | None = None,
@@ -263,7 +249,7 @@ class AsyncStopRequests:
 
     async def __aenter__(self) -> Self:
         await self._signal.delete(missing_ok=True)
-        await type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
+        await type(self._signal).create(self._signal.url, **self._signal.options, ttl=wire.SIGNAL_TTL_SECONDS)
         self._task = asyncio.create_task(self._watch())
         return self
 
@@ -279,10 +265,10 @@ class AsyncStopRequests:
                 if chunk.closed:
                     self._requested.set()
         except StreamError as why:
-            log.warning("requests to stop are not seen any more: %s", why)
+            wire.log.warning("requests to stop are not seen any more: %s", why)
 
 
-async def _values(given: Mapping[str, AsyncValue]) -> dict[str, str]:
+async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
     values = {}
     for name, value in given.items():
         made = value if isinstance(value, str) else value()
@@ -301,14 +287,14 @@ class AsyncProducer:
         self._stopped = False
         self._process = os.getpid()
         #: Once its event loop has ended nothing can be sent.
-        self._unfinished = weakref.finalize(self, warn_of_unwritten, batches)
+        self._unfinished = weakref.finalize(self, wire.warn_of_unwritten, batches)
 
     @property
     def epoch(self) -> int:
         return self._batches.epoch
 
     async def append(self, data: Data) -> None:
-        check_process(self._process)
+        wire.check_process(self._process)
         await self._know_content_type()
         message = self._batches.encode(data)
         await self._until(lambda: not self._batches.is_full)
@@ -316,7 +302,7 @@ class AsyncProducer:
             self._send_what_is_ready()
 
     async def flush(self) -> Receipt | None:
-        check_process(self._process)
+        wire.check_process(self._process)
         self._batches.hurry()
         self._send_what_is_ready()
         added = self._batches.added
@@ -324,7 +310,7 @@ class AsyncProducer:
         return self._batches.result
 
     async def close(self, data: Data = None) -> Receipt | None:
-        check_process(self._process)
+        wire.check_process(self._process)
         await self._know_content_type()
         try:
             if not self._batches.is_closed:
@@ -351,7 +337,7 @@ class AsyncProducer:
         if error is None:
             await (self.close() if self._closes else self.detach())
             return
-        within = None if isinstance(error, Exception) else INTERRUPTED_SECONDS
+        within = None if isinstance(error, Exception) else wire.INTERRUPTED_SECONDS
         told = self._batches.failure_is_told
         try:
             with contextlib.suppress(Exception):
@@ -397,7 +383,7 @@ class AsyncProducer:
     async def _stop(self) -> None:
         self._stopped = True
         if self._unfinished.detach():
-            warn_of_unwritten(self._batches)
+            wire.warn_of_unwritten(self._batches)
         self._batches.detach()
         if self._timer is not None:
             self._timer.cancel()

@@ -14,27 +14,13 @@ from weakref import WeakSet
 
 import httpx
 
+from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import BlockingFollower, Told, bearer_token
-from tidemark.client.wire import (
-    CLIENT_OPTIONS,
-    INTERRUPTED_SECONDS,
-    SIGNAL_TTL_SECONDS,
-    Body,
-    StreamAddress,
-    Value,
-    check_process,
-    documented,
-    log,
-    lost,
-    may_redirect,
-    request_of,
-    warn_of_unwritten,
-)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,7 +32,7 @@ def _shared_client() -> httpx.Client:
     """One for all streams of this process. After a fork the parent's connections are not the child's."""
     client = _clients.get(os.getpid())
     if client is None:
-        client = _clients.setdefault(os.getpid(), httpx.Client(**CLIENT_OPTIONS))
+        client = _clients.setdefault(os.getpid(), httpx.Client(**wire.CLIENT_OPTIONS))
     return client
 
 
@@ -72,7 +58,7 @@ class BlockingDriver:
     socket."""
 
     def __init__(
-        self, client: httpx.Client | None, headers: Mapping[str, Value], params: Mapping[str, Value]
+        self, client: httpx.Client | None, headers: Mapping[str, wire.Value], params: Mapping[str, wire.Value]
     ) -> None:
         self._client, self._headers, self._params = client or _shared_client(), headers, params
         self._has_shared_client = client is None
@@ -116,7 +102,7 @@ class BlockingDriver:
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
-            return lost(error)
+            return wire.lost(error)
 
     def _wait(self, wait: Wait) -> Told:
         if not (self._has_shared_client or wait.insists):
@@ -128,10 +114,10 @@ class BlockingDriver:
 
     def _send(self, request: Request) -> Reply:
         self._close()
-        prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
+        prepared = wire.request_of(self._client, request, _values(self._headers), _values(self._params))
         began = time.monotonic()
         response = self._client.send(prepared, stream=True, follow_redirects=False)
-        for _ in may_redirect(request):
+        for _ in wire.may_redirect(request):
             if response.next_request is None:
                 break
             response.close()
@@ -142,7 +128,7 @@ class BlockingDriver:
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.iter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = Body(request)
+        body = wire.Body(request)
         with contextlib.closing(response):
             for piece in response.iter_bytes():
                 body.add(piece)
@@ -163,7 +149,7 @@ def _blocking(
     def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._driver().run(operation(self._protocol, *args, **kwargs))
 
-    return documented(method)
+    return wire.documented(method)
 
 
 def _following(
@@ -173,10 +159,10 @@ def _following(
     def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Chunk]:
         return self._driver().chunks(operation(self._protocol, *args, **kwargs))
 
-    return documented(method, "Iterator[Chunk]")
+    return wire.documented(method, "Iterator[Chunk]")
 
 
-class Stream(StreamAddress[httpx.Client, Value]):
+class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     """One stream, by its URL. Nothing is requested before a method is called; methods may be called from any
     thread.
 
@@ -198,8 +184,8 @@ class Stream(StreamAddress[httpx.Client, Value]):
         url: str,
         *,
         content_type: str | None = None,
-        headers: Mapping[str, Value] | None = None,
-        params: Mapping[str, Value] | None = None,
+        headers: Mapping[str, wire.Value] | None = None,
+        params: Mapping[str, wire.Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
         default: Default | None = None,
@@ -266,7 +252,7 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         self._signal.delete(missing_ok=True)
-        type(self._signal).create(self._signal.url, **self._signal.options, ttl=SIGNAL_TTL_SECONDS)
+        type(self._signal).create(self._signal.url, **self._signal.options, ttl=wire.SIGNAL_TTL_SECONDS)
         self._thread.start()
         return self
 
@@ -283,10 +269,10 @@ class StopRequests:
                 self._requested.set()
         except StreamError as why:
             if not self._is_over:
-                log.warning("requests to stop are not seen any more: %s", why)
+                wire.log.warning("requests to stop are not seen any more: %s", why)
 
 
-def _values(given: Mapping[str, Value]) -> dict[str, str]:
+def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else value() for name, value in given.items()}
 
 
@@ -314,7 +300,7 @@ class Producer:
 
     def append(self, data: Data) -> None:
         """Queue one message. Waits while too much is held (`max_held_bytes`)."""
-        check_process(self._process)
+        wire.check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
             while self._batches.is_full and self._batches.failure is None:
@@ -325,7 +311,7 @@ class Producer:
     def flush(self) -> Receipt | None:
         """Wait until the server has acknowledged every message that was appended before. Returns where the
         last one is."""
-        check_process(self._process)
+        wire.check_process(self._process)
         with self._changed:
             self._batches.hurry()
             self._wake_worker()
@@ -337,7 +323,7 @@ class Producer:
 
     def close(self, data: Data = None) -> Receipt | None:
         """Flush and close the stream, with `data` as its last message. A second call returns the same."""
-        check_process(self._process)
+        wire.check_process(self._process)
         message = b"" if data is None else self._batches.encode(data)
         try:
             with self._changed:
@@ -368,7 +354,7 @@ class Producer:
         if error is None:
             self.close() if self._closes else self.detach()
             return
-        within = threading.TIMEOUT_MAX if isinstance(error, Exception) else INTERRUPTED_SECONDS
+        within = threading.TIMEOUT_MAX if isinstance(error, Exception) else wire.INTERRUPTED_SECONDS
         self.finish(time.monotonic() + within)
         self._stop()
 
@@ -381,7 +367,7 @@ class Producer:
             self._wake_worker()
             while self._batches.failure is None and self._batches.unwritten and time.monotonic() < until:
                 self._changed.wait(min(threading.TIMEOUT_MAX, until - time.monotonic()))
-        warn_of_unwritten(self._batches)
+        wire.warn_of_unwritten(self._batches)
 
     def _stop(self) -> None:
         if self._process != os.getpid():

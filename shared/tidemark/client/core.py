@@ -20,16 +20,7 @@ import orjson
 
 from tidemark.client.chunks import is_json
 from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
-from tidemark.client.exchange import (
-    Lost,
-    Reply,
-    Request,
-    Retry,
-    Steps,
-    exchange,
-    not_carried_out,
-    passing,
-)
+from tidemark.client.exchange import Lost, Reply, Request, Retry, Steps, exchange, not_carried_out, passing
 from tidemark.client.reading import ReadOperations, given_values, next_offset
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value

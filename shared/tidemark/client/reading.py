@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from tidemark.client import errors
 from tidemark.client.chunks import (
     Chunk,
     EventParser,
@@ -22,16 +23,6 @@ from tidemark.client.chunks import (
     joined,
     tells,
     whole_characters,
-)
-from tidemark.client.errors import (
-    MalformedReply,
-    NotFound,
-    StatusError,
-    StreamError,
-    StreamGone,
-    StreamReplaced,
-    Unreachable,
-    is_true,
 )
 from tidemark.client.exchange import (
     SECONDS,
@@ -101,7 +92,7 @@ class ReadOperations:
         return StreamInfo(
             offset=next_offset(request, reply),
             content_type=headers.get("content-type", ""),
-            closed=is_true(headers, "stream-closed"),
+            closed=errors.is_true(headers, "stream-closed"),
             ttl_seconds=int(ttl) if ttl.isdecimal() else None,
             expires_at=headers.get("stream-expires-at"),
             etag=headers.get("etag"),
@@ -167,10 +158,10 @@ class ReadOperations:
                 yield from self._wait_for_stream(forever=ever)
             try:
                 return (yield from self._follow(place, live, gone, ever=ever or missing == "wait"))
-            except StreamReplaced:
+            except errors.StreamReplaced:
                 if on_recreated == "error":
                     raise
-            except NotFound:
+            except errors.NotFound:
                 if (missing, on_recreated) != ("wait", "restart"):
                     raise
             place, ever = Chunk(b"", "-1"), True
@@ -180,7 +171,7 @@ class ReadOperations:
         while True:
             try:
                 yield from self._head(forever=forever or asked > 0)
-            except NotFound:
+            except errors.NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
                 asked += 1
             else:
@@ -227,7 +218,7 @@ class ReadOperations:
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live, silent = "long-poll", 0
                 ever = True
-            except StreamGone as why:
+            except errors.StreamGone as why:
                 if gone == "error" and chunk.incarnation is None:
                     raise
                 head = yield from self._head(forever=True)
@@ -280,7 +271,7 @@ class ReadOperations:
         # An empty page of a JSON stream is an empty array.
         data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type) else reply.body
         check_goes_on(request, data, place.offset, following)
-        closed = is_true(headers, "stream-closed")
+        closed = errors.is_true(headers, "stream-closed")
         if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
             yield Sleep(self.retry.delay(silent, reply))
         return Chunk(
@@ -288,7 +279,7 @@ class ReadOperations:
             offset=following,
             content_type=self.content_type or "",
             up_to_date=closed
-            or is_true(headers, "stream-up-to-date")
+            or errors.is_true(headers, "stream-up-to-date")
             or (following == place.offset and not data),
             closed=closed,
             cursor=headers.get("stream-cursor", place.cursor),
@@ -317,7 +308,7 @@ class ReadOperations:
                     if tells(last, before):
                         yield last
         if probes and last is place and not (size or _is_on_time(received)):
-            raise _NoEventStream(MalformedReply(f"{request.what}: nothing came of the event stream"))
+            raise _NoEventStream(errors.MalformedReply(f"{request.what}: nothing came of the event stream"))
         return last
 
     def _opened(self, request: Request, *, probes: bool, forever: bool) -> Steps[Reply]:
@@ -325,16 +316,16 @@ class ReadOperations:
         may_repeat = _is_on_time if probes else passing
         try:
             reply = yield from exchange(request, self.retry, may_repeat, forever=forever)
-        except Unreachable as held:
+        except errors.Unreachable as held:
             if probes and held.is_late:
                 raise _NoEventStream(held) from held
             raise
-        except StatusError as refused:
+        except errors.StatusError as refused:
             if refused.status in {400, 405, 406, 415, 501}:
                 raise _NoEventStream(refused) from refused
             raise
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
         return reply
 
     def _last_data(self, chunk: Chunk) -> Steps[Chunk]:
@@ -345,7 +336,7 @@ class ReadOperations:
             return chunk
         try:
             there = yield from self._page(chunk, live=False)
-        except (NotFound, StreamGone):
+        except (errors.NotFound, errors.StreamGone):
             return chunk
         return there if there.data else chunk
 
@@ -359,7 +350,7 @@ class ReadOperations:
             told = json.loads(control)
             offset = told["streamNextOffset"]
         except (ValueError, TypeError, KeyError, RecursionError) as wrong:
-            raise MalformedReply(
+            raise errors.MalformedReply(
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
         closed = told.get("streamClosed") is True
@@ -379,7 +370,7 @@ class ReadOperations:
         """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
         told = _ETAG.match(etag or "")
         if told and incarnation not in {None, told[1]}:
-            raise StreamReplaced(
+            raise errors.StreamReplaced(
                 f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
                 "the earlier stream; begin again from offset -1"
             )
@@ -392,7 +383,7 @@ class ReadOperations:
 class _NoEventStream(Exception):
     """The server has none for this stream, or a proxy holds it."""
 
-    def __init__(self, reason: StreamError) -> None:
+    def __init__(self, reason: errors.StreamError) -> None:
         super().__init__(reason)
         self.reason: Final = reason
 
@@ -413,7 +404,7 @@ def given_values(values: Mapping[str, str | int | None]) -> dict[str, str]:
 def next_offset(request: Request, reply: Reply) -> str:
     offset = reply.headers.get("stream-next-offset")
     if offset is None:
-        raise MalformedReply(
+        raise errors.MalformedReply(
             f"{request.what}: {reply.status} without Stream-Next-Offset; no server of the protocol answers so"
         )
     return offset

@@ -12,18 +12,8 @@ from starlette.responses import Response
 from tidemark.http.requests import EDGE_HOST, ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
+from tidemark.protocol import caching
 from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.caching import (
-    EVENT_STREAM,
-    NO_STORE,
-    decide_cache_control,
-    decide_catch_up_cursor,
-    decide_cursor,
-    etag_matches,
-    is_of,
-    render_etag,
-    render_tail_etag,
-)
 from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
@@ -67,7 +57,7 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
     """204, or 200 for a producer's new data (§5.2.1)."""
     headers = {
         "Stream-Next-Offset": render_offset(outcome.next_offset),
-        "ETag": render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
+        "ETag": caching.render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
     }
     if outcome.closed:
         headers["Stream-Closed"] = "true"
@@ -83,7 +73,7 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
 def metadata(known: StreamHead) -> Response:
     """§5.5. `Stream-TTL` is the window, not what is left of it."""
     expiry = known.record.expiry
-    headers = _head_headers(known) | {"Cache-Control": NO_STORE}
+    headers = _head_headers(known) | {"Cache-Control": caching.NO_STORE}
     if expiry.ttl_seconds is not None:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
@@ -124,7 +114,7 @@ def _head_headers(head: StreamHead) -> dict[str, str]:
     headers = {
         "Content-Type": record.content_type.served,
         "Stream-Next-Offset": render_offset(tail.offset),
-        "ETag": render_tail_etag(record.incarnation, tail.offset, closed=tail.closed),
+        "ETag": caching.render_tail_etag(record.incarnation, tail.offset, closed=tail.closed),
     }
     if tail.closed:
         headers["Stream-Closed"] = "true"
@@ -133,18 +123,18 @@ def _head_headers(head: StreamHead) -> dict[str, str]:
 
 def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
-    cursor = decide_catch_up_cursor(request.cursor, reading.record.incarnation)
+    cursor = caching.decide_catch_up_cursor(request.cursor, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
     if request.read_from != NOW:
         headers["ETag"] = _etag(reading)
-        if etag_matches(request.if_none_match, headers["ETag"]):
+        if caching.etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
     return Response(render_body(reading.record.content_type, reading.page.data), headers=headers)
 
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A long-poll's response (§5.7): 200 with data, 204 without."""
-    cursor = decide_cursor(request.cursor, now_ms, reading.record.incarnation)
+    cursor = caching.decide_cursor(request.cursor, now_ms, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=False)
     if not reading.page.has_data:
         return Response(status_code=204, headers=headers)
@@ -167,11 +157,11 @@ def _reading_headers(
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     ends_ms = deadline_ms(record.expiry, max(record.used_ms, page.written_ms))
-    headers["Cache-Control"] = decide_cache_control(
+    headers["Cache-Control"] = caching.decide_cache_control(
         has_data=page.has_data,
         closed=closed,
         from_now=request.read_from == NOW,
-        is_bound=is_of(request.cursor, record.incarnation),
+        is_bound=caching.is_of(request.cursor, record.incarnation),
         life_ms=None if ends_ms is None else max(0, ends_ms - now_ms),
     )
     return headers
@@ -186,7 +176,9 @@ def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
 
 def _etag(reading: Reading) -> str:
     page = reading.page
-    return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc)
+    return caching.render_etag(
+        reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc
+    )
 
 
 def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
@@ -196,7 +188,7 @@ def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, st
     headers = (
         data_headers(_EVENTS)
         | _beginning(request, record)
-        | {"ETag": _etag(reading), "Cache-Control": EVENT_STREAM, "X-Accel-Buffering": "no"}
+        | {"ETag": _etag(reading), "Cache-Control": caching.EVENT_STREAM, "X-Accel-Buffering": "no"}
     )
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"
@@ -208,4 +200,4 @@ def resumed(request: Request, last: str) -> Response:
     front tells the two apart."""
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "offset"]
     location = f"?{urlencode([*query, ('offset', last)])}"
-    return Response(status_code=307, headers={"Location": location, "Cache-Control": NO_STORE})
+    return Response(status_code=307, headers={"Location": location, "Cache-Control": caching.NO_STORE})

@@ -18,12 +18,7 @@ from tidemark.http.socket import Begun, WatchAnswers, failure_message, find_keys
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol import socket
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.socket import (
-    Frame,
-    parse_frame,
-    refusal_message,
-    render_messages,
-)
+from tidemark.protocol.socket import Frame, parse_frame, refusal_message, render_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
 from tidemark.wake.follow import Watch

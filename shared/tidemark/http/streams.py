@@ -16,25 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http import responses
+from tidemark.http import requests, responses
 from tidemark.http.backend import Backend
 from tidemark.http.live import event_stream, gathered_events
 from tidemark.http.paths import STREAM_PATHS, Operation
-from tidemark.http.requests import (
-    ACCESS,
-    FORK_HEADERS,
-    PRODUCER_HEADERS,
-    SETTING_HEADERS,
-    STREAM,
-    Live,
-    ReadRequest,
-    last_event_id,
-    parse_append,
-    parse_create,
-    parse_fork,
-    parse_read,
-    single,
-)
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
@@ -80,12 +65,12 @@ def operation(
 def required_scopes(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
     """A fork reads its source and keeps its name in use; for that a right to read is not enough. The
     creation reports errors in the headers."""
-    key: StreamKey = request.scope[STREAM]
+    key: StreamKey = request.scope[requests.STREAM]
     yield RequiredScope(Target(key.bucket, key.stream_id), rights)
     if request.method != "PUT":
         return
     try:
-        fork = parse_fork(request)
+        fork = requests.parse_fork(request)
     except ProtocolError:
         return
     if fork is not None:
@@ -112,7 +97,7 @@ def stream_operations() -> list[Operation]:
 
 def _called(handler: StreamHandler) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handler(Request(scope, receive), scope["app"].state.backend, scope[STREAM])
+        response = await handler(Request(scope, receive), scope["app"].state.backend, scope[requests.STREAM])
         await response(scope, receive, send)
 
     return app
@@ -122,7 +107,7 @@ _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
 _PAGE: Final = ("Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding", "Stream-Retained-Offset")
 _READ: Final = (*_TAIL, "ETag", *_PAGE)
 _APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
-_SETTINGS: Final = ("Stream-TTL", "Stream-Expires-At", *SETTING_HEADERS)
+_SETTINGS: Final = ("Stream-TTL", "Stream-Expires-At", *requests.SETTING_HEADERS)
 _GAP: Final = ("Producer-Expected-Seq", "Producer-Received-Seq")
 
 _T = TypeVar("_T")
@@ -163,13 +148,13 @@ async def hang_up(receive: Receive) -> None:
         409: ("A different stream is there, or the source cannot be forked.", "Stream-Compacted-Offset"),
         413: ("The body is too large.",),
     },
-    (*_SETTINGS, "Stream-Closed", *FORK_HEADERS),
+    (*_SETTINGS, "Stream-Closed", *requests.FORK_HEADERS),
     body=True,
 )
 async def create_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
     """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
     check_new_name(key)
-    create_request = await parse_create(request)
+    create_request = await requests.parse_create(request)
     made = await backend.call(create, key, create_request)
     if made.is_new and create_request.body:
         PROCESS.appended(len(create_request.body))
@@ -187,16 +172,16 @@ async def create_stream(request: Request, backend: Backend, key: StreamKey) -> R
         412: ("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
         413: ("The body is too large.",),
     },
-    ("Stream-Closed", "Stream-Seq", *PRODUCER_HEADERS, "If-Match"),
+    ("Stream-Closed", "Stream-Seq", *requests.PRODUCER_HEADERS, "If-Match"),
     body=True,
 )
 async def append_to_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
     """Append, close, or both (§5.2, §5.3)."""
-    append_request = await parse_append(request)
+    append_request = await requests.parse_append(request)
     try:
         outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
     except PreconditionFailed:
-        if request.scope.get(ACCESS, EVERYTHING).may_read(key):
+        if request.scope.get(requests.ACCESS, EVERYTHING).may_read(key):
             raise
         raise PreconditionFailed from None  # A guess must not tell where the tail is.
     PROCESS.appended(len(append_request.body))
@@ -234,10 +219,10 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
 )
 async def read_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
     """Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)."""
-    read_request = parse_read(request)
-    if read_request.live is Live.LONG_POLL:
+    read_request = requests.parse_read(request)
+    if read_request.live is requests.Live.LONG_POLL:
         return await long_poll(request, backend, key, read_request)
-    if read_request.live is Live.SSE:
+    if read_request.live is requests.Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
     read_from, cursor = read_request.read_from, read_request.cursor
     reading = await backend.call(read, key, read_from, cursor)
@@ -245,7 +230,7 @@ async def read_stream(request: Request, backend: Backend, key: StreamKey) -> Res
 
 
 async def long_poll(
-    request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
+    request: Request, backend: Backend, key: StreamKey, read_request: requests.ReadRequest
 ) -> Response:
     """§5.7."""
     waiting = read_or_wait(
@@ -260,11 +245,11 @@ async def long_poll(
 
 
 async def server_sent_events(
-    request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
+    request: Request, backend: Backend, key: StreamKey, read_request: requests.ReadRequest
 ) -> Response:
     """§5.8."""
-    last = last_event_id(request)
-    if last is not None and last != single(request, "offset"):
+    last = requests.last_event_id(request)
+    if last is not None and last != requests.single(request, "offset"):
         return responses.resumed(request, last)
     read_from, cursor, gathered = read_request.read_from, read_request.cursor, None
     if "aws.event" in request.scope:

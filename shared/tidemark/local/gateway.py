@@ -149,7 +149,7 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_head(scope)
-            response = await self.respond(_request(scope, await read_request_body(scope, receive)))
+            response = await self.respond(_request(scope, await read_request_body(receive)))
         except UndecodablePath:
             response = BAD_REQUEST
         except RefusedByGateway as refused:
@@ -187,11 +187,8 @@ def check_head(scope: Scope) -> None:
         raise RefusedByGateway(HEAD_TOO_LARGE)
 
 
-async def read_request_body(scope: Scope, receive: Receive) -> bytes:
-    """Raises RefusedByGateway, before a byte is read where the length is declared; RequestCutOff."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    if declared.isdigit() and int(declared) > _MAX_BODY_BYTES:
-        raise RefusedByGateway(_TOO_LARGE)
+async def read_request_body(receive: Receive) -> bytes:
+    """Raises RefusedByGateway, RequestCutOff."""
     body = bytearray()
     while True:
         message = await receive()
