@@ -7,7 +7,7 @@ import os
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.http.socket_events import create_socket_handler
+    from tidemark.http.socket import create_socket_handler
     from tidemark.observability.report import reporting
     from tidemark.settings import Settings
 

@@ -16,7 +16,7 @@ from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
 from tests.wake.support import Sockets, make_queues
-from tidemark.http.socket_events import SocketEvents
+from tidemark.http.socket import SocketEvents
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk

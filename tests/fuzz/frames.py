@@ -20,7 +20,7 @@ from tests.support import create_request
 from tidemark.http import socket_session
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
-from tidemark.http.socket_events import create_socket_handler
+from tidemark.http.socket import create_socket_handler
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.socket import PATH
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey

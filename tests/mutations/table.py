@@ -136,7 +136,7 @@ an unwatch that is handled late ends a later watch
     table.delete(_watch_key(connection_id, incarnation), Compared(schema.ASKED_MS, '<', asked_ms))
         => table.delete(_watch_key(connection_id, incarnation))
 a socket is told of a stream beyond the end of its token
-    http.socket_events:SocketEvents._begin.register caught by wake/test_socket_function.py
+    http.socket:SocketEvents._begin.register caught by wake/test_socket_function.py
     until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms) => pass
 a socket that could not be told is taken for one that is gone
     wake.notifier:SocketApi._ask caught by wake/test_sockets.py

@@ -18,8 +18,8 @@ from tests.server import test_connections
 from tests.server.test_connections import GET, LONG, Application, ask, begin, play, skip
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Receive, Scope, Send
+from tidemark.server.http_server import SocketConnection
 from tidemark.server.ports import LOOPBACK
-from tidemark.server.socket_connection import SocketConnection
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"

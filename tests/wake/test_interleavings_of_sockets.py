@@ -19,8 +19,7 @@ import pytest
 from tests.support import Process, World, a_key
 from tests.wake.support import make_queues
 from tests.wake.test_interleavings_of_the_code import Turns, together
-from tidemark.http import socket_events
-from tidemark.http.socket_events import SocketEvents
+from tidemark.http.socket import SocketEvents
 from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, waiters_of
@@ -291,7 +290,7 @@ def test_reading_the_tail_before_registering_misses_an_append(
         register([watched.record for watched in watches.values() if isinstance(watched, Watched)])
         return watches
 
-    monkeypatch.setattr(socket_events, "begin_watches", read_then_register)
+    monkeypatch.setattr("tidemark.http.socket.begin_watches", read_then_register)
     assert some_order_misses(world)
 
 

@@ -17,7 +17,7 @@ from tests.lambdas.functions import Context, load_event
 from tests.support import World, a_key, refusal
 from tidemark.aws.clock import CLOCK
 from tidemark.http.security.authorization import LEEWAY_SECONDS
-from tidemark.http.socket_events import SocketEvents
+from tidemark.http.socket import SocketEvents
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.waiters import load_waiters
 from tidemark.protocol import socket
