@@ -129,11 +129,11 @@ what a try may have written is forgotten with the next one, and written twice
     batch.may_be_written |= not not_carried_out(reply) => batch.may_be_written = not not_carried_out(reply)
 a lapsed watch is removed though it was renewed meanwhile
     log.waiters:remove_lapsed caught by wake/test_interleavings_of_sockets.py
-    table.delete(schema.waiter_key(waiter), equals(schema.UNTIL_MS, waiter.until_ms))
+    table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))
         => table.delete(schema.waiter_key(waiter))
 an unwatch that is handled late ends a later watch
     log.waiters:end_watches.end caught by wake/test_socket_function.py
-    table.delete(_watch_key(connection_id, incarnation), Compared(schema.ASKED_MS, '<', asked_ms))
+    table.delete(_watch_key(connection_id, incarnation), tables.Compared(schema.ASKED_MS, '<', asked_ms))
         => table.delete(_watch_key(connection_id, incarnation))
 a socket is told of a stream beyond the end of its token
     http.socket:SocketEvents._begin.register caught by wake/test_socket_function.py
@@ -234,7 +234,8 @@ a row of one type has the key of a row of another
     f'{len(kind)}:{kind}{change.key}' => f'{kind}{change.key}'
 a stream ends as if no fork had been made of it meanwhile
     log.lifecycle:if_unreferenced caught by service/test_forks.py
-    AllOf(equals(schema.INCARNATION, incarnation), NONE_LEFT) => equals(schema.INCARNATION, incarnation)
+    tables.AllOf(tables.equals(schema.INCARNATION, incarnation), NONE_LEFT)
+        => tables.equals(schema.INCARNATION, incarnation)
 a fork is made of a source that was compacted beyond it meanwhile
     log.lifecycle:add_reference
         caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
@@ -414,7 +415,8 @@ a snapshot that a URL hands out is not compared with its checksum
     asked.get('crc', f'{crc:08x}') != f'{crc:08x}' => False
 the state of a producer that a batch pushes out is lost
     log.append:put_batch caught by faults/test_rules_of_the_proof.py
-    [Write(item, condition=IF_ABSENT), *states] => [Write(item, condition=IF_ABSENT)]
+    [tables.Write(item, condition=tables.IF_ABSENT), *states]
+        => [tables.Write(item, condition=tables.IF_ABSENT)]
 a producer that was fenced goes on writing
     protocol.producer:check_producer caught by protocol/test_producer.py
     claim.epoch < state.epoch => False
