@@ -26,7 +26,7 @@ INTERNAL: Final = "Internal error; try the request again"
 _WITH_TOKEN: Final = {
     errors.StreamNotFound().message: "Stream does not exist, or this token has no right to it",
     errors.BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
-    errors.SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
+    errors.SourceNotFound().message: "The source stream does not exist, or this token may not read it",
 }
 #: The codes of errors below `/v1/proxy` that other paths have too, by status (§11 of its protocol).
 _PROXY_CODES: Final = {401: "MISSING_SECRET", 403: "FORBIDDEN", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
