@@ -132,7 +132,7 @@ def test_a_page_whose_answer_was_written_anew_shows_the_new_one(
 @NEEDS_CLIENT
 def test_a_stop_button_ends_an_answer(tmp_path: Path) -> None:
     """Of a writer in JavaScript, also the second answer under its name; and of a writer in Python."""
-    [block] = re.findall(r"```js\n(.*?)```", GUIDE, re.DOTALL)
+    _, block = re.findall(r"```js\n(.*?)```", GUIDE, re.DOTALL)
     with running(tidemark_server("asgi", tmp_path, ALLOW_ANONYMOUS="true")) as server:
         answer, other = (Stream(f"{server.base_url}/v1/stream/{name}") for name in ("answer", "other"))
         task = {"code": block, "url": answer.url, "other": other.url}

@@ -73,6 +73,8 @@ def test_lines_become_messages_and_come_back(server: Server, stream: str) -> Non
     assert values(run(server, "tail", stream, "--no-follow", "--from", f"{39:016}")) == [[2], "ü"]
     assert run(server, "tail", stream, "--no-follow", "--from", "2099-01-01T00:00Z") == b""
     assert len(values(run(server, "tail", stream, "--no-follow", "--from", "2020-01-01T00:00Z"))) == 3
+    for command in ("tail", "cat"):
+        assert values(run(server, command, stream, "-n", "1", "--before", f"{43:016}")) == [[2]]
 
 
 @pytest.mark.parametrize(
@@ -320,6 +322,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("info", "x", "--url", "localhost"), "'localhost' is not the URL of a server"),
         (("tail", "x", "--last", "1", "--from", "now"), "not both"),
         (("tail", "x", "--last", "0"), "--last"),
+        (("tail", "x", "--before", "now"), "takes --last"),
         (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
         (("ls", "--bucket", "no"), "400: Bucket id must be"),
         (("ls", "--token", "a\nb"), "Error: the request cannot be sent: Illegal header value"),

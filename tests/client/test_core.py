@@ -217,6 +217,15 @@ def test_a_delete_whose_answer_was_lost_has_succeeded_if_nothing_is_found_then()
         play(protocol().delete(), Reply(404, {}))
 
 
+def test_history_asks_for_the_messages_before_an_offset_and_says_where_they_begin() -> None:
+    answer = Reply(200, AT_42 | {"stream-start-offset": "40"}, b"ab")
+    [sent], chunk = play(protocol().history("42", last=2), answer)
+    assert (sent.params, chunk.text) == ({"offset": "42", "last": "2"}, "ab")
+    assert (chunk.start, chunk.offset) == ("40", "42")
+    with pytest.raises(errors.MalformedReply, match="only Tidemark reads backwards"):
+        play(protocol().history(), Reply(200, AT_42))
+
+
 def test_waiting_for_a_server_is_told_at_once_and_its_end_says_what_was_tried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -249,7 +249,13 @@ QUERIES = [
     "offset=-1&live=SSE",
 ]
 QUERIES += ["offset=-1&live=sse&live=long-poll", "offset=-1&live=sse&cursor=1&cursor=2"]
-QUERIES += ["offset=-1&live=long-poll&cursor=%201"]
+QUERIES += [
+    "offset=-1&live=long-poll&cursor=%201",
+    "last=1",
+    "offset=-1&last=1",
+    "offset=now&live=sse&last=1",
+]
+QUERIES += [f"offset=now&last={last}" for last in ("0", "10001", "x", "")] + [f"offset={1:016}&last=1"]
 
 
 @pytest.mark.parametrize("query", QUERIES)

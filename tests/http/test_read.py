@@ -50,6 +50,24 @@ def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stre
         assert door.get(path + query) == door.get(path)
 
 
+def test_a_stream_is_read_backwards_a_page_at_a_time(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/json", b"[1,22,333]")
+    door.post(path, JSON, b"[4444,5]")
+    pages, before = [], "now"
+    while (page := door.get(f"{path}?offset={before}&last=2")).json:
+        assert before in {"now", page.next_offset}
+        pages.append((page.json, state(page)[0], page["cache-control"]))
+        before = page["stream-start-offset"] or ""
+    assert [page for page, *_ in pages] == [[4444, 5], [22, 333], [1]]
+    assert [told for _, *told in pages] == [["true", "no-store"], *[[None, REVALIDATED]] * 2]
+    assert (page.status, page.next_offset, page["stream-start-offset"]) == (200, before, before)
+    middle = door.get(f"{path}?offset=0000000000000009&last=2")
+    again = door.get(f"{path}?offset=0000000000000009&last=2", {"If-None-Match": middle["etag"] or ""})
+    assert (again.status, again["stream-start-offset"]) == (304, middle["stream-start-offset"])
+    check_absent(door.get(path), "stream-start-offset")
+    assert "offset: now, or a Stream-Start-Offset" in door.get(f"{path}?last=2").json["error"]
+
+
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
 def test_a_read_at_the_tail_is_empty_and_not_cached(
     door: Door, make_stream: Make, content_type: str, empty: bytes

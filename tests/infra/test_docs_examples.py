@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.servers import ROOT, Server, node, reference_server, running, tidemark_server
-from tidemark.client import ProducerFenced
+from tidemark.client import ProducerFenced, Stream
 
 pytestmark = pytest.mark.slow
 
@@ -75,9 +75,27 @@ def get(url: str) -> Any:
     ids=lambda page: Path(page).stem,
 )
 def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
-    for language, text in blocks(page):
-        assert language == "sh"
-        assert "201" in run(text, server)
+    assert all("201" in run(text, server) for language, text in blocks(page) if language == "sh")
+
+
+def test_a_chat_shows_its_last_messages_and_older_ones_on_scrolling(server: Server, tmp_path: Path) -> None:
+    """Also where one scroll is two events."""
+    url = f"{server.base_url}/v1/stream/long-chat"
+    Stream.create(url, content_type="application/json")
+    send("POST", url, json.dumps([*range(120)]).encode(), {"Content-Type": "application/json"})
+    [code] = [text for language, text in blocks("guides/llm-tokens.md") if language == "js"]
+    script = f"""{code}
+    const box = {{ scrollTop: 0, rows: [], prepend(...rows) {{ this.rows.unshift(...rows) }} }}
+    const seen = [await showHistory("{url}", box, (each) => each)]
+    for (let page = 0; page < 3; page++) {{
+      seen.push(box.rows.length)
+      await Promise.all([box.onscroll(), box.onscroll()])
+    }}
+    console.log(JSON.stringify([seen, box.rows]))"""
+    (tmp_path / "chat.mjs").write_text(script)
+    seen, rows = json.loads(run(f"node {tmp_path}/chat.mjs", server))
+    assert seen == [Stream(url).head().offset, 50, 100, 120]
+    assert rows == [*range(120)]
 
 
 def test_the_times_of_messages_are_told_as_the_reference_says(server: Server) -> None:

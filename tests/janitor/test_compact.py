@@ -47,7 +47,7 @@ from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import messages
-from tidemark.service.start_point import LastMessages, WrittenFrom, find_start
+from tidemark.service.start_point import LastMessages, WrittenFrom, find_start, read_back
 from tidemark.service.stores import Stores
 
 DAY_MS = 24 * HOUR_MS
@@ -307,12 +307,19 @@ def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
 def test_start_points_and_times_are_those_of_what_is_left() -> None:
     rows = of_passes()
     left, stores = rows.found(0), rows.scene.process()
+    counting, calls = counted(rows.scene)
+    assert list(messages(read_back(counting, KEY, left[len(left) // 2][0], 1))) == [left[len(left) // 2]]
+    assert calls == {"GetItem": 1, "Query": 2, "GetRange": 1}
     written = {change.end: change.time_ms for change in rows.log}
     for count in range(1, len(left), 5):
         found = find_start(stores, KEY, LastMessages(count))
         assert found.messages == count or not found.complete
         last = found.messages or 0
         assert rows.found(found.offset) == left[-last:]
+        place = next(i for i, (end, _) in enumerate(left) if end > found.offset)
+        before = read_back(stores, KEY, found.offset, count)
+        assert list(messages(before)) == [each for each in left[:place] if each[0] > before.page.start]
+        assert before.page.start < found.offset or place == 0
         times = load_times(stores, KEY, found.offset)
         each = [ms for ms, count in zip(times.times_ms, times.messages, strict=True) for _ in range(count)]
         ends = [end for end, _ in left[-last:]]

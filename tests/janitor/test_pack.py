@@ -21,6 +21,7 @@ from tidemark.log.records import Batch, Checksums, Pack, Tombstone
 from tidemark.log.schema import encode_batch
 from tidemark.protocol.errors import Damaged, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.messages import ContentType
+from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import ListingRequest
 from tidemark.protocol.tail import Tail
 from tidemark.service import catalog, start_point
@@ -30,7 +31,7 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, bootstrap, check_snapshot_offset, publish_snapshot
-from tidemark.service.start_point import LastMessages, find_start
+from tidemark.service.start_point import LastMessages, find_start, read_back
 from tidemark.service.stores import Stores
 
 # --- the same answers at every stage ------------------------------------------------------------
@@ -79,6 +80,19 @@ def last_messages(scene: Scene, stores: Stores) -> Iterator[object]:
         yield found.offset
 
 
+def backwards(scene: Scene, stores: Stores) -> Iterator[object]:
+    """Page by page from the tail, and from every place."""
+    before: ReadFrom = NOW
+    while before != 0:
+        page = read_back(stores, KEY, before, 4).page
+        assert page.data == scene.data[page.start : page.end]
+        before = page.start
+        yield page.data
+    for place in places(scene):
+        for last in (1, 30):
+            yield answer_of(lambda: read_back(stores, KEY, place, last).data)  # noqa: B023
+
+
 Use = Callable[[Scene, Stores], Iterable[object]]
 #: What may be asked of a stream. What a look at the times keeps in memory has no bytes: a read follows it.
 USES: dict[str, Use] = {
@@ -94,6 +108,7 @@ USES: dict[str, Use] = {
     ],
     "bootstrap": lambda _scene, stores: [part.body for part in bootstrap(stores, KEY).parts],
     "last messages": last_messages,
+    "backwards": backwards,
     "stats": lambda _scene, stores: [
         load_stats(stores, KEY).messages,
         load_stats(stores, KEY).messages_exact,
@@ -114,9 +129,9 @@ def answers_of_plain_batches(content_type: ContentType) -> dict[str, list[object
     scene = a_scene_at("plain", 30, content_type=content_type)
     answers = {name: [*use(scene, scene.process())] for name, use in USES.items()}
     by_byte = [scene.times[end] for start, end in pairwise(scene.ends) for _ in range(start, end)]
-    for place, told, read_back in zip(places(scene), answers["times"], answers["reads"][::2], strict=True):
+    for place, told, bytes_read in zip(places(scene), answers["times"], answers["reads"][::2], strict=True):
         if place in scene.ends:
-            assert (told, read_back) == (by_byte[place:], scene.data[place:])
+            assert (told, bytes_read) == (by_byte[place:], scene.data[place:])
     published = zip(places(scene), answers["snapshots"], strict=True)
     assert [place for place, answer in published if answer == KEY] == scene.ends
     return answers
@@ -134,6 +149,14 @@ def test_every_answer_is_that_of_plain_batches(stage: str, content_type: Content
     for name, use in USES.items():
         for stores in (scene.process(), knowing):
             assert [*use(scene, stores)] == expected[name], name
+
+
+def test_a_page_backwards_is_refused_where_a_batch_is_missing() -> None:
+    scene = a_scene_at("plain")
+    lost = scene.items()[-3]
+    scene.world.table.drop({"pk": lost["pk"], "sk": lost["sk"]})
+    with pytest.raises(Damaged):
+        read_back(scene.process(), KEY, NOW, 20)
 
 
 # --- what is packed ------------------------------------------------------------------------

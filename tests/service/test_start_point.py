@@ -12,7 +12,7 @@ from tidemark.log.due import Packing
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, SoftDeleted, StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.offset import render_offset
+from tidemark.protocol.offset import NOW, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import catalog, start_point
 from tidemark.service.append import append
@@ -21,7 +21,7 @@ from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
-from tidemark.service.start_point import LastMessages, WrittenFrom, find_start
+from tidemark.service.start_point import LastMessages, WrittenFrom, find_start, read_back
 
 
 def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
@@ -142,6 +142,37 @@ def test_where_messages_of_a_time_begin_misses_none_of_them(
         found = find_start(scene.process(), KEY, WrittenFrom(at_ms)).offset
         assert begin - slack <= found <= begin
         assert found in scene.ends
+
+
+@pytest.mark.parametrize("batches", [60, 600])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_page_backwards_costs_the_head_and_a_query_however_long_the_stream(
+    packed: bool, batches: int
+) -> None:
+    """And in a pack the few blocks that it lies in."""
+    scene = Scene(packing=ONE, content_type=JSON)
+    scene.append(batches)
+    assert not packed or scene.sweep_after().packed == 1
+    for middle in (len(scene.ends) // 3, len(scene.ends) // 2):
+        (stores, calls), start, end = counted(scene), scene.ends[middle - 5], scene.ends[middle]
+        assert read_back(stores, KEY, end, 5).data == scene.data[start:end]
+        assert 1 <= calls.pop("GetRange", 0) <= 3 if packed else "GetRange" not in calls
+        assert calls == {"GetItem": 1, "Query": 2}
+
+
+def test_a_page_backwards_of_large_messages_has_fewer_and_ends_where_it_must() -> None:
+    scene = Scene()
+    scene.write(*[b"x" * 1_500_000] * 5)
+    page = read_back(scene.process(), KEY, NOW, 5).page
+    assert (page.start, page.end) == (scene.ends[3], scene.ends[5])
+    assert read_back(scene.process(), KEY, page.start, 5).page.end == page.start
+    trim_below(scene.stores, KEY, scene.ends[2])
+    assert read_back(scene.process(), KEY, page.start, 5).page.start == scene.ends[2]
+    assert not read_back(scene.process(), KEY, scene.ends[2], 5).page.batches
+    with pytest.raises(RetentionGone):
+        read_back(scene.process(), KEY, scene.ends[1], 5)
+    with pytest.raises(HistoryGone):
+        read_back(scene.process(), KEY, scene.ends[-1] + 1, 5)
 
 
 def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,6 @@ from tidemark.settings import MIN_SECRET_BYTES
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
-#: Go to the first line and erase the screen.
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})

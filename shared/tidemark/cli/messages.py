@@ -10,9 +10,9 @@ import sys
 import uuid
 from base64 import b64encode
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedReader
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -34,58 +34,68 @@ _FROM: Final = click.option(
     "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
 )
 _LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
+_BEFORE: Final = click.option("--before", help="With --last: those before an offset, and nothing behind it.")
 
 
 @click.command()
 @STREAM
 @_FROM
 @_LAST
+@_BEFORE
 @click.option(
     "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
 )
 @click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
 @asks_a_server
-def tail(
-    server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool, wait: bool
-) -> None:
+def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
     """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
-    print_messages(server, stream, start, last, follow=follow, wait=wait)
+    print_messages(server, stream, **asked)
 
 
 @click.command()
 @STREAM
 @_FROM
 @_LAST
+@_BEFORE
 @asks_a_server
-def cat(server: RemoteServer, stream: str, start: str, last: int | None) -> None:
+def cat(server: RemoteServer, stream: str, **asked: Any) -> None:
     """Print the messages that a stream has now: as `tail --no-follow`."""
-    print_messages(server, stream, start, last, follow=False)
+    print_messages(server, stream, **asked, follow=False)
 
 
 def print_messages(
     server: RemoteServer,
     stream: str,
+    *,
     start: str,
     last: int | None,
-    *,
+    before: str | None,
     follow: bool,
     wait: bool = False,
 ) -> None:
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
+    if before and not last:
+        raise click.UsageError("--before takes --last, the number of messages before that offset")
+    source = server.stream(stream)
     out = sys.stdout.buffer
     is_terminal = out.isatty()
-    source = server.stream(stream)
-    # Of a stream that is still to come, everything is new.
-    offset = "" if wait and is_missing(source) else resolve_start(server, stream_path(stream), start, last)
-    # Byte for byte what was written, also where there is no socket; an event stream splits text into lines.
-    for chunk in source.follow(
-        offset or "-1",
-        live="socket" if follow else False,
-        gone="error" if offset else "earliest",
-        missing="wait" if wait else "error",
-        whole_text=follow,
-    ):
+    chunks: Iterable[Chunk]
+    if before and last:
+        chunks = [source.history(before, last=last)]
+    else:
+        # Of a stream that is still to come, everything is new.
+        is_new = wait and is_missing(source)
+        offset = "" if is_new else resolve_start(server, stream_path(stream), start, last)
+        # Byte for byte what was written, also without a socket; an event stream splits text into lines.
+        chunks = source.follow(
+            offset or "-1",
+            live="socket" if follow else False,
+            gone="error" if offset else "earliest",
+            missing="wait" if wait else "error",
+            whole_text=follow,
+        )
+    for chunk in chunks:
         for number, data in enumerate(printed(chunk)):
             out.write(visible_bytes(data) if is_terminal else data)
             if number == 0:

@@ -183,6 +183,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
     close = _awaited(Protocol.close)
     delete = _awaited(Protocol.delete)
     read = _awaited(Protocol.read)
+    history = _awaited(Protocol.history)
     follow = _following(Protocol.follow)
 
     @classmethod

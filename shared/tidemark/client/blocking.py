@@ -176,6 +176,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     close = _blocking(Protocol.close)
     delete = _blocking(Protocol.delete)
     read = _blocking(Protocol.read)
+    history = _blocking(Protocol.history)
     follow = _following(Protocol.follow)
 
     @classmethod

@@ -17,7 +17,8 @@ from tidemark.client.exchange import Effect, Request
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a stream. `offset` is where to read on; `closed`: this is the end, nothing will ever follow.
-    A stream that is deleted and created again has another `incarnation`; only Tidemark tells it."""
+    A stream that is deleted and created again has another `incarnation`; only Tidemark tells it. `start` is
+    where a chunk of `history` begins."""
 
     data: bytes
     offset: str
@@ -26,6 +27,7 @@ class Chunk:
     closed: bool = False
     cursor: str | None = None
     incarnation: str | None = None
+    start: str | None = None
 
     @property
     def text(self) -> str:

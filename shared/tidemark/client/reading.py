@@ -116,6 +116,20 @@ class ReadOperations:
             chunk = replace(more, data=chunk.data + more.data)
         return chunk
 
+    def history(self, before: str = "now", *, last: int = 50) -> Steps[Chunk]:
+        """The `last` messages before an offset, or before the tail: one page, however long the stream is
+        (Tidemark only). Its `start` is the `before` of the page that is older, and its `offset` is where
+        `follow` goes on behind the newest. Fewer come where they are large, none where nothing is older."""
+        request = Request("GET", self.url, params={"offset": before, "last": str(last)})
+        reply = yield from exchange(request, self.retry)
+        start = reply.headers.get("stream-start-offset")
+        if start is None:
+            raise MalformedReply(f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards")
+        self._learn(reply.headers)
+        closed, offset = is_true(reply.headers, "stream-closed"), next_offset(request, reply)
+        data = b"" if start == offset else reply.body
+        return Chunk(data, offset, self.content_type or "", closed=closed, start=start)
+
     def follow(
         self,
         offset: str = "-1",

@@ -98,6 +98,7 @@ _TABLE: Final = (
     Header("Stream-SSE-Data-Encoding", "server", _BASE64, "Data events are base64: the type is not text."),
     Header("Stream-Seq", "client", _WORD, "Must grow from append to append, compared bytewise.", "0007"),
     Header("Stream-Snapshot-Offset", "server", _OFFSET_OR_NONE, "What the snapshot stands for; -1: none."),
+    Header("Stream-Start-Offset", "server", TOKEN, "Of a read with `last`: where its messages begin."),
     Header("Stream-TTL", "both", COUNT, "Seconds without a read or write until the stream ends.", 3600),
     Header("Stream-Up-To-Date", "server", _TRUE, "The answer reaches the tail."),
     Header("Vary", "server", TEXT, "`Authorization` where the answer depends on who asks."),

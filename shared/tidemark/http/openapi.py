@@ -24,6 +24,7 @@ _AN_ID: Final = "A stream's id: with its bucket's, at most 122 bytes in UTF-8."
 _FROM: Final = "A `Stream-Next-Offset`, the `id` of an event, `-1` for the beginning, `now` for the tail."
 _LIVE: Final = "Wait for what is to come: one answer, or an event stream. Needs `offset`."
 _CURSOR: Final = "The last `Stream-Cursor`, so that caches collapse readers (§10.1)."
+_LAST: Final = "Read backwards: so many messages before `offset`, which is where the answer ends."
 _FROM_PATTERN: Final = r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?)$"
 _BEARER: Final = "The bearer token of an EventSource, which cannot send headers; with `live=sse` only."
 
@@ -39,6 +40,7 @@ PARAMETERS: Final[dict[str, Part]] = {
         ("path", "id", "The subscription's id.", like(_NAME, minLength=1), "mailer"),
         ("path", "file", "A file of the console.", like("^[a-z.-]+$", minLength=1), "console.css"),
         ("query", "offset", _FROM, like(_FROM_PATTERN, default="-1"), TOKEN["example"]),
+        ("query", "last", _LAST, COUNT | {"minimum": 1, "maximum": 10_000}, None),
         ("query", "live", _LIVE, one_of("long-poll", "sse"), "sse"),
         ("query", "cursor", _CURSOR, COUNT, 1234567),
         ("query", "access_token", _BEARER, TEXT, None),

@@ -31,6 +31,7 @@ from tidemark.protocol.stream_key import (
 )
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
+from tidemark.service.start_point import parse_last
 
 #: In the scope of a request: the key of the stream that it is about.
 STREAM: Final = "tidemark.stream"
@@ -71,12 +72,13 @@ class Live(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """`live` None is a catch-up read."""
+    """`live` None is a catch-up read; with `last`, backwards."""
 
     read_from: ReadFrom
     live: Live | None
     cursor: int | None
     if_none_match: str | None
+    last: int | None = None
 
 
 def header(request: Request, name: str) -> str | None:
@@ -241,7 +243,7 @@ async def parse_append(request: Request) -> AppendRequest:
 
 
 def parse_read(request: Request) -> ReadRequest:
-    mode, token, cursor = (single(request, name) for name in ("live", "offset", "cursor"))
+    mode, token, cursor, last = (single(request, name) for name in ("live", "offset", "cursor", "last"))
     if event_id := EVENT_ID.fullmatch(token or ""):
         token, cursor = event_id[1], event_id[2] or cursor
     try:
@@ -255,12 +257,18 @@ def parse_read(request: Request) -> ReadRequest:
         raise Malformed(
             f"offset must be -1, now, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
         )
+    if last is not None and (live is not None or read_from == offset.EARLIEST):
+        raise Malformed(
+            "last is of the messages before offset: now, or a Stream-Start-Offset that this server gave; "
+            "and it goes without live"
+        )
     parse = caching.parse_cursor if live else caching.known_cursor
     return ReadRequest(
         read_from=read_from,
         live=live,
         cursor=parse(cursor),
         if_none_match=header(request, "If-None-Match"),
+        last=None if last is None else parse_last(last),
     )
 
 

@@ -150,6 +150,8 @@ def _reading_headers(
     record, page = reading.record, reading.page
     headers = data_headers(record.content_type) | _beginning(request, record)
     headers["Stream-Next-Offset"] = render_offset(page.end)
+    if request.last is not None:
+        headers["Stream-Start-Offset"] = render_offset(page.start)
     if page.closed:
         headers["Stream-Closed"] = "true"
     else:

@@ -28,6 +28,7 @@ from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
+from tidemark.service.start_point import read_back
 from tidemark.wake.follow import read_or_wait
 
 Answers = Mapping[int, tuple[str, ...]]
@@ -104,7 +105,8 @@ def _called(handler: StreamHandler) -> ASGIApp:
 
 
 _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
-_PAGE: Final = ("Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding", "Stream-Retained-Offset")
+_BEGIN: Final = ("Stream-Retained-Offset", "Stream-Start-Offset")
+_PAGE: Final = ("Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding", *_BEGIN)
 _READ: Final = (*_TAIL, "ETag", *_PAGE)
 _APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
 _SETTINGS: Final = ("Stream-TTL", "Stream-Expires-At", *requests.SETTING_HEADERS)
@@ -214,7 +216,7 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
         304: ("The client has it already.", *_READ),
         307: ("There an EventSource goes on that has seen events before.", "Location"),
     },
-    ("offset", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
+    ("offset", "last", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
     data=True,
 )
 async def read_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
@@ -224,8 +226,11 @@ async def read_stream(request: Request, backend: Backend, key: StreamKey) -> Res
         return await long_poll(request, backend, key, read_request)
     if read_request.live is requests.Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
-    read_from, cursor = read_request.read_from, read_request.cursor
-    reading = await backend.call(read, key, read_from, cursor)
+    read_from, cursor, last = read_request.read_from, read_request.cursor, read_request.last
+    if last is None:
+        reading = await backend.call(read, key, read_from, cursor)
+    else:
+        reading = await backend.call(read_back, key, read_from, last)
     return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 

@@ -1,27 +1,29 @@
-"""Start points: the offset of the last messages, or of what was written from a time on.
-
-Neither is on the way of a read: a client asks once, and reads from the offset that it gets.
+"""Start points: the offset of the last messages, or of what was written from a time on, which a client asks
+for once; and the way back from an offset, a page of the last messages before it at a time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count as count_up
+from math import inf
 from typing import Final
 
-from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.chain import MOST_BEHIND, cut_batch, spans_of
 from tidemark.log.packs import Piece, blocks_of
-from tidemark.log.read import load_batch_at
+from tidemark.log.read import PAGE_BYTES, Page, load_batch_at
 from tidemark.log.records import Batch, Entry, Pack, Tombstone, UnreadBlock
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Malformed
-from tidemark.protocol.offset import render_offset
+from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
+from tidemark.protocol.offset import NOW, ReadFrom, render_offset
+from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
+from tidemark.service.read import Reading, renew, with_blobs
 from tidemark.service.stores import Stores
 
 MAX_LAST: Final = 10_000
@@ -49,11 +51,16 @@ def parse_start_point(last: int | None, written_from: str | None) -> LastMessage
     if (last is None) == (written_from is None):
         raise Malformed("Give last (a number of messages) or from (an RFC 3339 time), and not both")
     if last is not None:
-        if not 1 <= last <= MAX_LAST:
-            raise Malformed(f"last must be an integer between 1 and {MAX_LAST}, got {last}")
-        return LastMessages(last)
+        return LastMessages(parse_last(str(last)))
     assert written_from is not None, "one of the two is given"
     return WrittenFrom(_parse_instant_ms(written_from))
+
+
+def parse_last(text: str) -> int:
+    """Raises Malformed."""
+    if not re.fullmatch("[0-9]{1,5}", text, re.ASCII) or not 1 <= int(text) <= MAX_LAST:
+        raise Malformed(f"last must be an integer between 1 and {MAX_LAST}, got {text:.40}")
+    return int(text)
 
 
 def _parse_instant_ms(text: str) -> int:
@@ -86,24 +93,67 @@ def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom
     """Raises StreamNotFound, SoftDeleted."""
     head = load_head(stores, key)
     if isinstance(asked, LastMessages):
-        return count_back(stores, head, asked.count)
+        batches = batches_back(stores, head, asked.count)
+        return count_back(head, batches, asked.count, head.tail.offset)
     return StartPoint(first_written_from(stores, head, asked.at_ms))
 
 
-def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
-    """The stream's batches without their bytes, the latest first, through all logs of a fork, each with the
-    number of calls so far. A query asks for up to `limit`. Each block of a pack counts as a batch and a call:
-    its bytes are in S3. Batches that lie inside a pack, because they are being removed, are left out."""
-    reached, calls = head.tail.offset, 0
+def read_back(stores: Stores, key: StreamKey, before: ReadFrom, count: int) -> Reading:
+    """The last `count` messages before an offset, or before the tail, as a page: fewer where they are large,
+    and none where nothing is before. Its calls are those of the head and of the batches that it has. Renews
+    as a read does. Raises StreamNotFound, RetentionGone, HistoryGone, and Malformed for an offset inside a
+    message."""
+    head = load_head(stores, key)
+    record, tail = renew(stores, head.record, head.touched_ms, stores.clock_ms()), head.tail
+    end = tail.offset if before == NOW else int(before)
+    check_retained(end, record.retained)
+    if end > tail.offset:
+        raise HistoryGone(end, record.retained)
+    held = list[Batch]()
+
+    def kept() -> Iterator[tuple[int, Batch]]:
+        for calls, batch in batches_back(stores, head, count, end, attributes=()):
+            held.insert(0, batch)
+            yield calls, batch
+
+    start = count_back(head, kept(), count, end, PAGE_BYTES).offset
+    batches = [batch for batch in held if batch.end > start]
+    if start < (batches[0].start if batches else end):
+        check_retained(start, load_head(stores, key).record.retained)  # Trimmed or deleted meanwhile.
+        raise Damaged from LookupError(f"batches of {key} are missing behind {start}")
+    page = Page(
+        start,
+        tuple(batches),
+        up_to_date=end == tail.offset,
+        closed=end == tail.offset and tail.closed,
+        skip=sum(batches[0].lengths[: batches[0].messages_before(start)]) if batches else 0,
+        compacted=start < record.compacted,
+    )
+    return Reading(record, with_blobs(stores, page))
+
+
+def batches_back(
+    stores: Stores,
+    head: StreamHead,
+    limit: int,
+    end: int | None = None,
+    attributes: Sequence[str] = BOUNDARY_ATTRIBUTES,
+) -> Iterator[tuple[int, Batch]]:
+    """The stream's batches up to `end`, or to the tail, the latest first, through all logs of a fork, each
+    with the number of calls so far. They come without their bytes, unless other `attributes` are wanted (none
+    means all). A query asks for up to `limit`. Each block of a pack counts as a batch and a call: its bytes
+    are in S3. Batches that lie inside a pack, because they are being removed, are left out. Raises Malformed
+    for an `end` inside a message of a JSON stream."""
+    reached, calls = head.tail.offset if end is None else end, 0
     for span in reversed(spans_of(head.record)):
         # A batch that only closes the stream begins at the tail.
-        before = reached + 1 if span.end is None else span.end
+        before = reached + 1 if span.end is None else min(reached + 1, span.end)
         more = before > span.begin
         while more:
             items, more = stores.table.query(
                 span.pk,
                 at_most=render_offset(before - 1),
-                attributes=BOUNDARY_ATTRIBUTES,
+                attributes=attributes,
                 limit=limit,
                 backward=True,
             )
@@ -114,9 +164,14 @@ def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple
                 for piece in _pieces_back(entry):
                     if piece.end >= reached and (piece.start < reached or piece.start == piece.end):
                         calls += isinstance(piece, UnreadBlock)
-                        yield calls, cut_batch(stores.fill([piece])[0], reached)
+                        [batch] = stores.fill([piece])
+                        is_inside = reached == end and batch.messages_before(reached) is None
+                        if is_inside and head.record.content_type.is_json:
+                            raise Malformed(f"Offset {render_offset(reached)} is not the end of a message")
+                        yield calls, cut_batch(batch, reached)
                         reached = piece.start
             more = more and before > span.begin
+            limit = max(limit, MOST_BEHIND)  # Of what is being removed, one query has all.
 
 
 def _pieces_back(entry: Entry) -> Sequence[Piece]:
@@ -129,15 +184,21 @@ def _pieces_back(entry: Entry) -> Sequence[Piece]:
             return []
 
 
-def count_back(stores: Stores, head: StreamHead, count: int) -> StartPoint:
-    """The offset before the last `count` messages; of those that are retained, if they are fewer."""
-    retained, found, reached = head.record.retained, 0, head.tail.offset
-    for calls, batch in batches_back(stores, head, count):
-        if calls > MAX_QUERIES:
+def count_back(
+    head: StreamHead, batches: Iterable[tuple[int, Batch]], count: int, reached: int, most_bytes: float = inf
+) -> StartPoint:
+    """The offset before the last `count` messages of the batches, which end at `reached`: of those that are
+    retained, if they are fewer; of one or more that have `most_bytes` together."""
+    retained, found, size = head.record.retained, 0, 0
+    for calls, batch in batches:
+        if found and calls > MAX_QUERIES:
             return StartPoint(reached, found, complete=False)
-        for start in reversed(batch.message_starts()):
+        for start, length in zip(batch.message_starts()[::-1], batch.lengths[::-1], strict=True):
             if start < retained:
                 return StartPoint(retained, found)
+            size += length
+            if found and size > most_bytes:
+                return StartPoint(reached, found, complete=False)
             found, reached = found + 1, start
             if found == count:
                 return StartPoint(reached, found)
