@@ -104,6 +104,23 @@ def test_with_json_a_chunk_of_bytes_is_json_too(
     assert values(run(server, "cat", stream, "--json")) == [{"offset": f"{len(sent):016}", **said}]
 
 
+def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server, stream: str) -> None:
+    """Also of a page backwards, and of the writes of a stream of bytes."""
+    run(server, "append", stream, "--create", "application/json", stdin=b'1\n{"a":\t"%s"}\n33\n')
+    lines = run(server, "cat", stream, "--format", "%o %e %t %s %%").decode().splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        [f"{a:016}", f"{b:016}"] for a, b in ((0, 2), (2, 14), (14, 17))
+    ]
+    assert re.fullmatch(r'\S+ \S+ 20\d\d-\d\d-\d\dT[\d:]{8}\.\d{3}Z {"a":\t"%s"} %', lines[1])
+    assert run(server, "cat", stream, "--format", "%s", "--from", f"{2:016}") == b'{"a":\t"%s"}\n33\n'
+    assert run(server, "tail", stream, "-n", "1", "--before", f"{14:016}", "--format", "%o") == b"%016d\n" % 2
+    text = f"{stream}/text"
+    for part in (b"high", b"tide"):
+        run(server, "append", text, "--create", "text/plain", stdin=part)
+    run(server, "close", text)
+    assert run(server, "tail", text, "--format", "%o %s") == b"%016d high\n%016d tide\n" % (0, 4)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [(b"{oops", b"Invalid JSON"), (b'"%b"' % (b"x" * 4_194_301), b"It is larger than 4,194,302")],
@@ -323,6 +340,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("tail", "x", "--last", "1", "--from", "now"), "not both"),
         (("tail", "x", "--last", "0"), "--last"),
         (("tail", "x", "--before", "now"), "takes --last"),
+        (("tail", "x", "--format", "%o %x"), "'%x' is unknown; use %o"),
         (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
         (("ls", "--bucket", "no"), "400: Bucket id must be"),
         (("ls", "--token", "a\nb"), "Error: the request cannot be sent: Illegal header value"),

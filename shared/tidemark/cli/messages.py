@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import uuid
 from base64 import b64encode
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from io import BufferedReader
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -22,7 +25,7 @@ from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
-from tidemark.protocol.offset import parse_read_from
+from tidemark.protocol.offset import parse_read_from, render_offset
 
 #: The input is read in pieces of so many bytes, or so many lines.
 _APPEND_BYTES: Final = 256 * 1024
@@ -37,11 +40,26 @@ _LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The la
 _BEFORE: Final = click.option("--before", help="With --last: those before an offset, and nothing behind it.")
 
 
+def _checked_format(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
+    if wrong := re.search("%.?", re.sub("%[otes%]", "", template or "")):
+        raise click.BadParameter(f"{wrong[0]!r} is unknown; use %o %e %t %s, and %% for a percent sign")
+    return template
+
+
+_FORMAT: Final = click.option(
+    "--format",
+    "template",
+    callback=_checked_format,
+    help="A line for each message: %o its offset, %e the one behind it, %t its time, %s itself.",
+)
+
+
 @click.command()
 @STREAM
 @_FROM
 @_LAST
 @_BEFORE
+@_FORMAT
 @click.option(
     "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
 )
@@ -57,13 +75,28 @@ def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
 @_FROM
 @_LAST
 @_BEFORE
+@_FORMAT
 @asks_a_server
 def cat(server: RemoteServer, stream: str, **asked: Any) -> None:
     """Print the messages that a stream has now: as `tail --no-follow`."""
     print_messages(server, stream, **asked, follow=False)
 
 
-def print_messages(
+def print_messages(server: RemoteServer, stream: str, *, template: str | None, **asked: Any) -> None:
+    place, chunks = chunks_of(server, stream, by_message=template is not None, **asked)
+    out = sys.stdout.buffer
+    is_terminal = out.isatty()
+    for chunk in chunks:
+        lines = formatted(placed(server, stream, chunk, place), template) if template else printed(chunk)
+        place = chunk.offset
+        for number, data in enumerate(lines):
+            out.write(visible_bytes(data) if is_terminal else data)
+            if number == 0:
+                out.flush()  # The rest of a long page takes a while.
+        out.flush()
+
+
+def chunks_of(
     server: RemoteServer,
     stream: str,
     *,
@@ -72,35 +105,30 @@ def print_messages(
     before: str | None,
     follow: bool,
     wait: bool = False,
-) -> None:
+    by_message: bool,
+) -> tuple[str, Iterable[Chunk]]:
+    """What is asked for, and the offset at which that begins: exactly where messages are told apart."""
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
     if before and not last:
         raise click.UsageError("--before takes --last, the number of messages before that offset")
-    source = server.stream(stream)
-    out = sys.stdout.buffer
-    is_terminal = out.isatty()
-    chunks: Iterable[Chunk]
+    source, path = server.stream(stream), stream_path(stream)
     if before and last:
-        chunks = [source.history(before, last=last)]
-    else:
-        # Of a stream that is still to come, everything is new.
-        is_new = wait and is_missing(source)
-        offset = "" if is_new else resolve_start(server, stream_path(stream), start, last)
-        # Byte for byte what was written, also without a socket; an event stream splits text into lines.
-        chunks = source.follow(
-            offset or "-1",
-            live="socket" if follow else False,
-            gone="error" if offset else "earliest",
-            missing="wait" if wait else "error",
-            whole_text=follow,
-        )
-    for chunk in chunks:
-        for number, data in enumerate(printed(chunk)):
-            out.write(visible_bytes(data) if is_terminal else data)
-            if number == 0:
-                out.flush()  # The rest of a long page takes a while.
-        out.flush()
+        page = source.history(before, last=last)
+        return page.start or before, [page]
+    # Of a stream that is still to come, everything is new.
+    is_new = wait and is_missing(source)
+    offset = "" if is_new else resolve_start(server, path, start, last)
+    if by_message and not (offset or is_new):
+        offset = server.get("/v1/stats", stream=path)["retained_offset"]
+    # Byte for byte what was written, also where there is no socket; an event stream splits text into lines.
+    return offset or "-1", source.follow(
+        offset or "-1",
+        live="socket" if follow else False,
+        gone="error" if offset else "earliest",
+        missing="wait" if wait else "error",
+        whole_text=follow and not by_message,
+    )
 
 
 def is_missing(stream: Stream) -> bool:
@@ -166,6 +194,41 @@ def printed(chunk: Chunk) -> Iterator[bytes]:
         yield chunk_line(chunk) if as_json() and chunk.data else chunk.data
     elif chunk.data:
         yield from map(message_line, split_array(chunk.data))
+
+
+Placed: TypeAlias = tuple[int, int, int, bytes]
+"""Where a message begins and ends, when it was appended (Unix milliseconds), and its bytes."""
+
+
+def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Iterator[Placed]:
+    """The messages of a chunk that begins at `start`; of bytes, those of each write together. Asks the server
+    for their times, once a page."""
+    of_json, at = is_json(chunk.content_type), 0
+    messages = split_array(chunk.data) if of_json and chunk.data else iter(())
+    while chunk.data and start < chunk.offset:
+        told = server.get("/v1/times", stream=stream_path(stream), offset=start)
+        begin, start = int(told["offset"]), told["end_offset"]
+        if begin == int(start):
+            return  # Another stream has the name by now.
+        ends = map(int, told.get("message_ends") or ())
+        for time_ms, count, size in zip(told["times_ms"], told["messages"], told["bytes"], strict=True):
+            if not of_json and at < len(chunk.data):
+                yield begin, begin + size, time_ms, chunk.data[at : at + size]
+                begin, at = begin + size, at + size
+            for message in islice(messages, count if of_json else 0):
+                length = len(message) + 1  # With its comma.
+                end = next(ends, begin + length)
+                yield end - length, end, time_ms, message.translate(_TO_SPACES)
+                begin = end
+
+
+def formatted(messages: Iterator[Placed], template: str) -> Iterator[bytes]:
+    for begin, end, time_ms, data in messages:
+        time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        values = {"o": render_offset(begin), "e": render_offset(end), "t": time.replace("+00:00", "Z")}
+        shown = {name.encode(): value.encode() for name, value in values.items()}
+        shown |= {b"s": data, b"%": b"%"}
+        yield re.sub(rb"%(.)", lambda found: shown[found[1]], template.encode()) + b"\n"  # noqa: B023
 
 
 def message_line(message: bytes) -> bytes:
