@@ -302,9 +302,22 @@ def test_a_streams_life_from_create_to_delete(server: Server, stream: str) -> No
     assert b"Exit codes: 0" in run(server, "--help")
 
 
+def test_all_streams_of_a_prefix_are_deleted_after_a_question(server: Server, stream: str) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:8]}"
+    httpx.put(server.base_url + bucket).raise_for_status()
+    for begun in (f"{stream}/a", f"{bucket}/a"):
+        for name in ("", " ü", "b"):
+            run(server, "create", begun + (quote(name) if begun[0] == "/" else name))
+        assert b"Delete 3 streams, " in run(server, "delete", begun, "--prefix", stdin=b"no\n", status=1)
+        assert run(server, "delete", begun, "--prefix", "--yes") == b"3 streams are deleted\n"
+        assert run(server, "delete", begun, "--prefix") == b"0 streams are deleted\n"
+
+
 def test_a_stream_is_created_as_compacted_by_the_key_that_is_named(server: Server, stream: str) -> None:
     of_json = ("create", stream, "--content-type", "application/json")
-    run(server, *of_json, "--compact-key", "/id")
+    run(server, *of_json, "--compact-key", "/id", "--retain-seconds", "86400", "--retain-bytes", "1000")
+    kept = httpx.head(f"{server.base_url}/v1/stream/{quote(stream)}").headers
+    assert (kept["stream-retain-seconds"], kept["stream-retain-bytes"]) == ("86400", "1000")
     assert b"409" in run(server, *of_json, "--compact", status=1)
     assert b"compact           last-by-key" in run(server, "info", stream)
     refused = run(server, "create", f"{stream}/text", "--compact", status=1)

@@ -11,6 +11,7 @@ from importlib import import_module
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import click
 
@@ -39,6 +40,7 @@ from tidemark.cli.terminal import (
     show,
     show_rows,
     size,
+    visible,
     visible_bytes,
 )
 from tidemark.cli.transfer import cp
@@ -198,6 +200,8 @@ def info(server: RemoteServer, stream: str) -> None:
 @click.option("--content-type", default="text/plain", show_default=True)
 @click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
 @click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
+@click.option("--retain-seconds", type=click.IntRange(1), help="It may let go of messages older than this.")
+@click.option("--retain-bytes", type=click.IntRange(1), help="And of all but the last so many bytes.")
 @click.option("--compact", is_flag=True, help="Keep the last message of each key, of a stream of JSON.")
 @click.option("--compact-key", metavar="POINTER", help="The same, by another key, such as /id.")
 @asks_a_server
@@ -206,14 +210,12 @@ def create(
     stream: str,
     content_type: str,
     *,
-    ttl: int | None,
-    expires_at: str | None,
     compact: bool,
     compact_key: str | None,
+    **creation: Any,
 ) -> None:
     """Create a stream; one that exists with the same configuration is as good."""
-    kept = compact_key or compact
-    made = server.create(stream, content_type, ttl=ttl, expires_at=expires_at, compact=kept)
+    made = server.create(stream, content_type, compact=compact_key or compact, **creation)
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
@@ -229,10 +231,14 @@ def close(server: RemoteServer, stream: str) -> None:
 @main.command()
 @STREAM
 @click.option("--missing-ok", is_flag=True, help="No error if there is no such stream.")
+@click.option("--prefix", is_flag=True, help="All streams whose names begin with STREAM; asks first.")
+@click.option("--yes", is_flag=True, help="Without asking.")
 @asks_a_server
-def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
+def delete(server: RemoteServer, stream: str, *, missing_ok: bool, prefix: bool, yes: bool) -> None:
     """Delete a stream."""
     path = stream_path(stream)
+    if prefix:
+        return delete_all(server, path, yes=yes)
     try:
         server.stream(stream).delete()
     except (NotFound, StreamGone):
@@ -241,6 +247,20 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool) -> None:
         show({"deleted": None}, f"{path} does not exist")
     else:
         show({"deleted": path}, f"{path} is deleted")
+
+
+def delete_all(server: RemoteServer, begun: str, *, yes: bool) -> None:
+    """The streams whose paths begin so."""
+    root = "/v1/stream/" if begun.startswith("/v1/stream/") else f"/{begun.split('/')[1]}/"
+    listing = "/v1/streams" if root == "/v1/stream/" else f"{root}streams"
+    found = server.pages(listing, "streams", prefix=unquote(begun.removeprefix(root)))
+    names = [each["stream_id"] for each in found]
+    if names and not yes:
+        said = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
+        click.confirm(said, abort=True, err=True)
+    for name in names:
+        server.stream(root + quote(name)).delete(missing_ok=True)
+    show({"deleted": len(names)}, f"{len(names)} streams are deleted")
 
 
 @main.command()

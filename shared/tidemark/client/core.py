@@ -57,13 +57,15 @@ def _plain_value(default: Default | None, value: object) -> Any:
 
 
 class CreateOptions(TypedDict, total=False):
-    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. With `compact`
-    a stream of JSON keeps the last message of each key: True is the key of the State Protocol, and a JSON
-    pointer such as `/id` names another (Tidemark only). `forked_from` is the URL or path of a stream on the
-    same server."""
+    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. With
+    `retain_seconds` and `retain_bytes` older messages may go. With `compact` a stream of JSON keeps the last
+    message of each key: True is the key of the State Protocol, and a JSON pointer such as `/id` names another
+    (these three are Tidemark's only). `forked_from` is the URL or path of a stream on the same server."""
 
     ttl: int | None
     expires_at: datetime | str | None
+    retain_seconds: int | None
+    retain_bytes: int | None
     compact: bool | str | None
     closed: bool
     data: Data
@@ -119,6 +121,8 @@ class Protocol(ReadOperations):
             "Content-Type": self.content_type,
             "Stream-TTL": given.get("ttl"),
             "Stream-Expires-At": _rfc3339(given.get("expires_at")),
+            "Stream-Retain-Seconds": given.get("retain_seconds"),
+            "Stream-Retain-Bytes": given.get("retain_bytes"),
             "Stream-Compact": "last-by-key" if compact else None,
             "Stream-Compact-Key": compact if isinstance(compact, str) else None,
             "Stream-Closed": "true" if given.get("closed") else None,
