@@ -22,24 +22,23 @@ from tidemark.cli.commands import (
     PATIENCE,
     PRINTS_JSON,
     STREAM,
+    STREAM_ROOT,
     Commands,
     RemoteServer,
     asks_a_server,
     checked_url,
     complete_stream,
+    listing_of,
     server_of,
     stream_path,
 )
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import (
-    ago,
     as_json,
     described,
-    instant,
     show,
     show_rows,
-    size,
     visible,
     visible_bytes,
 )
@@ -163,27 +162,25 @@ def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> N
         show_rows(
             server.pages("/v1/buckets", "buckets", prefix=prefix),
             ("BUCKET", "STREAMS", "CREATED"),
-            lambda each: (each["bucket_id"], str(each["streams"]), ago(each["created_at_ms"])),
-            lambda each: f"{each['bucket_id']}  {each['streams']} streams  {instant(each['created_at_ms'])}",
+            lambda each, _, when: (
+                each["bucket_id"],
+                f"{each['streams']} streams",
+                when(each["created_at_ms"]),
+            ),
         )
         return
     path = "/v1/streams" if bucket == "v1" else f"/{bucket}/streams"
     show_rows(
         server.pages(path, "streams", prefix=prefix),
         ("STREAM", "STATUS", "TYPE", "SIZE", "WRITTEN"),
-        lambda each: (
-            *stream_cells(each),
-            size(int(each["tail_offset"])),
-            ago(each["last_write_at_ms"]),
-        ),
-        lambda each: "  ".join(
-            (*stream_cells(each), f"{each['tail_offset']} bytes", instant(each["last_write_at_ms"]))
+        lambda each, size, when: (
+            each["stream_id"],
+            each["status"].lower(),
+            each["content_type"],
+            size(each["tail_offset"]),
+            when(each["last_write_at_ms"]),
         ),
     )
-
-
-def stream_cells(stream: dict[str, Any]) -> tuple[str, str, str]:
-    return stream["stream_id"], stream["status"].lower(), stream["content_type"]
 
 
 @main.command()
@@ -249,17 +246,14 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool, prefix: bool,
         show({"deleted": path}, f"{path} is deleted")
 
 
-def delete_all(server: RemoteServer, begun: str, *, yes: bool) -> None:
-    """The streams whose paths begin so."""
-    root = "/v1/stream/" if begun.startswith("/v1/stream/") else f"/{begun.split('/')[1]}/"
-    listing = "/v1/streams" if root == "/v1/stream/" else f"{root}streams"
-    found = server.pages(listing, "streams", prefix=unquote(begun.removeprefix(root)))
-    names = [each["stream_id"] for each in found]
+def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
+    listing, prefix, before = listing_of(unquote(path).removeprefix(STREAM_ROOT))
+    names = [each["stream_id"] for each in server.pages(listing, "streams", prefix=prefix)]
     if names and not yes:
         said = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
         click.confirm(said, abort=True, err=True)
     for name in names:
-        server.stream(root + quote(name)).delete(missing_ok=True)
+        server.stream((before or STREAM_ROOT) + quote(name)).delete(missing_ok=True)
     show({"deleted": len(names)}, f"{len(names)} streams are deleted")
 
 

@@ -34,6 +34,7 @@ EXIT_CODES: Final = (
 #: Six to eight seconds: long enough for a server that restarts, and short for a mistyped address.
 PATIENCE: Final = Retry(max_retries=6)
 _COMPLETION_SECONDS: Final = 1.0
+STREAM_ROOT: Final = "/v1/stream/"
 _COMPLETED_NAMES: Final = "100"
 #: The shell completes a name without quotes, so it would run a `$(…)` in it.
 _NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
@@ -128,7 +129,7 @@ def stream_path(stream: str) -> str:
         raise ValueError(f"{stream!r} must not have '.' or '..' between slashes")
     if "://" in stream:
         return urlsplit(stream).path
-    return stream if stream.startswith("/") else f"/v1/stream/{quote(stream)}"
+    return stream if stream.startswith("/") else STREAM_ROOT + quote(stream)
 
 
 class Commands(click.Group):
@@ -190,12 +191,11 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     """Names on the server of `--url` before the command, or of TIDEMARK_URL. None if it does not answer."""
     given = ctx.find_root().params
     server = server_of(given.get("url") or DEFAULT_URL, given.get("token"))
-    bucket, slash, prefix = begun.removeprefix("/").partition("/")
-    before = f"/{bucket}/" if begun.startswith("/") and slash else ""
+    path, prefix, before = listing_of(begun)
     try:
         reply = httpx.get(
-            server.url.rstrip("/") + (f"{before}streams" if before else "/v1/streams"),
-            params={"prefix": prefix if before else begun, "limit": _COMPLETED_NAMES},
+            server.url.rstrip("/") + path,
+            params={"prefix": prefix, "limit": _COMPLETED_NAMES},
             headers=server.headers,
             timeout=_COMPLETION_SECONDS,
         )
@@ -203,6 +203,15 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return []
     return [CompletionItem(name) for name in names if _NEEDS_NO_QUOTES.fullmatch(name)]
+
+
+def listing_of(begun: str) -> tuple[str, str, str]:
+    """Where the streams are listed whose name or path is begun, how their ids begin, and what is before those
+    in a path."""
+    bucket, slash, prefix = begun.removeprefix("/").partition("/")
+    if begun.startswith("/") and slash:
+        return f"/{bucket}/streams", prefix, f"/{bucket}/"
+    return "/v1/streams", begun, ""
 
 
 STREAM: Final = click.argument("stream", callback=_remember, shell_complete=complete_stream)

@@ -31,14 +31,14 @@ def path_of(subscription: str) -> str:
 def ls(server: RemoteServer, prefix: str) -> None:
     """List subscriptions whose ids begin with PREFIX."""
 
-    def cells(each: dict[str, Any]) -> list[str]:
+    def cells(each: dict[str, Any], *_: object) -> list[str]:
         wake = each["wake"]
         told = [wake["state"], str(wake["attempts"]), wake["holder"] or "-", each["pattern"] or "-"]
         return [each["id"], each["type"], *told]
 
     found = server.pages(_PATH, "subscriptions", prefix=prefix)
     header = ("ID", "TYPE", "STATE", "FAILED", "HOLDER", "PATTERN")
-    show_rows(found, header, cells, lambda each: "  ".join(cells(each)))
+    show_rows(found, header, cells)
 
 
 @sub.command()

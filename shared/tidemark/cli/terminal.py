@@ -46,15 +46,15 @@ def visible_bytes(data: bytes) -> bytes:
 def show_rows(
     rows: Iterable[dict[str, Any]],
     header: Sequence[str],
-    cells: Callable[[dict[str, Any]], Sequence[str]],
-    line: Callable[[dict[str, Any]], str],
+    cells: Callable[[dict[str, Any], Callable[[int], str], Callable[[int], str]], Sequence[str]],
 ) -> None:
-    """Columns with a header on a terminal, `line` of each row elsewhere, or JSON."""
+    """Columns with a header on a terminal, the cells of each row elsewhere, or JSON. `cells` gets a row and
+    what shows a number of bytes, and a time."""
     if as_json() or not sys.stdout.isatty():
         for row in rows:
-            show(row, line(row))
+            show(row, "  ".join(cells(row, "{} bytes".format, instant)))
         return
-    for text in columns(header, map(cells, rows)):
+    for text in columns(header, (cells(row, size, ago) for row in rows)):
         click.echo(text)
 
 
