@@ -124,9 +124,11 @@ class ReadOperations:
         reply = yield from exchange(request, self.retry)
         start = reply.headers.get("stream-start-offset")
         if start is None:
-            raise MalformedReply(f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards")
+            raise errors.MalformedReply(
+                f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards"
+            )
         self._learn(reply.headers)
-        closed, offset = is_true(reply.headers, "stream-closed"), next_offset(request, reply)
+        closed, offset = errors.is_true(reply.headers, "stream-closed"), next_offset(request, reply)
         data = b"" if start == offset else reply.body
         return Chunk(data, offset, self.content_type or "", closed=closed, start=start)
 
