@@ -48,7 +48,6 @@ from tidemark.spark.progress import (
 from tidemark.spark.queries import load_heads
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import Head, NoTimes, Position, is_past
-from tidemark.spark.source import source_of_files
 
 NAME = "archive"
 #: How long a query is started again that Spark did not wait for.
@@ -165,6 +164,7 @@ class Archive:
     def _query(self, options: dict[str, str], begin: Positions) -> Any:
         """What starts the query. Each batch is a snapshot of the table; the first one begins at `begin`."""
         from tidemark.spark.reach import ArchiveBatch
+        from tidemark.spark.source import source_of_files
 
         spark, checkpoint = self._spark, self._given.checkpoint
 
