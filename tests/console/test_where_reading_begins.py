@@ -43,6 +43,28 @@ def test_where_reading_begins(console: Console, choice: str, value: str, count: 
     expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count + 1} messages? shown"))
 
 
+def test_older_messages_come_where_the_reader_scrolls_up(console: Console) -> None:
+    """A page of them at a time; what is in sight stays there, and a filter means them too."""
+    path = make_stream(console.server, [{"n": number} for number in range(2500)])
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("1,000 messages shown")
+    older = page.get_by_role("button", name="Show older")
+    older.click()
+    expect(page.locator("#counted")).to_contain_text("2,000 messages shown")
+    expect(console.row('{"n": 2499}')).to_be_in_viewport()
+    page.get_by_role("listbox").evaluate("list => (list.scrollTop = 0)")
+    expect(page.locator("#counted")).to_contain_text("2,500 messages shown")
+    expect(console.row('{"n": 500}')).to_be_in_viewport()
+    expect(older).to_have_count(0)
+    page.get_by_role("listbox").evaluate("list => (list.scrollTop = 0)")
+    expect(console.rows.first).to_contain_text("0" * 16)
+    expect(console.rows.first).to_contain_text('{"n": 0}')
+    append(console.server, path, {"n": 2500})
+    console.search("$.n=3")
+    expect(page.locator("#counted")).to_contain_text("1 of 2,501 messages shown")
+    expect(console.rows).to_contain_text(['{"n": 3}'])
+
+
 def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Console) -> None:
     path = make_stream(console.server, [{"n": number} for number in range(500)])
     page = console.open_stream(path)

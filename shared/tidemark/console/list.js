@@ -6,7 +6,7 @@ export const ROW_HEIGHT = 28
 const SPARE_ROWS = 8
 
 // `first` and `count` say which numbers there are. `follow` keeps the end in sight until the reader scrolls up.
-export function VirtualList({ label, first, count, selected, onSelect, onOpen, renderRow, follow, onFollow }) {
+export function VirtualList({ label, first, count, selected, onSelect, onOpen, renderRow, follow, onFollow, onTop }) {
   const box = useRef(null)
   const [view, setView] = useState({ top: 0, height: 600 })
   const lastFirst = useRef(first)
@@ -37,6 +37,7 @@ export function VirtualList({ label, first, count, selected, onSelect, onOpen, r
     setView({ top: scrollTop, height: clientHeight })
     // A list that has just become empty scrolls by itself.
     if (count) onFollow?.(scrollTop + clientHeight >= scrollHeight - ROW_HEIGHT)
+    if (count && !scrollTop) onTop?.()
   }
 
   function onKeyDown(event) {

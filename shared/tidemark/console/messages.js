@@ -75,6 +75,7 @@ export class Messages {
     this.chunks = []
     this.first = 0
     this.end = 0
+    this.begin = NaN
     this.bytes = 0
     this.isLineOpen = false
   }
@@ -83,24 +84,37 @@ export class Messages {
   // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`, unless a
   // compaction took messages out behind `start`: then the server is asked where the others are (`Times`).
   add(added, next, start) {
+    if (!this.chunks.length) this.begin = start
     const bytes = this.kind === "text" ? this.continueLine(added) : added
     const ends = SPLIT[this.kind](bytes)
-    const count = ends.length / 2
-    const gapped = this.kind === "json" && next - start > bytes.length - 1 ? { first: this.end, count, offset: start, next, ends: null } : null
-    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length, gapped)
-    while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) {
-      this.bytes -= this.chunks.shift().bytes.length
-      this.first = this.chunks[0].number
-    }
-    return count
+    this.chunks.push(...this.cut(bytes, ends, next, start, this.end))
+    this.end += ends.length / 2
+    while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) this.dropFirst()
+    return ends.length / 2
+  }
+
+  // A page that ends at `begin`, where what is held begins; that is not known of what lies behind dropped messages of a compaction.
+  addBefore(page, start) {
+    const ends = SPLIT[this.kind](page)
+    this.first -= ends.length / 2
+    this.chunks.unshift(...this.cut(page, ends, this.begin, start, this.first))
+    this.begin = start < this.begin ? start : 0 // Nothing is older.
+  }
+
+  hasRoomFor(count) {
+    return this.end - this.first + count <= this.limits.maxMessages && this.bytes < this.limits.maxBytes / 2
+  }
+
+  dropFirst() {
+    this.bytes -= this.chunks.shift().bytes.length
+    this.first = this.chunks[0].number
+    const { offset, gapped } = this.at(this.first)
+    this.begin = gapped ? NaN : offset
   }
 
   // Forgets what lies before a message, a chunk at a time.
   dropBefore(number) {
-    while (this.chunks[1]?.number <= number) {
-      this.bytes -= this.chunks.shift().bytes.length
-      this.first = this.chunks[0].number
-    }
+    while (this.chunks[1]?.number <= number) this.dropFirst()
   }
 
   // What follows begins a row of its own, also where it goes on with a line.
@@ -122,13 +136,17 @@ export class Messages {
     return joined([last.bytes, added])
   }
 
-  // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
-  keep(page, ends, base, gapped) {
-    const start = ends[0]
-    const bytes = page.slice(start, ends.at(-1))
-    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end, gapped })
-    this.end += ends.length / 2
-    this.bytes += bytes.length
+  // The messages of a page as chunks, with a copy of their bytes: a page would stay in memory as long as any of its messages.
+  cut(page, ends, next, start, number) {
+    const gapped = this.kind === "json" && next - start > page.length - 1 ? { first: number, count: ends.length / 2, offset: start, next, ends: null } : null
+    const chunks = []
+    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) {
+      const some = ends.subarray(from, from + 2 * CHUNK_MESSAGES)
+      const bytes = page.slice(some[0], some.at(-1))
+      chunks.push({ bytes, ends: some.map((at) => at - some[0]), base: next - page.length + some[0], number: number + from / 2, gapped })
+      this.bytes += bytes.length
+    }
+    return chunks
   }
 
   // The end of the text that is held before the row `end`, at most `limit` bytes of it.

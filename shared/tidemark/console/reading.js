@@ -1,11 +1,12 @@
 // The messages of a stream as a page reads them, and those of them that a filter means.
 import { useEffect, useMemo, useRef, useState } from "./preact-hooks.js"
-import { token } from "./api.js"
-import { Messages } from "./messages.js"
+import { send, token } from "./api.js"
+import { Messages, renderOffset } from "./messages.js"
 import { Rate } from "./pace.js"
 import { matcher } from "./search.js"
 import { Tail } from "./tail.js"
 
+const OLDER = 1000
 const CONNECTING = { of: null, name: "connecting", error: null }
 
 // The messages of a stream from `start` on, while the page is open. With another `round` or token they are read anew.
@@ -35,16 +36,32 @@ export function useTail(path, start, kind, round) {
     return () => tail.stop()
   }, [held])
 
-  return { ...held, version, state }
+  // Loads the messages before those that are held, a page of them at a time.
+  const loadOlder = async () => {
+    if (held.isLoading) return
+    held.isLoading = true
+    try {
+      const asked = new URLSearchParams({ offset: renderOffset(held.messages.begin), last: OLDER })
+      const response = await send({ path: `${path}?${asked}` })
+      held.messages.addBefore(new Uint8Array(await response.arrayBuffer()), Number(response.headers.get("Stream-Start-Offset")))
+      setVersion((old) => old + 1)
+    } catch {
+      // It is asked for again. Where it is gone, the reader of the tail says why.
+    }
+    held.isLoading = false
+  }
+
+  return { ...held, version, state, loadOlder: held.messages?.hasRoomFor(OLDER) ? loadOlder : null }
 }
 
 // Numbers of the messages that the filter means, looked for only among those that are new since the last time, and in the
 // last one before, which may have grown.
 export function useFilter(messages, filter, version) {
-  const found = useRef({ messages: null, filter: "", numbers: [], seen: 0 })
+  const found = useRef({ messages: null, filter: "", numbers: [], first: 0, seen: 0 })
   if (!filter || !messages) return null
   const state = found.current
-  if (state.messages !== messages || state.filter !== filter) Object.assign(state, { messages, filter, numbers: [], seen: messages.first })
+  if (state.messages !== messages || state.filter !== filter || messages.first < state.first) Object.assign(state, { messages, filter, numbers: [], seen: messages.first })
+  state.first = messages.first
   const isMeant = matcher(filter, messages.kind)
   for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (state.numbers.at(-1) !== each && isMeant(messages.text(each))) state.numbers.push(each)
   state.seen = messages.end - 1

@@ -71,9 +71,10 @@ function Views({ kind, view, onShow }) {
 }
 
 // How much is shown, and what can be done where that is nothing. `onSearch` is there where the page does not hold all.
-function Count({ kind, filter, count, first, end, state, isEmpty, onSearch, onClear, onAppend }) {
+function Count({ kind, filter, count, first, end, state, isEmpty, onOlder, onSearch, onClear, onAppend }) {
   const noun = { json: "message", text: "line", binary: "row" }[kind] ?? "message"
   return html`<div class="counted"><p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, noun)} shown${state.name === "live" && !end ? "; new ones appear here" : ""}${first > 0 ? `; the oldest ${number(first)} were dropped: start earlier to see them` : ""}</p>
+    ${onOlder && html`<button onClick=${onOlder}>Show older</button>`}
     ${filter && onSearch && html`<button onClick=${onSearch}>Search the whole stream</button>`}
     ${filter && !count && html`<button onClick=${onClear}>Clear the filter</button>`}
     ${isEmpty && state.name === "live" && html`<button onClick=${onAppend}>Append a message</button>`}</div>`
@@ -129,7 +130,7 @@ export function StreamPage({ path }) {
   const [action, setAction] = useState("")
   const [notice, setNotice] = useState("")
   const kind = found && kindOf(found.content_type)
-  const { messages: held, rate, version, state } = useTail(path, start, kind, round)
+  const { messages: held, rate, version, state, loadOlder } = useTail(path, start, kind, round)
   const stats = found && brought(found, held, rate)
   const [search, beginSearch, endSearch] = useSearch(path, kind, filter)
   const matches = useFilter(held, search ? "" : filter, version)
@@ -166,7 +167,9 @@ export function StreamPage({ path }) {
   const message = selected === null || !messages ? null : times.messageAt(numberAt(selected))
   const fresh = paused === null ? 0 : held.end - paused
   const isRunning = kind === "text" && view !== "lines" && !filter && selected === null
-  const holdsAll = stats && held?.first === 0 && start !== "now" && Number(start) <= Number(stats.retained_offset)
+  const begin = held?.end > held?.first ? held.begin : Number(start)
+  const holdsAll = stats && begin <= Number(stats.retained_offset)
+  const onOlder = stats && begin > Number(stats.retained_offset) && count && !search && !filter && !isRunning ? loadOlder : null
   const isWhole = kind === "json" && holdsAll && ["live", "closed"].includes(state.name)
 
   const togglePause = () => {
@@ -218,13 +221,13 @@ export function StreamPage({ path }) {
   useKeys({ first: listFirst, count, select, togglePause, goToEnd })
 
   if (error && !stats) return html`<${Unavailable} place=${place} error=${error} onCreated=${(created) => (created === path ? reload() : (location.hash = linkTo(created)))} />`
-  const looksLike = kind === "binary" && first === 0 && messages.at(0)?.offset === 0 ? guess(messages.at(0).bytes).name : ""
+  const looksLike = kind === "binary" && messages.at(first)?.offset === 0 ? guess(messages.at(first).bytes).name : ""
   return html`<main id="main" tabindex="-1" class="stream">
     <div class="page-head">
       <h1>${place.streamId}</h1>
       <${Actions} place=${place} stats=${stats} onAction=${setAction} onDownload=${download} />
     </div>
-    <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? held.end : null} looksLike=${looksLike} />
+    <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? held.end - held.first : null} looksLike=${looksLike} />
     <${Extent} stats=${stats} messages=${held} end=${paused ?? held?.end ?? 0} />
     ${notice && html`<p class="notice" role="status">${notice}</p>`}
     ${state.name === "stopped" && state.error?.status !== 410 && html`<p role="alert" class="error">${state.error?.message}</p>`}
@@ -249,13 +252,14 @@ export function StreamPage({ path }) {
             onSelect=${select}
             follow=${follow && paused === null && !search}
             onFollow=${setFollow}
+            onTop=${onOlder}
             renderRow=${(row) => html`<${Row} messages=${messages} times=${times} number=${numberAt(row)} columns=${columns} isRaw=${view === "raw"} />`}
           /></div>`}
       ${message && html`<${Detail} key=${message.number} path=${path} messages=${messages} times=${times} message=${message} kind=${kind} onStep=${(by) => dispatchEvent(new CustomEvent("console-key", { detail: by > 0 ? "j" : "k" }))} />`}
     </div>
     ${search
       ? html`<${Progress} search=${search} onEnd=${endSearch} />`
-      : html`<${Count} kind=${kind} filter=${filter} count=${count} first=${first} end=${end} state=${state} isEmpty=${stats && !Number(stats.tail_offset)} onSearch=${!holdsAll && stats && searchAll} onClear=${() => showOnly("")} onAppend=${() => setAction("append")} />`}
+      : html`<${Count} kind=${kind} filter=${filter} count=${count} first=${first} end=${end} state=${state} isEmpty=${stats && !Number(stats.tail_offset)} onOlder=${onOlder} onSearch=${!holdsAll && stats && searchAll} onClear=${() => showOnly("")} onAppend=${() => setAction("append")} />`}
     ${action && stats && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}
   </main>`
 }
