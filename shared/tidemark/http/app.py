@@ -121,11 +121,12 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
     """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
     from tidemark.http.api import control_operations
+    from tidemark.http.compression import Compressed
     from tidemark.http.proxy import proxy_operations
 
     operations = Operations([*stream_operations(), *control_operations(), *proxy_operations(backend)])
     app = _application(backend, operations, Traffic() if with_metrics else None)
-    return guarded(BodiesAtOnce(app), backend, operations.find)
+    return guarded(Compressed(BodiesAtOnce(app)), backend, operations.find)
 
 
 def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +24,7 @@ from tidemark import __version__
 from tidemark.aws.clock import CLOCK
 from tidemark.http import metrics
 from tidemark.http.backend import Backend, backend_of
+from tidemark.http.compression import accepts_gzip
 from tidemark.http.dependencies import SERVER, Served
 from tidemark.http.openapi import AS_BYTES, answers
 from tidemark.http.requests import header
@@ -186,7 +186,7 @@ def _file(name: str, *, is_compressed: bool) -> tuple[bytes, str, str]:
 
 
 def _file_response(request: Request, name: str) -> Response:
-    is_compressed = _accepts_gzip(request)
+    is_compressed = accepts_gzip(request.headers)
     body, kind, tag = _file(name, is_compressed=is_compressed)
     headers = {"Cache-Control": REVALIDATED, "ETag": tag, "Vary": "Accept-Encoding"}
     if name.endswith(_PAGES):
@@ -208,8 +208,3 @@ def _page_headers(socket_url: str) -> dict[str, str]:
         "Cross-Origin-Opener-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
     }
-
-
-def _accepts_gzip(request: Request) -> bool:
-    codings = (header(request, "Accept-Encoding") or "").lower().replace(" ", "").split(",")
-    return any(each.startswith("gzip") and not re.search(r";q=0(\.0*)?$", each) for each in codings)
