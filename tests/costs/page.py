@@ -22,10 +22,14 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.proxy.calls import ANSWERS, CALLS, Calls, answer_key
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.pending import remind
+from tidemark.wake import follow
 from tidemark.wake.notifier import Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
@@ -291,6 +295,35 @@ def measure_news(world: World) -> Bill:
     return bill
 
 
+def measure_call(world: World) -> Bill:
+    """A call of an upstream, without the batches of its answer: it is begun, taken, answered, seen by who
+    waits for that, renewed once, and ended."""
+    process = world.process()
+    for bucket in (ANSWERS, CALLS):
+        create_bucket(process.stores, bucket)
+    bill = open_bill(process)
+
+    async def run(operation: Callable[[], Any]) -> Any:
+        return operation()
+
+    async def append_one(key: StreamKey, request: AppendRequest) -> Any:
+        return append(process.stores, key, [request])[0]
+
+    async def call() -> None:
+        nobody_waits: Any = None
+        calls = Calls(follow.Process(process.stores, run, nobody_waits, nobody_waits), append_one)
+        assert await calls.begin("one", entry="model", subject="ada", fingerprint="f" * 64)
+        assert await calls.take("one")
+        await calls.open_answer("one", "text/event-stream")
+        assert (await calls.load("one")).is_answered
+        await calls.renew("one")
+        await append_one(answer_key("one"), AppendRequest(None, b"", close=True))
+        assert await calls.tell("one", close=True, error="")
+
+    asyncio.run(call())
+    return bill
+
+
 def conversation_rows(world: World, appends: int = TOKENS) -> Iterator[str]:
     """Dollars of a thousand: with CloudFront in front, by the API's own URL, and with the write function's
     for appends. A look for the waiters is in the price of an append; a message to a socket is in none."""
@@ -324,6 +357,14 @@ def conversation_rows(world: World, appends: int = TOKENS) -> Iterator[str]:
         )
         prices_of = f"**{edge:.2f}** | {direct:.2f} | {writers:.2f}"
         yield f"| A thousand conversations, read by {title} | {prices_of} | |"
+    # Two functions wait for the model's first token, and one pipes what follows.
+    seconds = CONVERSATION_SECONDS + prices.FIRST_TOKEN_SECONDS
+    call = edge_request() + prices.HTTP_API + 2 * prices.LAMBDA_REQUEST + measure_call(world).storage_dollars
+    call += (seconds + prices.FIRST_TOKEN_SECONDS) * gigabyte_seconds(prices.PROXY_GB)
+    batches = appends * (tokens[0][0] + tokens[0][3])
+    piped = (call + batches + by_events + live + READERS * sum(reads[0])) / 1000
+    title = "by the [durable proxy](guides/durable-proxy.md) and event streams"
+    yield f"| A thousand conversations {title} | **{piped:.2f}** | | | |"
 
 
 # --- rows ----------------------------------------------------------------------------------------

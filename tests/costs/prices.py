@@ -37,8 +37,11 @@ TASK_GB: Final = 0.5
 #: The template's defaults, in GB.
 MEMORY_GB: Final = 0.5
 LIVE_GB: Final = 0.25
+PROXY_GB: Final = 0.25
 #: What a request keeps an environment busy for: one call to storage and Python around it.
 REQUEST_SECONDS: Final = 0.008
+#: From a request to a model until its first token.
+FIRST_TOKEN_SECONDS: Final = 1.0
 NOTIFIER_SECONDS: Final = 0.005
 #: Records that an invocation of the notifier gets: five to ten where appends go to many streams, because ten
 #: batches of each shard are worked on at once; a hundred only where one stream is hot.
@@ -53,5 +56,5 @@ HTTP_API_BYTES: Final = 512 * 1024
 #: response to a write that is no page's, and to a read, with API Gateway's own; CloudFront's on each of them.
 REQUEST_HEADER_BYTES: Final = 700
 WRITE_HEADER_BYTES: Final = 400
-READ_HEADER_BYTES: Final = 1080
+READ_HEADER_BYTES: Final = 1120
 EDGE_HEADER_BYTES: Final = 210

@@ -40,6 +40,8 @@ PAGE = (ROOT / "docs" / "costs.md").read_text()
 def test_the_page_has_the_rows_of_what_is_measured(world: World) -> None:
     """Where one is missing, this prints it as it is to be."""
     assert [row for row in rows(world) if row not in PAGE] == []
+    [piped] = [row.split("**")[1] for row in conversation_rows(world) if "durable proxy" in row]
+    assert f"two readers are ${piped} a thousand" in (ROOT / "docs/guides/durable-proxy.md").read_text()
     few, many = (next(conversation_rows(world, appends)).split("**")[1] for appends in (60, 500))
     assert f"are 60 and the first row is ${few}; with one for each of 500 tokens it is ${many}." in PAGE
 
@@ -82,6 +84,7 @@ def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
     parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
     memory = (parameters["MemorySize"] / 1024, parameters["LiveMemory"] / 1024)
     assert memory == (prices.MEMORY_GB, prices.LIVE_GB)
+    assert TEMPLATE["Resources"]["ProxyFunction"]["Properties"]["MemorySize"] == prices.PROXY_GB * 1024
     assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
     assert parameters["LogLevel"] == "WARNING"
     assert parameters["SseSeconds"] == WAIT_SECONDS
