@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,6 +23,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
+from tidemark.protocol.errors import BucketExists
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy.calls import ANSWERS, CALLS, Calls, answer_key
 from tidemark.service.append import AppendRequest, append
@@ -300,7 +303,8 @@ def measure_call(world: World) -> Bill:
     waits for that, renewed once, and ended."""
     process = world.process()
     for bucket in (ANSWERS, CALLS):
-        create_bucket(process.stores, bucket)
+        with suppress(BucketExists):
+            create_bucket(process.stores, bucket)
     bill = open_bill(process)
 
     async def run(operation: Callable[[], Any]) -> Any:
@@ -309,18 +313,18 @@ def measure_call(world: World) -> Bill:
     async def append_one(key: StreamKey, request: AppendRequest) -> Any:
         return append(process.stores, key, [request])[0]
 
-    async def call() -> None:
+    async def call(name: str) -> None:
         nobody_waits: Any = None
         calls = Calls(follow.Process(process.stores, run, nobody_waits, nobody_waits), append_one)
-        assert await calls.begin("one", entry="model", subject="ada", fingerprint="f" * 64)
-        assert await calls.take("one")
-        await calls.open_answer("one", "text/event-stream")
-        assert (await calls.load("one")).is_answered
-        await calls.renew("one")
-        await append_one(answer_key("one"), AppendRequest(None, b"", close=True))
-        assert await calls.tell("one", close=True, error="")
+        assert await calls.begin(name, entry="model", subject="ada", fingerprint="f" * 64)
+        assert await calls.take(name)
+        await calls.open_answer(name, "text/event-stream")
+        assert (await calls.load(name)).is_answered
+        await calls.renew(name)
+        await append_one(answer_key(name), AppendRequest(None, b"", close=True))
+        assert await calls.tell(name, close=True, error="")
 
-    asyncio.run(call())
+    asyncio.run(call(str(uuid.uuid4())))
     return bill
 
 
