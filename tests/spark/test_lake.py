@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
+from tests.spark.duckdb_iceberg import connect_duckdb
 from tests.spark.lakes import Content, Lake, Rows, batch, digest, message
 from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
@@ -102,6 +104,24 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
         assert code == 0, err
         process = world.process()
         assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_the_pages_view_parses_messages_into_columns(lake: Lake) -> None:
+    table = lake.ensured()
+    orders = [b'{"id": "a", "total": 9.5}', b'{"id": "b"}', b"3"]
+    for number, stream in enumerate(("orders/eu", "other")):
+        table.write_batch(Rows(table, [{"stream": stream, "value": orders}]), batch(number))
+    page = (Path(__file__).parents[2] / "docs" / "spark" / "jobs.md").read_text()
+    view = re.findall(r"test_lake.py -->\n```sql\n(.*?)```", page, re.DOTALL)[0]
+    place = lake.table.metadata_location
+    with connect_duckdb() as duckdb:
+        duckdb.execute(re.sub(r"iceberg_scan\('.*?'\)", f"iceberg_scan('{place}')", view))
+        found = duckdb.execute("SELECT stream, id, total FROM orders").fetchall()
+    assert sorted(found, key=str) == [
+        ("orders/eu", "a", 9.5),
+        ("orders/eu", "b", None),
+        ("orders/eu", None, None),
+    ]
 
 
 def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherited(
