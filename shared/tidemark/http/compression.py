@@ -26,7 +26,9 @@ class Compressed:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or _is_near(scope):
+        address, _ = scope.get("client") or ("", 0)
+        is_read = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_read or (_LOOPBACK.match(address) and "X-Forwarded-For" not in Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
         responder: IdentityResponder
@@ -35,11 +37,6 @@ class Compressed:
         else:  # It adds `Vary`: a cache must know that other clients get other bytes.
             responder = IdentityResponder(self._app, MIN_BYTES, exclude_content_types=_AS_THEY_ARE)
         await responder(scope, receive, _tidied(send))
-
-
-def _is_near(scope: Scope) -> bool:
-    address, _ = scope.get("client") or ("", 0)
-    return bool(_LOOPBACK.match(address)) and "X-Forwarded-For" not in Headers(scope=scope)
 
 
 def accepts_gzip(headers: Headers) -> bool:
