@@ -6,7 +6,6 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.load import load_head
-from tidemark.service.read import read
+from tidemark.service.read import read, read_record
 from tidemark.service.snapshots import MAX_ANSWER_BYTES, begin_upload, bootstrap, read_snapshot
 
 SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
@@ -240,6 +239,14 @@ def test_a_large_body_that_is_not_as_it_was_is_never_returned(
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
 
 
+def test_what_is_damaged_beyond_a_page_is_left_to_the_page_that_has_it(world: World) -> None:
+    writer, reader, key = a_stream(world, LARGE, LARGE, LARGE)
+    record = load_head(writer.stores, key).record
+    writer.stores.table.put(batches(writer, key)[2] | {"h": {"S": ""}})
+    for start in (0, len(LARGE)):
+        assert read_record(reader.stores, record, start, limit_bytes=0).data == LARGE
+
+
 @pytest.mark.parametrize("stored", [b"<x", b"<y>"], ids=["shorter", "other bytes"])
 def test_a_snapshot_that_is_not_as_it_was_is_never_returned(
     world: World, caplog: pytest.LogCaptureFixture, stored: bytes
@@ -277,16 +284,6 @@ def test_an_upload_is_read_as_it_was_published(
     with pytest.raises(Damaged):
         read_snapshot(process.stores, key, 1)
     assert name in caplog.text
-
-
-@pytest.mark.parametrize("data", [None, b"", b"123", b"12345678"])
-def test_a_batch_without_all_its_bytes_is_not_kept_in_memory(data: bytes | None) -> None:
-    whole = Batch(0, Tail(5), "id", 0, b"12345")
-    recent = RecentBatches(1 << 20)
-    recent.keep("incarnation", replace(whole, data=data))
-    assert recent.chain("incarnation", 0, 100) == []
-    recent.keep("incarnation", whole)
-    assert recent.chain("incarnation", 0, 100) == [whole]
 
 
 @pytest.mark.parametrize("size", [0, 799, 801, 5000])

@@ -35,6 +35,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.chain import cut_batch
 from tidemark.log.due import Packing
 from tidemark.log.records import Batch
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Conflict, Damaged, HistoryGone, Malformed, StorageUnavailable
@@ -349,6 +350,21 @@ def test_what_a_process_remembers_is_not_read_below_what_is_compacted() -> None:
     rows.write("Ac")
     rows.wait_and_sweep(5, ms=1000)
     assert rows.state_read().keys() == {"b", "c", ""}
+    assert rows.state_read(knowing) == rows.state()
+
+
+def test_a_body_that_is_packed_is_forgotten_before_its_object_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.service.append.INLINE_BYTES", 32)
+    rows = Rows(0)
+    rows.write("abcd")
+    rows.scene.fork(rows.log[-1].end)
+    knowing = rows.scene.process()
+    knowing.recent = RecentBatches(0, lambda: rows.now_ms)
+    assert rows.state_read(knowing) == rows.state()
+    [body] = knowing.recent.chain_with_pack(rows.scene.record().incarnation, 0, 0)
+    rows.wait_and_sweep()
+    rows.scene.wait_until_removed()
+    assert body.blob not in rows.scene.world.bucket.objects
     assert rows.state_read(knowing) == rows.state()
 
 

@@ -6,6 +6,7 @@ import gc
 import random
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -171,12 +172,19 @@ def a_pack(start: int, *ends: int) -> Pack:
     return Pack(start, Tail(ends[-1]), "id", 0, "blob", decode_index(writer.finish()[1]))
 
 
-def test_a_pack_is_part_of_a_chain_only_for_a_reader_that_can_load_its_bytes() -> None:
+A_BODY = Batch(11, Tail(16), "id", 0, None, blob="somewhere", lengths=(5,))
+
+
+def test_a_pack_or_a_body_is_part_of_a_chain_only_for_a_reader_that_can_load_its_bytes() -> None:
     recent = RecentBatches(1_000_000)
     recent.keep("one", a_batch(0, 3), a_batch(9, 2))
-    recent.keep_pack("one", a_pack(3, 5, 9))
-    assert [batch.start for batch in recent.chain_with_pack("one", 0, 100)] == [0, 3, 9]
-    assert [batch.start for batch in recent.chain_with_pack("one", 5, 100)] == [3, 9]
+    recent.keep_found("one", a_pack(3, 5, 9))
+    recent.keep_found("one", A_BODY)
+    not_whole = (replace(a_batch(16, 5), data=data) for data in (None, b"", b"123", b"12345678"))
+    recent.keep("one", a_batch(16, 0), *not_whole)
+    assert [batch.start for batch in recent.chain_with_pack("one", 0, 100)] == [0, 3, 9, 11]
+    assert [batch.start for batch in recent.chain_with_pack("one", 5, 100)] == [3, 9, 11]
+    assert [batch.start for batch in recent.chain("one", 9, 100)] == [9]
     assert [batch.start for batch in recent.chain("one", 0, 100)] == [0]
     assert recent.chain_with_pack("two", 3, 100) == []
 
@@ -189,12 +197,13 @@ def test_a_block_of_a_pack_is_not_confused_with_the_batch_at_its_offset() -> Non
     assert recent.keep("one", block) == (block,)
 
 
-def test_the_number_of_remembered_packs_is_bounded() -> None:
+@pytest.mark.parametrize(("entry", "most"), [(a_pack(0, 5), 64), (A_BODY, 2048)], ids=["packs", "bodies"])
+def test_what_is_remembered_without_its_bytes_is_bounded(entry: Batch | Pack, most: int) -> None:
     recent = RecentBatches(1_000_000)
-    for number in range(100):
-        recent.keep_pack(str(number), a_pack(0, 5))
-    known = [recent.chain_with_pack(str(number), 0, 1) != [] for number in range(100)]
-    assert known == [False] * 36 + [True] * 64
+    for number in range(most + 36):
+        recent.keep_found(str(number), entry)
+    known = [recent.chain_with_pack(str(number), entry.start, 20) != [] for number in range(most + 36)]
+    assert known == [False] * 36 + [True] * most
 
 
 def test_memory_is_bounded_and_the_least_recently_used_batch_is_dropped_first() -> None:
@@ -204,13 +213,6 @@ def test_memory_is_bounded_and_the_least_recently_used_batch_is_dropped_first() 
         assert recent.chain("one", 0, 1) or start > 6000
     assert recent._held_bytes <= 10_000
     assert recent.chain("one", 19_000, 1)
-
-
-def test_a_batch_without_its_bytes_is_not_kept() -> None:
-    recent = RecentBatches(1_000_000)
-    recent.keep("one", Batch(0, Tail(5), "id", 0, None, blob="somewhere", lengths=(5,)))
-    recent.keep("one", Batch(0, Tail(0, closed=True), "id", 0))
-    assert recent.chain("one", 0, 100) == []
 
 
 def test_a_deleted_stream_is_not_served_from_memory(world: World) -> None:

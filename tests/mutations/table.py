@@ -271,9 +271,9 @@ a pack is made whatever others were made meanwhile
     log.packs:_if_unmoved caught by janitor/test_compact.py::test_all_is_read_though
     AllOf(_is(schema.PACKS_MADE, record.packs_made), _is(schema.PACKED, record.packed))
         => _is(schema.PACKED, record.packed)
-a pack is remembered for ever
-    log.tails:RecentBatches._pack caught by janitor/test_packs_interleaved.py::test_all_is_read_though
-    self._clock_ms() - found_ms <= MAX_AGE_MS => True
+what has its bytes elsewhere is remembered for ever
+    log.tails:RecentBatches._fresh caught by janitor/test_packs_interleaved.py::test_all_is_read_though
+    self._clock_ms() - found[1] <= MAX_AGE_MS => True
 a pass goes on though a fork was made
     log.packs:_move caught by janitor/test_compact.py::test_all_is_read_though
     AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
@@ -333,8 +333,8 @@ a batch is remembered before its commit, and stays remembered after its turn was
     self._database.then(lambda: shared.append(keep(incarnation, *batches)))
         => shared.append(keep(incarnation, *batches))
 a pack is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedBatches.keep_pack caught by server/test_system.py
-    self._database.then(lambda: keep_pack(incarnation, pack)) => keep_pack(incarnation, pack)
+    server.system:CommittedBatches.keep_found caught by server/test_system.py
+    self._database.then(lambda: keep_found(incarnation, entry)) => keep_found(incarnation, entry)
 a transaction's token stays remembered after its turn was taken back
     local.dynamodb:DynamoDBProtocol.__init__ caught by engine/test_database.py
     table.database.taken_back.append(self._forget_uncommitted) => pass

@@ -243,7 +243,7 @@ def test_nothing_is_remembered_before_its_turn_is_committed(tmp_path: Path, fail
 
     def append_and_look() -> tuple[int, int, int]:
         append(stores, KEY, [append_request(b"x")])
-        stores.recent.keep_pack("packed", pack)
+        stores.recent.keep_found("packed", pack)
         return remembered()
 
     def refuse() -> Exception | None:

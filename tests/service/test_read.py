@@ -9,15 +9,16 @@ from tidemark.blobs import joined_key
 from tidemark.log.append import put_batch
 from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Batch, Checksums
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import Item, log_pk
 from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
+from tidemark.service.catalog import load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.read import read, read_on
+from tidemark.service.read import read, read_on, read_record
 
 pytestmark = pytest.mark.each_engine
 
@@ -84,6 +85,30 @@ def test_a_body_is_read_back_however_it_is_stored(world: World, size: int) -> No
     process, key = filled(world, b"<", body, b">")
     assert process.read_all(key) == b"<" + body + b">"
     assert read(world.process().stores, key, 1 + size // 2).data == body[size // 2 :] + b">"
+
+
+@pytest.mark.parametrize(("bodies", "items"), [(5, [5]), (8, [8, 3]), (9, [9, 4]), (10, [10, 4, 1])])
+def test_large_bodies_are_asked_for_once_and_a_query_that_is_full_is_not_the_tail(
+    world: World, monkeypatch: pytest.MonkeyPatch, bodies: int, items: list[int]
+) -> None:
+    """Those that are remembered are whole, though the page's times were read first, without its state."""
+    monkeypatch.setattr("tidemark.log.read._BODIES_AHEAD", 4)
+    body = bytes(INLINE_BYTES + 1)
+    process, key = filled(world, *[body] * (bodies - 1))
+    process.append(key, body, close=True)
+    reader, record = world.process(), load_head(process.stores, key).record
+    load_times(reader.stores, key, 0)
+    found, query, start = dict[int, tuple[list[Item], bool]](), reader.stores.table.query, 0
+    monkeypatch.setattr(
+        reader.stores.table, "query", lambda *at, **asked: found.setdefault(len(found), query(*at, **asked))
+    )
+    reader.calls.taken()
+    for limit, batches, is_last in ((0, 1, False), (3, 3, False), (100, bodies - 4, True)):
+        page = read_record(reader.stores, record, start, limit * len(body)).page
+        assert (len(page.batches), page.up_to_date, page.closed) == (batches, is_last, is_last)
+        start = page.end
+    assert [len(answer) for answer, _ in found.values() if answer] == items
+    assert reader.calls.taken() == {"Query": len(found), "GetObject": bodies}
 
 
 def test_a_waiting_reader_gets_an_append_a_close_and_a_deletion(world: World) -> None:

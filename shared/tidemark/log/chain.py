@@ -87,6 +87,7 @@ class ChainWalk(Generic[LinkT]):
     begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
     and `at_tail` says that it is not at the tail. `on_gap` gets the bounds of what is missing.
     The last span is packed up to `packed`, as far as is known: there the walk looks for a pack first.
+    The reader may set `limit` at any batch: so many items are worth the next query.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class ChainWalk(Generic[LinkT]):
         self._max_queries = max_queries
         self._on_gap = on_gap
         self._packed = packed
+        self.limit: int | None = None
         #: In the current span: the last batch, and the highest end offset so far.
         self._last: LinkT | None = None
         self._reached = start
@@ -196,7 +198,7 @@ class ChainWalk(Generic[LinkT]):
         if last is not None:
             at_least = max(just_behind(last.start), render_offset(self._reached))
         at_most = _LAST_KEY if stop is None else render_offset(stop - 1)
-        items, self._has_more = self._query(pk, at_least=at_least, at_most=at_most)
+        items, self._has_more = self._query(pk, at_least=at_least, at_most=at_most, limit=self.limit)
         self.items_left = len(items)
         batches = iter(self._decode(items))
         if last is not None or begin == self.span.begin or not self._looks_back:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -129,6 +130,10 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 #: The most queries for a page. A query returns 1 MB of items, which is little data if the batches are tiny,
 #: and a page must not take longer than its reader waits.
 PAGE_QUERIES: Final = 4
+#: Batches whose bytes lie elsewhere are small items: so many of them, some pages of bytes, are worth a query.
+_BODIES_AHEAD: Final = 256
+#: They are remembered if they have no more messages and producers than this: at most 12 KB each, mostly 1 KB.
+_LIGHT: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +201,10 @@ def read_page(
     `start` lies elsewhere, and one for each boundary of a fork's lineage that is crossed.
 
     Batches in `recent` are not queried: the query starts after them, and is skipped if they fill the page. Up
-    to `ahead_bytes` that a query returns beyond a small page are kept there for the next one. `fill` gets the
-    bytes of the blocks of packs. `attributes` are those of a batch that are wanted; none means all. Raises
-    HistoryGone for an offset beyond the tail, and Malformed for one inside a message of a JSON stream. Raises
-    Damaged where batches are missing.
+    to `ahead_bytes` that a query returns beyond a small page are kept there for the next one, and batches
+    whose bytes lie elsewhere beyond any page. `fill` gets the bytes of the blocks of packs. `attributes` are
+    those of a batch that are wanted; none means all. Raises HistoryGone for an offset beyond the tail, and
+    Malformed for one inside a message of a JSON stream. Raises Damaged where batches are missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
     if start < record.compacted:
@@ -208,10 +213,11 @@ def read_page(
     walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
     # The first retained offset is in the stream, though the batch that ended there may be gone.
     is_begin = start in {walk.span.begin, record.retained}
-    found = _stretch(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
+    entries = _unpacked(walk, start, recent, is_whole=not attributes)
+    found = _stretch(walk, entries, start, limit_bytes, max(limit_bytes, ahead_bytes))
     if found.parts:
         batches = _load_parts(found.parts, fill, recent if ahead_bytes else None)
-        page = _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not found.is_cut)
+        page = _cut_page(record, start, batches, limit_bytes, reached_tail=found.at_tail and not found.is_cut)
         return replace(page, ended=True) if found.has_ended and page.up_to_date else page
     if found.has_ended:
         return Page(start, (), up_to_date=True, ended=True)
@@ -220,7 +226,7 @@ def read_page(
     if not (is_tail or is_begin or found.is_in_stream):
         raise HistoryGone(start, record.retained)
     before = found.before or (known_tail if is_tail else None)
-    return Page(start, (), walk.at_tail, before is not None and before.closed)
+    return Page(start, (), found.at_tail, before is not None and before.closed)
 
 
 class _Part(NamedTuple):
@@ -245,15 +251,21 @@ class _Stretch:
     is_in_stream: bool = False
     #: Whether the tombstone was found.
     has_ended: bool = False
+    #: Whether nothing followed the last entry.
+    at_tail: bool = False
 
 
 def _stretch(
-    walk: ChainWalk[Entry], start: int, recent: RecentBatches | None, limit_bytes: int, most_bytes: int
+    walk: ChainWalk[Entry],
+    entries: Iterator[tuple[Piece | Tombstone, Span]],
+    start: int,
+    limit_bytes: int,
+    most_bytes: int,
 ) -> _Stretch:
     """Batches until the page is full. Beyond it, up to `most_bytes`, only batches that the last query has
     brought, and blocks that come with the same request, are worth decoding."""
     found, reached = _Stretch(), start
-    for entry, span in _unpacked(walk, start, recent):
+    for entry, span in entries:
         found.is_in_stream |= entry.start <= start <= entry.end
         if isinstance(entry, Tombstone):
             found.has_ended, found.is_cut = True, entry.start > reached
@@ -277,23 +289,36 @@ def _stretch(
         reached = end
         if found.data_bytes > wanted_bytes:
             break
+    found.at_tail = walk.at_tail
+    with suppress(Damaged):  # What is damaged beyond the page is told by the page that has it.
+        for _ in range(min(walk.items_left, _BODIES_AHEAD)):
+            if walk.limit is None:
+                break
+            next(entries, None)
     return found
 
 
 def _unpacked(
-    walk: ChainWalk[Entry], start: int, recent: RecentBatches | None
+    walk: ChainWalk[Entry], start: int, recent: RecentBatches | None, *, is_whole: bool
 ) -> Iterator[tuple[Piece | Tombstone, Span]]:
-    """The entries of the walk, with the blocks that lie in the span in place of a pack."""
+    """The entries of the walk, with the blocks that lie in the span in place of a pack. What has its bytes
+    elsewhere is remembered; a batch only if all its attributes were read."""
+    keeps = recent if is_whole else None
     for entry in walk:
-        span = walk.span
-        if not isinstance(entry, Pack):
-            yield entry, span
+        span, walk.limit = walk.span, None
+        if isinstance(entry, Pack):
+            if recent is not None:
+                recent.keep_found(span.incarnation, entry)
+            for block in blocks_of(entry, start):
+                if span.end is None or block.start < span.end:
+                    yield block, span
             continue
-        if recent is not None:
-            recent.keep_pack(span.incarnation, entry)
-        for block in blocks_of(entry, start):
-            if span.end is None or block.start < span.end:
-                yield block, span
+        if keeps is not None and isinstance(entry, Batch) and entry.data is None and entry.blob is not None:
+            is_light = len(entry.lengths) + len(entry.after.producers) <= _LIGHT
+            if is_light:
+                keeps.keep_found(span.incarnation, entry)
+            walk.limit = _BODIES_AHEAD if is_light else None
+        yield entry, span
 
 
 def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:

@@ -147,6 +147,8 @@ def held_bytes(head: StreamHead) -> int:
 _OVERHEAD_BYTES: Final = 500
 #: The most packs that are remembered; each takes some 20 KB.
 _MOST_PACKS: Final = 64
+#: The most batches that are remembered without their bytes; each takes 1 KB, or a little more.
+_MOST_BODIES: Final = 2048
 
 
 def monotonic_ms() -> int:
@@ -161,8 +163,10 @@ class RecentBatches:
         self._clock_ms = clock_ms
         self._held_bytes = 0
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
-        #: The pack that was read last, by incarnation, and when it was found: reading on needs no query.
-        self._packs: OrderedDict[str, tuple[Pack, int]] = OrderedDict()
+        #: What has its bytes elsewhere, and when it was found: reading on needs no query. Of packs, the
+        #: one that was read last in each log.
+        self._packs: OrderedDict[tuple[str, int], tuple[Batch | Pack, int]] = OrderedDict()
+        self._bodies: OrderedDict[tuple[str, int], tuple[Batch | Pack, int]] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
@@ -189,28 +193,33 @@ class RecentBatches:
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
         return tuple(shared)
 
-    def keep_pack(self, incarnation: str, pack: Pack) -> None:
-        """Keep a pack that was found just now. A pack that is remembered already keeps its time."""
+    def keep_found(self, incarnation: str, entry: Batch | Pack) -> None:
+        """Keep a pack that was found just now, or a batch whose bytes lie elsewhere. One that is remembered
+        already keeps its time."""
+        held, place, most = self._packs, (incarnation, 0), _MOST_PACKS
+        if isinstance(entry, Batch):
+            held, place, most = self._bodies, (incarnation, entry.start), _MOST_BODIES
         with self._lock:
-            known = self._packs.get(incarnation)
-            if known is None or known[0] is not pack:
-                self._packs[incarnation] = pack, self._clock_ms()
-            self._packs.move_to_end(incarnation)
-            if len(self._packs) > _MOST_PACKS:
-                self._packs.popitem(last=False)
+            known = held.get(place)
+            if known is None or known[0] is not entry:
+                held[place] = entry, self._clock_ms()
+            held.move_to_end(place)
+            if len(held) > most:
+                held.popitem(last=False)
 
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
         """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []
         for entry in self.chain_with_pack(incarnation, start, start + limit_bytes):
-            if not isinstance(entry, Batch):
+            if not isinstance(entry, Batch) or entry.data is None:
                 break
             chain.append(entry)
         return chain
 
     def chain_with_pack(self, incarnation: str, start: int, last: int) -> list[Batch | Pack]:
         """Entries from `start` on, without a gap, that begin by `last`: batches, and the pack that was read
-        last, which expires soon, because a larger pack may replace it, and then its object is removed."""
+        last. What has its bytes elsewhere expires soon, because a larger pack may replace it, and then its
+        object is removed."""
         chain: list[Batch | Pack] = []
         position = start
         with self._lock:
@@ -219,17 +228,18 @@ class RecentBatches:
                 entry: Batch | Pack | None = self._batches.get(place)
                 if entry is not None:
                     self._batches.move_to_end(place)
-                elif (entry := self._pack(incarnation, position)) is None:
+                elif (entry := self._fresh(incarnation, position)) is None:
                     break
                 chain.append(entry)
                 position = entry.end
         return chain
 
-    def _pack(self, incarnation: str, position: int) -> Pack | None:
-        pack, found_ms = self._packs.get(incarnation, (None, 0))
-        if pack is None or not pack.start <= position < pack.end:
-            return None
-        return pack if self._clock_ms() - found_ms <= MAX_AGE_MS else None
+    def _fresh(self, incarnation: str, position: int) -> Batch | Pack | None:
+        for found in self._bodies.get((incarnation, position)), self._packs.get((incarnation, 0)):
+            is_there = found is not None and found[0].start <= position < found[0].end
+            if found is not None and is_there and self._clock_ms() - found[1] <= MAX_AGE_MS:
+                return found[0]
+        return None
 
 
 #: How long after a lost race, or a batch of several writers, others are expected.

@@ -121,9 +121,9 @@ class CommittedBatches(RecentBatches):
         self._database.then(lambda: shared.append(keep(incarnation, *batches)))
         return shared[-1]
 
-    def keep_pack(self, incarnation: str, pack: Pack) -> None:
-        keep_pack = super().keep_pack
-        self._database.then(lambda: keep_pack(incarnation, pack))
+    def keep_found(self, incarnation: str, entry: Batch | Pack) -> None:
+        keep_found = super().keep_found
+        self._database.then(lambda: keep_found(incarnation, entry))
 
 
 class CommittedTails(TailCache):
