@@ -27,7 +27,8 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
-from tidemark.log.combining import COMBINED_INLINE_BYTES, ChainEnd, Mail
+from tidemark.log import combining as rules
+from tidemark.log.combining import ChainEnd, Mail
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import decode_mail
@@ -164,7 +165,7 @@ def play(seed: int, make_fault: Callable[[Contest], Fault]) -> list[str]:
     contest = Contest(seed)
     contest.write(BODIES[0], fault=make_fault(contest))
     contest.write(*BODIES[1:])
-    with patch.object(combine, "COMBINED_INLINE_BYTES", 0 if seed % 2 else COMBINED_INLINE_BYTES):
+    with patch.object(rules, "COMBINED_INLINE_BYTES", 0 if seed % 2 else rules.COMBINED_INLINE_BYTES):
         contest.run()
     assert len(contest.answers) == WRITERS, "everybody has an answer"
     return contest.problems(BODIES[0])

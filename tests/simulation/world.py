@@ -39,7 +39,7 @@ def small_limits(recent_producers: int = 2) -> Iterator[None]:
         patch.object(append, "INLINE_BYTES", 32),
         patch.object(create, "INLINE_BYTES", 32),
         patch.object(append, "MAIL_BYTES", 4),
-        patch.object(combine, "COMBINED_INLINE_BYTES", 6),
+        patch.object(combining_rules, "COMBINED_INLINE_BYTES", 6),
         patch.object(tail, "RECENT_PRODUCERS", recent_producers),
         patch.object(tail, "MOST_PRODUCERS", recent_producers + 1),
     ):
@@ -60,7 +60,6 @@ def combining(*, forced: bool) -> Iterator[None]:
         patch.object(append._Attempt, "combines", fits),
         patch.object(combining_rules, "MAX_APPENDS", 3),
         patch.object(combining_rules, "RECEIPTS_FROM", 1),
-        patch.object(combine, "RECEIPTS_FROM", 1),
         patch.object(combine, "_MAX_LOOKS", 40),
     ):
         yield
