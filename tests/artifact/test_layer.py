@@ -13,19 +13,14 @@ import pytest
 import yaml
 
 from benchmarks.layer import BUILD, LAYER
+from tests.infra import test_template
 from tests.infra.test_locks import hashed_pins
-from tests.infra.test_template import (
-    FUNCTION_GLOBALS,
-    FUNCTIONS,
-    TEMPLATE,
-    CloudFormationLoader,
-)
 
 pytestmark = [pytest.mark.artifact, pytest.mark.usefixtures("built")]
 
 ROOT = Path(__file__).parents[2]
 MEGABYTE = 1024 * 1024
-VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
+VARIABLES = test_template.FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 
 
 NOT_DEPLOYED = {"cli", "client", "engine", "local", "ops", "server", "spark"}
@@ -33,7 +28,7 @@ NOT_DEPLOYED = {"cli", "client", "engine", "local", "ops", "server", "spark"}
 
 def test_the_packages_are_small() -> None:
     """A function is its wiring; the layer is far from the 250 MB that Lambda takes."""
-    for name in FUNCTIONS:
+    for name in test_template.FUNCTIONS:
         assert size_of(BUILD / name) < 10_000, name
     assert size_of(BUILD / "SharedLayer") < 60 * MEGABYTE
     rooms = {path.name for path in (LAYER / "tidemark").iterdir()}
@@ -50,7 +45,7 @@ def size_of(directory: Path) -> int:
 
 def test_what_is_compiled_is_for_lambda() -> None:
     """Of the processor's kind, and for the runtime's Python or every one."""
-    runtime = FUNCTION_GLOBALS["Runtime"].removeprefix("python").replace(".", "")
+    runtime = test_template.FUNCTION_GLOBALS["Runtime"].removeprefix("python").replace(".", "")
     libraries = list(LAYER.rglob("*.so"))
     assert libraries
     for library in libraries:
@@ -62,7 +57,7 @@ def test_what_is_compiled_is_for_lambda() -> None:
 
 def test_the_layer_has_bytecode_where_the_runtimes_python_is_here() -> None:
     """Of every module and for that Python alone: Lambda ignores another's. Without it there is none."""
-    runtime = FUNCTION_GLOBALS["Runtime"]
+    runtime = test_template.FUNCTION_GLOBALS["Runtime"]
     tag = f"cpython-{runtime.removeprefix('python').replace('.', '')}"
     found = {path.name for path in LAYER.rglob("*.pyc")}
     assert [name for name in found if tag not in name] == []
@@ -108,11 +103,11 @@ def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:
 def test_the_built_template_is_the_one_that_was_checked() -> None:
     """An old build would pass with what the template no longer says."""
     text = (BUILD / "template.yaml").read_text()
-    built = yaml.load(text, CloudFormationLoader)
-    for parts in (built, TEMPLATE):
+    built = yaml.load(text, test_template.CloudFormationLoader)
+    for parts in (built, test_template.TEMPLATE):
         assert parts["Globals"]["Function"]["Environment"]["Variables"].keys() == VARIABLES
-    assert built["Resources"].keys() == TEMPLATE["Resources"].keys()
-    assert built["Parameters"] == TEMPLATE["Parameters"]
+    assert built["Resources"].keys() == test_template.TEMPLATE["Resources"].keys()
+    assert built["Parameters"] == test_template.TEMPLATE["Parameters"]
 
 
 def test_the_build_is_of_this_source() -> None:

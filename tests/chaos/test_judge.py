@@ -7,21 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos import judge
 from tests.chaos.followed import splice_in
-from tests.chaos.judge import (
-    DOUBLED,
-    FOREIGN,
-    GAP,
-    LOST,
-    MISORDERED,
-    REFUSED_PRESENT,
-    STALE,
-    TAIL_DIFFERS,
-    TORN,
-    WRONG_OFFSET,
-    judge,
-    judge_stream,
-)
 from tests.chaos.recording import Append, Outcome, Page, Recordings, StreamHistory, Violation, render_messages
 
 
@@ -106,35 +93,38 @@ def tell_a_reader_of_a_tail_that_was_long_past(made: Recording) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Recording], object], str]] = {
-    "an append is lost": (lambda made: made.replace(b'"p:1:0",'), LOST),
-    "a message of an append is lost": (lambda made: made.replace(b'"w:0:1",'), LOST),
-    "an append is there twice": (add(b'"p:0:0",'), DOUBLED),
-    "an append that was never answered is there twice": (add(b'"w:1:0",'), DOUBLED),
-    "two of one writer are exchanged": (exchange_two_of_one_writer, MISORDERED),
-    "what a strict writer gave up lands late": (let_an_append_that_was_given_up_land_late, MISORDERED),
+    "an append is lost": (lambda made: made.replace(b'"p:1:0",'), judge.LOST),
+    "a message of an append is lost": (lambda made: made.replace(b'"w:0:1",'), judge.LOST),
+    "an append is there twice": (add(b'"p:0:0",'), judge.DOUBLED),
+    "an append that was never answered is there twice": (add(b'"w:1:0",'), judge.DOUBLED),
+    "two of one writer are exchanged": (exchange_two_of_one_writer, judge.MISORDERED),
+    "what a strict writer gave up lands late": (let_an_append_that_was_given_up_land_late, judge.MISORDERED),
     "an append is before one that was acknowledged before it was sent": (
         put_an_append_before_one_that_was_acknowledged_before_it_was_sent,
-        MISORDERED,
+        judge.MISORDERED,
     ),
-    "an answer with another offset": (lambda made: setattr(made.appends[2], "end", 1000), WRONG_OFFSET),
-    "a duplicate's answer before its end": (answer_with_an_offset_before_its_end, WRONG_OFFSET),
-    "what was refused is there": (add(b'"r:0:0",'), REFUSED_PRESENT),
-    "a message of an earlier life": (add(b'"earlier.0:0:0",'), FOREIGN),
-    "a message more than an append has": (add(b'"p:2:1",'), FOREIGN),
-    "what is no message": (add(b'"half a mess,'), FOREIGN),
-    "an append is torn apart": (tear_an_append_apart, TORN),
-    "a reader is given other bytes": (lambda made: made.tell(0, 8, b'"q:0:0",'), TAIL_DIFFERS),
+    "an answer with another offset": (lambda made: setattr(made.appends[2], "end", 1000), judge.WRONG_OFFSET),
+    "a duplicate's answer before its end": (answer_with_an_offset_before_its_end, judge.WRONG_OFFSET),
+    "what was refused is there": (add(b'"r:0:0",'), judge.REFUSED_PRESENT),
+    "a message of an earlier life": (add(b'"earlier.0:0:0",'), judge.FOREIGN),
+    "a message more than an append has": (add(b'"p:2:1",'), judge.FOREIGN),
+    "what is no message": (add(b'"half a mess,'), judge.FOREIGN),
+    "an append is torn apart": (tear_an_append_apart, judge.TORN),
+    "a reader is given other bytes": (lambda made: made.tell(0, 8, b'"q:0:0",'), judge.TAIL_DIFFERS),
     "a reader is given more than there is": (
         lambda made: made.tell(len(made.data), len(made.data) + 8, b'"x:0:0",'),
-        TAIL_DIFFERS,
+        judge.TAIL_DIFFERS,
     ),
-    "a page has a gap": (lambda made: made.tell(0, len(made.data), b""), GAP),
-    "a reader is told of a tail that was long past": (tell_a_reader_of_a_tail_that_was_long_past, STALE),
+    "a page has a gap": (lambda made: made.tell(0, len(made.data), b""), judge.GAP),
+    "a reader is told of a tail that was long past": (
+        tell_a_reader_of_a_tail_that_was_long_past,
+        judge.STALE,
+    ),
 }
 
 
 def kinds(history: StreamHistory) -> set[str]:
-    return {violation.kind for violation in judge_stream(history)}
+    return {violation.kind for violation in judge.judge_stream(history)}
 
 
 def test_a_sound_recording_passes() -> None:
@@ -150,9 +140,12 @@ def test_a_spoiled_recording_is_caught(spoil: Callable[[Recording], object], kin
 
 def test_the_verdict_is_of_all_streams_and_of_what_was_wrong_at_once() -> None:
     at_once, made = Violation("a deleted thing is back", "stream", ""), sound()
-    assert judge(Recordings([made])) == []
+    assert judge.judge(Recordings([made])) == []
     made.replace(b'"p:1:0",')
-    assert {each.kind for each in judge(Recordings([sound(), made], [at_once]))} >= {LOST, at_once.kind}
+    assert {each.kind for each in judge.judge(Recordings([sound(), made], [at_once]))} >= {
+        judge.LOST,
+        at_once.kind,
+    }
 
 
 @pytest.mark.parametrize("has_log", [True, False])
@@ -160,7 +153,7 @@ def test_each_acknowledged_append_of_a_stream_that_cannot_be_read_is_lost(has_lo
     """Also where an earlier reading has left a log behind."""
     made = sound()
     made.unread, made.log = True, made.log if has_log else None
-    assert [violation.kind for violation in judge_stream(made)] == [LOST] * 4
+    assert [violation.kind for violation in judge.judge_stream(made)] == [judge.LOST] * 4
 
 
 def test_a_plain_append_that_was_never_answered_may_come_late() -> None:
@@ -176,7 +169,7 @@ def test_offsets_count_from_where_the_history_begins() -> None:
     made.append(Append("w", 0, 1, sent=1.0), 2.0)
     assert kinds(made) == set()
     made.base = 99
-    assert kinds(made) == {WRONG_OFFSET}
+    assert kinds(made) == {judge.WRONG_OFFSET}
 
 
 def test_a_fork_that_does_not_begin_like_its_source_is_caught() -> None:
@@ -184,7 +177,7 @@ def test_a_fork_that_does_not_begin_like_its_source_is_caught() -> None:
     made.append(Append("f", 0, 1, sent=1.0), 2.0)
     assert kinds(made) == set()
     made.replace(b"s:1", b"s:9")
-    assert kinds(made) == {FOREIGN}
+    assert kinds(made) == {judge.FOREIGN}
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,7 @@ import math
 from pathlib import Path
 
 from tests.answers import Answer
-from tests.costs import prices
-from tests.costs.page import (
-    CONNECTIONS_A_MONTH,
-    HIDDEN_PINGS,
-    OPERATIONS,
-    PINGS,
-    WAIT_SECONDS,
-    WATCHES,
-    container_hour,
-    conversation_rows,
-    function_hour,
-    measure,
-    notifier_dollars,
-    price,
-    rows,
-)
+from tests.costs import page, prices
 from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
@@ -39,44 +24,44 @@ PAGE = (ROOT / "docs" / "costs.md").read_text()
 
 def test_the_page_has_the_rows_of_what_is_measured(world: World) -> None:
     """Where one is missing, this prints it as it is to be."""
-    assert [row for row in rows(world) if row not in PAGE] == []
-    [piped] = [row.split("**")[1] for row in conversation_rows(world) if "durable proxy" in row]
+    assert [row for row in page.rows(world) if row not in PAGE] == []
+    [piped] = [row.split("**")[1] for row in page.conversation_rows(world) if "durable proxy" in row]
     assert f"two readers are ${piped} a thousand" in (ROOT / "docs/guides/durable-proxy.md").read_text()
-    few, many = (next(conversation_rows(world, appends)).split("**")[1] for appends in (60, 500))
+    few, many = (next(page.conversation_rows(world, appends)).split("**")[1] for appends in (60, 500))
     assert f"are 60 and the first row is ${few}; with one for each of 500 tokens it is ${many}." in PAGE
 
 
 def test_most_of_a_waiting_sockets_price_are_pings() -> None:
-    pings = CONNECTIONS_A_MONTH * 2 * PINGS * prices.SOCKET_MESSAGE / 1e6
+    pings = page.CONNECTIONS_A_MONTH * 2 * page.PINGS * prices.SOCKET_MESSAGE / 1e6
     assert f"${pings:.3f} of that are pings" in PAGE
 
 
 def test_a_client_pings_and_repeats_its_watches_as_often_as_the_bill_says() -> None:
     """A ping may be late by a minute, as in a tab in the background, before API Gateway ends the connection
     at ten."""
-    assert 7200 // QUIET_SECONDS == PINGS
-    assert 7200 // SILENT_SECONDS == HIDDEN_PINGS
+    assert 7200 // QUIET_SECONDS == page.PINGS
+    assert 7200 // SILENT_SECONDS == page.HIDDEN_PINGS
     assert SILENT_SECONDS + 60 < 600
-    assert math.ceil(7200 / (MAX_LEASE_SECONDS * 0.8)) == WATCHES
+    assert math.ceil(7200 / (MAX_LEASE_SECONDS * 0.8)) == page.WATCHES
 
 
 def test_an_append_of_a_kilobyte_is_cheap_and_every_page_says_the_same_price(world: World) -> None:
     """Of a million: all in, bytes included, with five appends to an invocation of the notifier."""
-    [append] = [each for each in OPERATIONS if each.title == "Append, 1,024 bytes of JSON"]
-    parts, direct = price(append, measure(world, append))
+    [append] = [each for each in page.OPERATIONS if each.title == "Append, 1,024 bytes of JSON"]
+    parts, direct = page.price(append, page.measure(world, append))
     assert f"{' + '.join(f'{part:.3f}' for part in parts)} = {sum(parts):.2f}" in PAGE
     assert direct < 2.10
     assert sum(parts) < 3.20
     for text in (PAGE, (ROOT / "README.md").read_text()):
         assert f"${sum(parts):.2f}" in text
         assert f"${direct:.2f}" in text
-    alone = notifier_dollars() - parts[3]
+    alone = page.notifier_dollars() - parts[3]
     assert f"${sum(parts) + alone:.2f}, and {direct + alone:.2f} by the API's" in PAGE
 
 
 def test_in_the_container_a_waiting_reader_costs_a_tenth_from_forty_readers_on() -> None:
-    assert container_hour(40) / 40 < function_hour(1) / 10
-    assert container_hour(1000) / 1000 < function_hour(1) / 100
+    assert page.container_hour(40) / 40 < page.function_hour(1) / 10
+    assert page.container_hour(1000) / 1000 < page.function_hour(1) / 100
 
 
 def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
@@ -87,7 +72,7 @@ def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
     assert TEMPLATE["Resources"]["ProxyFunction"]["Properties"]["MemorySize"] == prices.PROXY_GB * 1024
     assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
     assert parameters["LogLevel"] == "WARNING"
-    assert parameters["SseSeconds"] == WAIT_SECONDS
+    assert parameters["SseSeconds"] == page.WAIT_SECONDS
     task = CHILD["Resources"]["Task"]["Properties"]
     assert (int(task["Cpu"]), int(task["Memory"])) == (prices.TASK_VCPU * 1024, prices.TASK_GB * 1024)
     assert task["RuntimePlatform"]["CpuArchitecture"] == "ARM64"

@@ -6,42 +6,34 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import scale
 from benchmarks.fanout import fanout
 from benchmarks.fanout import line as line_of_fanout
-from benchmarks.scale import (
-    READ,
-    WAKE_UP,
-    WRITERS_ALONE,
-    demand_of,
-    event_stream_wins_from,
-    render_all,
-    render_crowd,
-)
 from benchmarks.surge import line, surge
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "internals" / "scale.md").read_text()
 
 
-@pytest.mark.parametrize("table", render_all(), ids=range(len(render_all())))
+@pytest.mark.parametrize("table", scale.render_all(), ids=range(len(scale.render_all())))
 def test_the_page_has_the_models_numbers(table: str) -> None:
     assert f"\n{table}\n" in PAGE
 
 
 def test_the_page_says_what_writes_alone_cost() -> None:
-    assert f"${demand_of(WRITERS_ALONE).dollars:,.0f} an hour" in PAGE
+    assert f"${scale.demand_of(scale.WRITERS_ALONE).dollars:,.0f} an hour" in PAGE
 
 
 def test_the_page_says_from_when_on_an_event_stream_is_cheaper_than_a_socket() -> None:
     """With data in the message, from more wake-ups on than the trigger brings, which Lambda asks four times a
     second."""
-    assert f"From {event_stream_wins_from(WAKE_UP + READ):.1f} wake-ups a second" in PAGE
-    assert f"${WAKE_UP + READ:.2f} a million for a wake-up" in PAGE
-    assert event_stream_wins_from(WAKE_UP) > 4
+    assert f"From {scale.event_stream_wins_from(scale.WAKE_UP + scale.READ):.1f} wake-ups a second" in PAGE
+    assert f"${scale.WAKE_UP + scale.READ:.2f} a million for a wake-up" in PAGE
+    assert scale.event_stream_wins_from(scale.WAKE_UP) > 4
 
 
 def test_the_page_of_readers_says_what_a_thousand_of_one_stream_cost() -> None:
-    assert f"\n{render_crowd()}\n" in (DOCS / "operations" / "readers.md").read_text()
+    assert f"\n{scale.render_crowd()}\n" in (DOCS / "operations" / "readers.md").read_text()
 
 
 @pytest.mark.parametrize(("environments", "streams"), [(32, 1), (128, 1), (1_000, 1_000)])

@@ -7,14 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from botocore import exceptions
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import (
-    BotoCoreError,
-    ConnectionClosedError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    ReadTimeoutError,
-)
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
@@ -49,10 +43,10 @@ def raises(failure: Callable[..., Exception]) -> Fault:
 
 #: A bucket that cannot be used: the network, the region, a policy, a key, a hand that deleted it.
 OUT_OF_REACH: dict[str, Fault] = {
-    "no connection": raises(EndpointConnectionError),
-    "no route": raises(ConnectTimeoutError),
-    "silence": raises(ReadTimeoutError),
-    "hangs up": raises(ConnectionClosedError),
+    "no connection": raises(exceptions.EndpointConnectionError),
+    "no route": raises(exceptions.ConnectTimeoutError),
+    "silence": raises(exceptions.ReadTimeoutError),
+    "hangs up": raises(exceptions.ConnectionClosedError),
     "internal error": answers(500, "InternalError"),
     "unavailable": answers(503, "ServiceUnavailable"),
     "forbidden": answers(403, "AccessDenied"),
@@ -88,7 +82,7 @@ class Breakable:
         def acting(operation: str, key: str, body: bytes) -> tuple[int, bytes]:
             try:
                 answer = self._answer(operation, key)
-            except BotoCoreError as failure:
+            except exceptions.BotoCoreError as failure:
                 raise NoAnswer(str(failure)) from failure
             return (answer.status_code, answer.content) if answer else send(operation, key, body)
 

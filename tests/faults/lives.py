@@ -22,6 +22,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
+from tidemark.service import snapshots
 from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.catalog import list_streams
@@ -29,15 +30,6 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
-from tidemark.service.snapshots import (
-    LAPSES_AFTER_MS,
-    MAX_ANSWER_BYTES,
-    PublishRequest,
-    begin_upload,
-    bootstrap,
-    publish_snapshot,
-    read_snapshot,
-)
 
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
 FOLDED = parse_content_type("text/plain")
@@ -85,12 +77,12 @@ class Life:
             try:
                 known = load_head(stores, key)
                 snapshot = known.record.snapshot
-                folded = read_snapshot(stores, key, snapshot.offset).data if snapshot else None
+                folded = snapshots.read_snapshot(stores, key, snapshot.offset).data if snapshot else None
                 start, data = known.record.retained, b""
                 while start < known.tail.offset:
                     reading = read(stores, key, start)
                     data, start = data + reading.data, reading.page.end
-                parts = [part.body for part in bootstrap(stores, key).parts] if data else []
+                parts = [part.body for part in snapshots.bootstrap(stores, key).parts] if data else []
                 if data and known.record.content_type == BYTES:
                     parts.append(read(stores, key, (known.record.retained + known.tail.offset) // 2).data)
                 seen.append((known.record.incarnation, known.tail, data, folded, parts))
@@ -207,17 +199,19 @@ def delete_the_fork(life: Life) -> None:
 
 
 def publish(life: Life) -> None:
-    publish_snapshot(life.process.stores, life.key, PublishRequest(life.tail(), FOLDED, b"folded"))
+    snapshots.publish_snapshot(
+        life.process.stores, life.key, snapshots.PublishRequest(life.tail(), FOLDED, b"folded")
+    )
 
 
 def publish_inside(life: Life) -> None:
     """Inside what is packed by then."""
-    publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
+    snapshots.publish_snapshot(life.process.stores, life.key, snapshots.PublishRequest(8, FOLDED, b"folded"))
 
 
 def uploads(body: bytes) -> Step:
     def upload(life: Life) -> None:
-        begun = begin_upload(life.process.stores, life.key, life.tail())
+        begun = snapshots.begin_upload(life.process.stores, life.key, life.tail())
         blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
         life.process.objects.put(blob, body)
         life.notes["upload"] = (life.tail(), begun.id)
@@ -226,12 +220,14 @@ def uploads(body: bytes) -> Step:
 
 
 upload, upload_nothing = uploads(b"folded elsewhere"), uploads(b"")
-upload_more_than_one_answer = uploads(bytes(MAX_ANSWER_BYTES + 1))
+upload_more_than_one_answer = uploads(bytes(snapshots.MAX_ANSWER_BYTES + 1))
 
 
 def publish_the_upload(life: Life) -> None:
     offset, name = life.notes["upload"]
-    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+    snapshots.publish_snapshot(
+        life.process.stores, life.key, snapshots.PublishRequest(offset, FOLDED, upload=name)
+    )
 
 
 def trim(life: Life) -> None:
@@ -333,10 +329,11 @@ LIVES: dict[str, list[Step]] = {
     "trims": [create_json, append_json, trim, append_json, trim, an_hour, janitor, append_json, publish,
               an_hour, janitor, delete_it, an_hour, janitor],
     "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish, an_hour, janitor,
-                later(LAPSES_AFTER_MS), janitor],
+                later(snapshots.LAPSES_AFTER_MS), janitor],
     "a published upload": [create_json, append_json, upload_nothing, publish_the_upload, append_json],
     "a large upload": [create_json, upload_more_than_one_answer, publish_the_upload, append_json],
-    "a lapsed upload": [create_json, append_json, upload, later(LAPSES_AFTER_MS), janitor, append_json],
+    "a lapsed upload": [create_json, append_json, upload, later(snapshots.LAPSES_AFTER_MS), janitor,
+                        append_json],
     "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
                 delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
                 delete_it, remove_the_bucket, a_moment, make_a_bucket],

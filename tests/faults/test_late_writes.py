@@ -16,22 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.faults.lives import (
-    FOLDED,
-    HOUR_AND_A_BIT,
-    LARGE,
-    LIVES,
-    Life,
-    Place,
-    append,
-    create_json,
-    create_large,
-    create_plain,
-    create_with_content,
-    delete_it,
-    publish_the_upload,
-    upload,
-)
+from tests.faults import lives
 from tests.support import MINUTE_MS, World
 from tidemark.janitor.sweep import Sweep, Swept, remove_unused, sweep
 from tidemark.log.due import due_entries, schedule
@@ -45,11 +30,11 @@ from tidemark.service.snapshots import LAPSES_AFTER_MS, PublishRequest, publish_
 
 
 @pytest.fixture
-def life(world: World) -> Life:
-    return Life(world.process(), world)
+def life(world: World) -> lives.Life:
+    return lives.Life(world.process(), world)
 
 
-def is_harmless(life: Life, pk: str, item: Any) -> bool:
+def is_harmless(life: lives.Life, pk: str, item: Any) -> bool:
     """What a late write may leave where nobody looks: an item of a log that was given back, which no
     stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
     looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
@@ -59,13 +44,13 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
     return (pk, item["sk"]["S"]) in life.vacated
 
 
-@pytest.mark.parametrize("name", list(LIVES))
+@pytest.mark.parametrize("name", list(lives.LIVES))
 def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(
-    world: World, life: Life, name: str
+    world: World, life: lives.Life, name: str
 ) -> None:
-    seen: set[Place] = set()
-    left_behind: set[Place] = set()
-    for number, step in enumerate(LIVES[name]):
+    seen: set[lives.Place] = set()
+    left_behind: set[lives.Place] = set()
+    for number, step in enumerate(lives.LIVES[name]):
         step(life)
         before, visible = life.table(), life.visible()
         life.vacated |= seen - before.keys()
@@ -94,7 +79,7 @@ def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(
 # --- what a use case answers when it meets the work of a clock that is ahead, or an item that came late ---
 
 
-def test_what_a_clock_ahead_has_deleted_can_be_made_by_a_slow_one(world: World, life: Life) -> None:
+def test_what_a_clock_ahead_has_deleted_can_be_made_by_a_slow_one(world: World, life: lives.Life) -> None:
     """The deletion is dated by a clock that is ahead: the creation is dated behind it."""
     fast, slow = world.process(clock=lambda: world.clock() + 5_000), life.process
     fast.create(life.key)
@@ -109,24 +94,24 @@ def test_what_a_clock_ahead_has_deleted_can_be_made_by_a_slow_one(world: World, 
         delete_bucket(fast.stores, name)
 
 
-def test_a_stream_whose_item_came_late_does_not_block_its_name(life: Life) -> None:
+def test_a_stream_whose_item_came_late_does_not_block_its_name(life: lives.Life) -> None:
     """The item of a stream whose log has ended, as a version without end marks may have left it: the
     next creation takes its place."""
-    create_plain(life)
+    lives.create_plain(life)
     item = life.process.stores.table.get(stream_key(life.key))
     assert item is not None
-    delete_it(life)
+    lives.delete_it(life)
     life.process.stores.table.put(item)
     with pytest.raises(StreamNotFound):
-        append(life)
+        lives.append(life)
     assert life.process.create(life.key).is_new
-    append(life)
+    lives.append(life)
 
 
 # --- the janitor removes nothing because it does not see a stream: an item must prove that it is not needed
 
 
-def blind(life: Life) -> None:
+def blind(life: lives.Life) -> None:
     """From now on GetItem finds no stream and no bucket, whatever is there."""
     send = life.process.dynamodb.send
 
@@ -138,22 +123,24 @@ def blind(life: Life) -> None:
     life.process.dynamodb.send = lying
 
 
-def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World, life: Life) -> None:
+def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World, life: lives.Life) -> None:
     """The creation has settled the entry. A read that finds no stream proves nothing."""
-    create_large(life)
-    world.clock.advance(HOUR_AND_A_BIT)
+    lives.create_large(life)
+    world.clock.advance(lives.HOUR_AND_A_BIT)
     blind(life)
     sweep(life.process.stores)
-    assert world.process().read_all(life.key) == LARGE
+    assert world.process().read_all(life.key) == lives.LARGE
 
 
-def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world: World, life: Life) -> None:
+def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(
+    world: World, life: lives.Life
+) -> None:
     """Nor by a run that has read the entry before the publish settled it."""
-    create_json(life)
-    upload(life)
+    lives.create_json(life)
+    lives.upload(life)
     lapses_ms = world.clock.now_ms + LAPSES_AFTER_MS
     [due] = due_entries(life.process.stores.table, lapses_ms, packing=False)
-    publish_the_upload(life)
+    lives.publish_the_upload(life)
     world.clock.advance(LAPSES_AFTER_MS + MINUTE_MS)
     blind(life)
     run = Sweep(life.process.stores, lambda: True, Swept())
@@ -173,10 +160,10 @@ def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world:
     ],
 )
 def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR0917 - a row of the table
-    world: World, life: Life, caplog: pytest.LogCaptureFixture, kind: DueKind, more: Any, said: str
+    world: World, life: lives.Life, caplog: pytest.LogCaptureFixture, kind: DueKind, more: Any, said: str
 ) -> None:
-    create_with_content(life)
-    append(life)
+    lives.create_with_content(life)
+    lives.append(life)
     incarnation = load_head(life.process.stores, life.key).record.incarnation
     mark = f"{0:016}-mark" if more else ""
     schedule(life.process.stores.table, Due(kind, life.key, incarnation, 0, mark, **more))
@@ -186,10 +173,12 @@ def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR
     assert said in caplog.text
 
 
-def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(world: World, life: Life) -> None:
+def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(
+    world: World, life: lives.Life
+) -> None:
     """The claim stays in the queue until the body is gone."""
-    create_json(life)
-    upload(life)
+    lives.create_json(life)
+    lives.upload(life)
     world.clock.advance(LAPSES_AFTER_MS)
 
     def stopped(*_: str) -> None:
@@ -201,5 +190,5 @@ def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(world:
             sweep(life.process.stores)
     offset, name = life.notes["upload"]
     with pytest.raises(UploadNotFound):
-        publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+        publish_snapshot(life.process.stores, life.key, PublishRequest(offset, lives.FOLDED, upload=name))
     assert [sweep(life.process.stores).lapsed for _ in range(2)] == [1, 0]

@@ -23,13 +23,7 @@ from tests.support import Process, World, create_request, items_left, make_world
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import BucketRecord
-from tidemark.protocol.errors import (
-    BucketExists,
-    BucketNotFound,
-    NoPendingWork,
-    OutcomeUnknown,
-    StreamNotFound,
-)
+from tidemark.protocol import errors
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.create import create
@@ -141,9 +135,9 @@ UNKNOWN: dict[str, tuple[list[Step], Step, list[Step]]] = {
     "the new subscription was deleted": ([], follow, [partial(unsubscribe, subscription_id="between")]),
 }
 KNOWN: dict[str, tuple[list[Step], Step, type[Exception]]] = {
-    "the bucket was there long before": ([make], make, BucketExists),
-    "there was no bucket": ([], remove, BucketNotFound),
-    "the bucket was deleted long before": ([make, remove], remove, BucketNotFound),
+    "the bucket was there long before": ([make], make, errors.BucketExists),
+    "there was no bucket": ([], remove, errors.BucketNotFound),
+    "the bucket was deleted long before": ([make, remove], remove, errors.BucketNotFound),
 }
 
 
@@ -160,7 +154,7 @@ def test_an_answer_is_not_made_up_where_others_came_between(world: World, case: 
     life = Life(world.process(), world)
     lose_replies(life.process, lambda: lived(world, between), writes=1)
     world.clock.advance(1)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(errors.OutcomeUnknown):
         step(life.process.stores)
 
 
@@ -172,7 +166,7 @@ def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twi
     lose_replies(life.process, lambda: lived(world, [end]), writes=1)
     assert life.process.create(KEY, body=body).is_new
     rival = world.process()
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(errors.StreamNotFound):
         rival.append(KEY, b"x")
     assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
 
@@ -183,7 +177,7 @@ def test_a_worker_has_what_it_claimed_and_what_it_answered(world: World) -> None
     scene.news()
     lose_replies(scene.worker)
     scene.ack(scene.claim())
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
 
 

@@ -13,15 +13,8 @@ from tests.simulation.tasks import TasksOnLoop, VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
 from tidemark.log.dynamodb_table import DynamoDBTable
+from tidemark.protocol import errors
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import (
-    AppendAfterClose,
-    OutcomeUnknown,
-    ProtocolError,
-    SequenceGap,
-    StorageSilent,
-    StorageUnavailable,
-)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
 
@@ -29,7 +22,7 @@ from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
 BOUND_SECONDS = 25.0
 LARGE = 70_000
 EVERYTHING = frozenset({"PutItem", "GetItem", "Query", "TransactWriteItems", "PutObject", "GetObject"})
-NOT_WRITTEN = (StorageUnavailable, StorageSilent)
+NOT_WRITTEN = (errors.StorageUnavailable, errors.StorageSilent)
 
 
 @dataclass
@@ -73,11 +66,11 @@ class Scene:
 
     async def append(
         self, key: StreamKey, body: bytes, left: Any = None, **asked: Any
-    ) -> Outcome | ProtocolError:
+    ) -> Outcome | errors.ProtocolError:
         request = append_request(body, content_type=TEXT, **asked)
         try:
             return await self.group_commit.append(key, request, left)
-        except ProtocolError as refusal:
+        except errors.ProtocolError as refusal:
             return refusal
 
     async def append_at_once(self, key: StreamKey, body: bytes, **asked: Any) -> None:
@@ -119,7 +112,7 @@ def test_after_half_a_minute_without_replies_appends_go_on(scene: Scene, streams
     """Every append is answered in time. What is acknowledged is in the log once, what "was not
     written" is not there, and a second after storage is back appends are accepted again."""
     keys = [scene.create() for _ in range(streams)]
-    answers: dict[tuple[StreamKey, bytes], Outcome | ProtocolError] = {}
+    answers: dict[tuple[StreamKey, bytes], Outcome | errors.ProtocolError] = {}
     took: list[float] = []
     first_success = 0.0
     silence, back = 2.0, 32.0
@@ -158,11 +151,14 @@ def test_after_half_a_minute_without_replies_appends_go_on(scene: Scene, streams
         elif isinstance(answer, NOT_WRITTEN):
             assert count == 0, (body, answer)
         else:
-            assert isinstance(answer, OutcomeUnknown)
+            assert isinstance(answer, errors.OutcomeUnknown)
             assert count <= 1
     kinds = {type(answer) for answer in answers.values()}
-    assert kinds == {Outcome, OutcomeUnknown, StorageUnavailable, StorageSilent} or streams > 1
-    assert kinds >= {Outcome, OutcomeUnknown, StorageSilent}
+    assert (
+        kinds == {Outcome, errors.OutcomeUnknown, errors.StorageUnavailable, errors.StorageSilent}
+        or streams > 1
+    )
+    assert kinds >= {Outcome, errors.OutcomeUnknown, errors.StorageSilent}
     assert len(scene.storage.sent) < 1500, "the silence is not asked by every append"
 
 
@@ -176,9 +172,9 @@ def test_appends_that_wait_behind_a_silent_write_fail_with_it(scene: Scene) -> N
         sent = asyncio.create_task(scene.append(key, b"sent"))
         await asyncio.sleep(3)
         waiting = [asyncio.create_task(scene.append(key, b"waiting")) for _ in range(200)]
-        assert isinstance(await sent, OutcomeUnknown)
+        assert isinstance(await sent, errors.OutcomeUnknown)
         silent_at = now()
-        assert {type(answer) for answer in await asyncio.gather(*waiting)} == {StorageUnavailable}
+        assert {type(answer) for answer in await asyncio.gather(*waiting)} == {errors.StorageUnavailable}
         assert now() == silent_at
 
     scene.run(play())
@@ -194,7 +190,7 @@ def test_an_append_that_is_not_sent_in_time_gets_503(scene: Scene) -> None:
         sent = asyncio.create_task(scene.append(key, b"sent"))
         await asyncio.sleep(1)
         began = now()
-        assert isinstance(await scene.append(key, b"late"), StorageUnavailable)
+        assert isinstance(await scene.append(key, b"late"), errors.StorageUnavailable)
         assert now() - began == pytest.approx(TURN_SECONDS)
         assert isinstance(await sent, Outcome)
 
@@ -276,7 +272,7 @@ def test_a_close_waits_for_the_large_append_before_it(scene: Scene, closing: byt
         await asyncio.sleep(0.1)
         late = asyncio.create_task(scene.append(key, b"late"))
         answers = await asyncio.gather(large, closed, late)
-        assert [type(answer) for answer in answers] == [Outcome, Outcome, AppendAfterClose]
+        assert [type(answer) for answer in answers] == [Outcome, Outcome, errors.AppendAfterClose]
 
     scene.run(play())
     assert scene.read(key) == b"x" * LARGE + closing
@@ -294,8 +290,8 @@ def test_a_silent_bucket_delays_only_the_large_append_and_its_producer(scene: Sc
         await asyncio.sleep(0.1)
         behind = asyncio.create_task(scene.append(key, b"y", claim=("p", 0, 1)))
         await scene.append_at_once(key, b"small")
-        assert isinstance(await large, StorageUnavailable)
-        assert isinstance(await behind, SequenceGap | StorageUnavailable)
+        assert isinstance(await large, errors.StorageUnavailable)
+        assert isinstance(await behind, errors.SequenceGap | errors.StorageUnavailable)
         assert now() - began <= BOUND_SECONDS
 
     scene.run(play())

@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis.specs.openapi import checks
 
 from tests.answers import Answer
 from tests.authorization.ways import Way
@@ -31,10 +26,10 @@ from tidemark.http.requests import SUBSCRIPTION_ROOTS
 
 CHECKS: Final = [
     not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
 ]
 #: Few, so that requests meet each other's streams.
 NAMES: Final = ("a", "b/c", "é", "with%20space")

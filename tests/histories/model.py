@@ -14,25 +14,9 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import TypeAlias
 
-from tests.histories.history import (
-    Answer,
-    Append,
-    Claim,
-    CountStreams,
-    Create,
-    CreateBucket,
-    Delete,
-    DeleteBucket,
-    Head,
-    Publish,
-    Read,
-    ReadSnapshot,
-    Request,
-    Trim,
-    bucket_of,
-)
+from tests.histories import history
 
-Outcome: TypeAlias = "tuple[Answer, State]"
+Outcome: TypeAlias = "tuple[history.Answer, State]"
 Times: TypeAlias = tuple[int, ...]
 
 
@@ -59,7 +43,7 @@ class Stream:
     ttl_seconds: int | None = None
     stream_seq: str | None = None
     producers: tuple[tuple[str, Producer], ...] = ()
-    closed_by: Claim | None = None
+    closed_by: history.Claim | None = None
     source: str | None = None
     fork_offset: int = 0
     references: int = 0
@@ -111,7 +95,7 @@ class State:
 START = State()
 
 
-def outcomes(state: State, request: Request, clock_ms: Times = (0,)) -> Iterator[Outcome]:
+def outcomes(state: State, request: history.Request, clock_ms: Times = (0,)) -> Iterator[Outcome]:
     """Every right answer to the request, with the state after it."""
     for settled in _with_forks_ended(state, max(clock_ms)):
         for limited in _with_limits_kept(settled):
@@ -144,16 +128,16 @@ def _end(state: State, name: str) -> State:
     return state.put(stream.source, replace(source, references=source.references - 1))
 
 
-def _found(state: State, name: str, now_ms: int) -> Stream | Answer:
+def _found(state: State, name: str, now_ms: int) -> Stream | history.Answer:
     """The stream, or why it is not there."""
     stream = state.get(name)
     if stream is not None and not stream.deleted and not stream.is_expired(now_ms):
         return stream
-    return Answer("SoftDeleted" if stream is not None and stream.references else "StreamNotFound")
+    return history.Answer("SoftDeleted" if stream is not None and stream.references else "StreamNotFound")
 
 
 @singledispatch
-def _outcomes(request: Request, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _outcomes(request: history.Request, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     """`later_ms`: the times at which the change may be recorded, `now_ms` and those after it."""
     raise NotImplementedError(type(request))
 
@@ -162,12 +146,12 @@ def _outcomes(request: Request, state: State, now_ms: int, later_ms: Times) -> I
 
 
 @_outcomes.register
-def _create(request: Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _create(request: history.Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     if request.source is not None:
         yield from _fork_refusals(request, state, now_ms)
-    bucket = bucket_of(request.name)
+    bucket = history.bucket_of(request.name)
     if bucket != "v1" and bucket not in state.buckets:
-        yield Answer("BucketNotFound"), state
+        yield history.Answer("BucketNotFound"), state
         return
     stream = state.get(request.name)
     if stream is None or (not stream.references and (stream.deleted or stream.is_expired(now_ms))):
@@ -175,12 +159,12 @@ def _create(request: Create, state: State, now_ms: int, later_ms: Times) -> Iter
             state = _end(state, request.name)
         yield from _created(request, state, now_ms, later_ms)
     elif stream.deleted or stream.is_expired(now_ms) or not _is_same(request, stream):
-        yield Answer("Conflict"), state
+        yield history.Answer("Conflict"), state
     else:
-        yield Answer("exists", stream.tail, stream.closed), state
+        yield history.Answer("exists", stream.tail, stream.closed), state
 
 
-def _is_same(request: Create, stream: Stream) -> bool:
+def _is_same(request: history.Create, stream: Stream) -> bool:
     """What a fork leaves to its source matches whatever the source had."""
     inherits = request.source is not None
     return (
@@ -193,19 +177,19 @@ def _is_same(request: Create, stream: Stream) -> bool:
     )
 
 
-def _fork_refusals(request: Create, state: State, now_ms: int) -> Iterator[Outcome]:
+def _fork_refusals(request: history.Create, state: State, now_ms: int) -> Iterator[Outcome]:
     """What is wrong with the source may be said before or after a look at the name itself."""
     assert request.source is not None
     source = _found(state, request.source, now_ms)
-    if isinstance(source, Answer):
-        yield Answer("Conflict" if source.outcome == "SoftDeleted" else "StreamNotFound"), state
+    if isinstance(source, history.Answer):
+        yield history.Answer("Conflict" if source.outcome == "SoftDeleted" else "StreamNotFound"), state
     elif request.offset < source.retained:
-        yield Answer("RetentionGone", source.retained), state
+        yield history.Answer("RetentionGone", source.retained), state
     elif request.offset > source.tail:
-        yield Answer("Malformed"), state
+        yield history.Answer("Malformed"), state
 
 
-def _created(request: Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _created(request: history.Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     for touched_ms in later_ms:
         stream = _new_stream(request, state, now_ms, touched_ms)
         if stream is None:
@@ -215,10 +199,10 @@ def _created(request: Create, state: State, now_ms: int, later_ms: Times) -> Ite
             source = state.get(request.source)
             assert source is not None
             after = after.put(request.source, replace(source, references=source.references + 1))
-        yield Answer("created", stream.tail, stream.closed), after
+        yield history.Answer("created", stream.tail, stream.closed), after
 
 
-def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> Stream | None:
+def _new_stream(request: history.Create, state: State, now_ms: int, touched_ms: int) -> Stream | None:
     """None where it cannot be made, because its source cannot be forked there."""
     ends = (len(request.body),) if request.body else ()
     if request.source is None:
@@ -233,7 +217,7 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
             keep_bytes=request.keep_bytes,
         )
     source = _found(state, request.source, now_ms)
-    if isinstance(source, Answer) or not source.retained <= request.offset <= source.tail:
+    if isinstance(source, history.Answer) or not source.retained <= request.offset <= source.tail:
         return None
     inherited = tuple(end for end in source.ends if end < request.offset)
     if request.offset:
@@ -256,9 +240,9 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
 
 
 @_outcomes.register
-def _append(request: Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _append(request: history.Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
     elif stream.closed:
         yield _answer_of_closed(stream, request), state
@@ -267,60 +251,60 @@ def _append(request: Append, state: State, now_ms: int, later_ms: Times) -> Iter
     else:
         for touched_ms in later_ms:
             after = _appended(stream, request, touched_ms)
-            yield Answer("appended", after.tail, after.closed), state.put(request.name, after)
+            yield history.Answer("appended", after.tail, after.closed), state.put(request.name, after)
 
 
-def _answer_of_closed(stream: Stream, request: Append) -> Answer:
+def _answer_of_closed(stream: Stream, request: history.Append) -> history.Answer:
     """§5.2.1: the request that closed the stream may be repeated, no other append is taken."""
     if request.claim is None:
         if request.close and not request.body:
-            return Answer("already closed", stream.tail, closed=True)
-        return Answer("AppendAfterClose", stream.tail)
+            return history.Answer("already closed", stream.tail, closed=True)
+        return history.Answer("AppendAfterClose", stream.tail)
     producer = stream.producer(request.claim[0])
     if request.claim == stream.closed_by:
         return _duplicate(stream, request.claim)
     if producer is not None and request.claim[1] < producer.epoch:
-        return Answer("StaleEpoch", producer.epoch)
-    return Answer("AppendAfterClose", stream.tail)
+        return history.Answer("StaleEpoch", producer.epoch)
+    return history.Answer("AppendAfterClose", stream.tail)
 
 
-def _append_refusal(stream: Stream, request: Append) -> Answer | None:
+def _append_refusal(stream: Stream, request: history.Append) -> history.Answer | None:
     """Of an open stream, in the order of §5.2 and §5.2.1; None where it is to be written."""
     if not request.body and not request.close:
-        return Answer("Malformed")
+        return history.Answer("Malformed")
     if request.body and request.content_type != stream.content_type:
-        return Answer("ContentTypeMismatch")
+        return history.Answer("ContentTypeMismatch")
     if request.claim is not None:
         answer = _producer_refusal(stream, request.claim)
         if answer is not None:
             return answer
     if request.seq is not None and stream.stream_seq is not None and request.seq <= stream.stream_seq:
-        return Answer("SequenceRegression")
+        return history.Answer("SequenceRegression")
     return None
 
 
-def _producer_refusal(stream: Stream, claim: Claim) -> Answer | None:
+def _producer_refusal(stream: Stream, claim: history.Claim) -> history.Answer | None:
     producer_id, epoch, seq = claim
     producer = stream.producer(producer_id)
     if producer is None:
-        return Answer("SequenceGap", 0) if seq else None
+        return history.Answer("SequenceGap", 0) if seq else None
     if epoch < producer.epoch:
-        return Answer("StaleEpoch", producer.epoch)
+        return history.Answer("StaleEpoch", producer.epoch)
     if epoch > producer.epoch:
-        return Answer("Malformed") if seq else None
+        return history.Answer("Malformed") if seq else None
     if seq > producer.seq + 1:
-        return Answer("SequenceGap", producer.seq + 1)
+        return history.Answer("SequenceGap", producer.seq + 1)
     return _duplicate(stream, claim) if seq <= producer.seq else None
 
 
-def _duplicate(stream: Stream, claim: Claim) -> Answer:
+def _duplicate(stream: Stream, claim: history.Claim) -> history.Answer:
     """With the original's offset where that is the producer's latest append, else with the tail."""
     producer = stream.producer(claim[0])
     is_latest = producer is not None and producer.seq == claim[2]
-    return Answer("duplicate", producer.end if producer and is_latest else stream.tail, stream.closed)
+    return history.Answer("duplicate", producer.end if producer and is_latest else stream.tail, stream.closed)
 
 
-def _appended(stream: Stream, request: Append, touched_ms: int) -> Stream:
+def _appended(stream: Stream, request: history.Append, touched_ms: int) -> Stream:
     data = stream.data + request.body
     producers = dict(stream.producers)
     if request.claim is not None:
@@ -339,28 +323,28 @@ def _appended(stream: Stream, request: Append, touched_ms: int) -> Stream:
 
 
 @_outcomes.register
-def _delete(request: Delete, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _delete(request: history.Delete, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
     else:
-        yield Answer("deleted"), _end(state, request.name)
+        yield history.Answer("deleted"), _end(state, request.name)
 
 
 @_outcomes.register
-def _read(request: Read, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _read(request: history.Read, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
         return
     start = stream.tail if request.offset is None else request.offset
     if start < stream.retained:
-        yield Answer("RetentionGone", stream.retained), state
+        yield history.Answer("RetentionGone", stream.retained), state
     if start > stream.tail:
-        yield Answer("HistoryGone", stream.retained), state
+        yield history.Answer("HistoryGone", stream.retained), state
     else:
         # What is no longer retained is there for an hour still: a reader may be on its way through it.
-        answer = Answer("read", stream.tail, stream.closed, stream.data[start:])
+        answer = history.Answer("read", stream.tail, stream.closed, stream.data[start:])
         for renewed in _renewed(stream, now_ms):
             yield answer, state.put(request.name, renewed)
 
@@ -374,31 +358,31 @@ def _renewed(stream: Stream, now_ms: int) -> Iterator[Stream]:
 
 
 @_outcomes.register
-def _head(request: Head, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _head(request: history.Head, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
     else:
-        yield Answer("head", stream.tail, stream.closed), state
+        yield history.Answer("head", stream.tail, stream.closed), state
 
 
 # --- snapshots ----------------------------------------------------------------------
 
 
 @_outcomes.register
-def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _publish(request: history.Publish, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
     if request.upload is not None:
         # An upload belongs to the stream of that name that was there when it began.
-        yield Answer("UploadNotFound"), state
-    if isinstance(stream, Answer):
+        yield history.Answer("UploadNotFound"), state
+    if isinstance(stream, history.Answer):
         yield stream, state
     elif request.offset < stream.retained:
-        yield Answer("RetentionGone", stream.retained), state
+        yield history.Answer("RetentionGone", stream.retained), state
     elif request.offset > stream.tail:
-        yield Answer("OffsetBeyondTail", stream.tail), state
+        yield history.Answer("OffsetBeyondTail", stream.tail), state
     elif request.offset not in {0, *stream.ends}:
-        yield Answer("Malformed"), state
+        yield history.Answer("Malformed"), state
     else:
         for touched_ms in later_ms:
             after = replace(
@@ -407,43 +391,45 @@ def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> It
                 retained=request.offset,
                 touched_ms=max(touched_ms, stream.touched_ms),
             )
-            yield Answer("published"), state.put(request.name, after)
+            yield history.Answer("published"), state.put(request.name, after)
 
 
 @_outcomes.register
-def _read_snapshot(request: ReadSnapshot, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _read_snapshot(
+    request: history.ReadSnapshot, state: State, now_ms: int, later_ms: Times
+) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
     elif stream.snapshot is None or stream.snapshot[0] != request.offset:
-        yield Answer("SnapshotNotFound"), state
+        yield history.Answer("SnapshotNotFound"), state
     else:
         for renewed in _renewed(stream, now_ms):
-            yield Answer("snapshot", data=stream.snapshot[1]), state.put(request.name, renewed)
+            yield history.Answer("snapshot", data=stream.snapshot[1]), state.put(request.name, renewed)
 
 
 # --- retention ----------------------------------------------------------------------
 
 
 @_outcomes.register
-def _trim(request: Trim, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _trim(request: history.Trim, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     """No use of the stream: it renews nothing."""
     stream = _found(state, request.name, now_ms)
-    if isinstance(stream, Answer):
+    if isinstance(stream, history.Answer):
         yield stream, state
     elif request.offset < stream.retained:
-        yield Answer("nothing to let go of"), state
+        yield history.Answer("nothing to let go of"), state
     elif request.offset > stream.tail:
-        yield Answer("OffsetBeyondTail", stream.tail), state
+        yield history.Answer("OffsetBeyondTail", stream.tail), state
     elif request.offset not in {0, *stream.ends}:
-        yield Answer("Malformed"), state
+        yield history.Answer("Malformed"), state
     elif stream.snapshot is not None:
-        yield Answer("Conflict"), state
+        yield history.Answer("Conflict"), state
     else:
         if request.offset == stream.retained:
-            yield Answer("nothing to let go of"), state
+            yield history.Answer("nothing to let go of"), state
         # Of two that trim to one offset at once, both may be told so.
-        yield Answer("trimmed"), state.put(request.name, replace(stream, retained=request.offset))
+        yield history.Answer("trimmed"), state.put(request.name, replace(stream, retained=request.offset))
 
 
 def _with_limits_kept(state: State) -> Iterator[State]:
@@ -462,34 +448,40 @@ def _with_limits_kept(state: State) -> Iterator[State]:
 
 
 @_outcomes.register
-def _create_bucket(request: CreateBucket, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _create_bucket(
+    request: history.CreateBucket, state: State, now_ms: int, later_ms: Times
+) -> Iterator[Outcome]:
     if request.bucket in state.buckets:
-        yield Answer("BucketExists"), state
+        yield history.Answer("BucketExists"), state
     else:
-        yield Answer("created"), replace(state, buckets=state.buckets | {request.bucket})
+        yield history.Answer("created"), replace(state, buckets=state.buckets | {request.bucket})
 
 
 @_outcomes.register
-def _delete_bucket(request: DeleteBucket, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _delete_bucket(
+    request: history.DeleteBucket, state: State, now_ms: int, later_ms: Times
+) -> Iterator[Outcome]:
     if request.bucket not in state.buckets:
-        yield Answer("BucketNotFound"), state
+        yield history.Answer("BucketNotFound"), state
     elif _alive(state, request.bucket, now_ms):
-        yield Answer("BucketNotEmpty"), state
+        yield history.Answer("BucketNotEmpty"), state
     else:
-        yield Answer("deleted"), replace(state, buckets=state.buckets - {request.bucket})
+        yield history.Answer("deleted"), replace(state, buckets=state.buckets - {request.bucket})
 
 
 @_outcomes.register
-def _count_streams(request: CountStreams, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+def _count_streams(
+    request: history.CountStreams, state: State, now_ms: int, later_ms: Times
+) -> Iterator[Outcome]:
     if request.bucket not in state.buckets:
-        yield Answer("BucketNotFound"), state
+        yield history.Answer("BucketNotFound"), state
     else:
-        yield Answer("bucket", len(_alive(state, request.bucket, now_ms))), state
+        yield history.Answer("bucket", len(_alive(state, request.bucket, now_ms))), state
 
 
 def _alive(state: State, bucket: str, now_ms: int) -> list[str]:
     return [
         name
         for name, stream in state.streams
-        if bucket_of(name) == bucket and not stream.deleted and not stream.is_expired(now_ms)
+        if history.bucket_of(name) == bucket and not stream.deleted and not stream.is_expired(now_ms)
     ]

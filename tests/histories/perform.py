@@ -6,21 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, singledispatch
 from typing import Final
 
-from tests.histories.history import (
-    Answer,
-    Append,
-    CountStreams,
-    Create,
-    CreateBucket,
-    Delete,
-    DeleteBucket,
-    Head,
-    Publish,
-    Read,
-    ReadSnapshot,
-    Request,
-    Trim,
-)
+from tests.histories import history
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
@@ -63,12 +49,12 @@ class NotCarriedOut(Exception):
     """The answer says that nothing has changed: 429, or 503 of storage that cannot be asked."""
 
 
-def perform(stores: Stores, request: Request) -> Answer | None:
+def perform(stores: Stores, request: history.Request) -> history.Answer | None:
     """None where the outcome is unknown (503). Raises NotCarriedOut."""
     return _answer(lambda: _perform(request, stores))
 
 
-def perform_group(stores: Stores, requests: Sequence[Append]) -> list[Answer | None]:
+def perform_group(stores: Stores, requests: Sequence[history.Append]) -> list[history.Answer | None]:
     """Appends to one stream that share a write, as group commit makes them. Raises NotCarriedOut."""
     key = _key(requests[0].name)
     try:
@@ -78,7 +64,7 @@ def perform_group(stores: Stores, requests: Sequence[Append]) -> list[Answer | N
     return [_answer(partial(_append_answer, answer)) for answer in answers]
 
 
-def _answer(call: Callable[[], Answer]) -> Answer | None:
+def _answer(call: Callable[[], history.Answer]) -> history.Answer | None:
     try:
         return call()
     except OutcomeUnknown:
@@ -89,10 +75,10 @@ def _answer(call: Callable[[], Answer]) -> Answer | None:
         return _refusal(refusal)
 
 
-def _refusal(refusal: ProtocolError) -> Answer:
+def _refusal(refusal: ProtocolError) -> history.Answer:
     name = type(refusal).__name__
     number = refusal.headers.get(_NUMBERS.get(name, ""))
-    return Answer(name, None if number is None else int(number))
+    return history.Answer(name, None if number is None else int(number))
 
 
 def _key(name: str) -> StreamKey:
@@ -100,12 +86,12 @@ def _key(name: str) -> StreamKey:
 
 
 @singledispatch
-def _perform(request: Request, stores: Stores) -> Answer:
+def _perform(request: history.Request, stores: Stores) -> history.Answer:
     raise NotImplementedError(type(request))
 
 
 @_perform.register
-def _create(request: Create, stores: Stores) -> Answer:
+def _create(request: history.Create, stores: Stores) -> history.Answer:
     fork = None
     if request.source is not None:
         fork = ForkPoint(_key(request.source), request.offset)
@@ -114,80 +100,80 @@ def _create(request: Create, stores: Stores) -> Answer:
     asked = CreateRequest(content_type, expiry, request.closed, request.body, fork, retention)
     created = create(stores, _key(request.name), asked)
     tail = created.head.tail
-    return Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
+    return history.Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
 
 
 @_perform.register
-def _append(request: Append, stores: Stores) -> Answer:
+def _append(request: history.Append, stores: Stores) -> history.Answer:
     [answer] = append(stores, _key(request.name), [_append_request(request)])
     return _append_answer(answer)
 
 
-def _append_request(request: Append) -> AppendRequest:
+def _append_request(request: history.Append) -> AppendRequest:
     claim = Claim(*request.claim) if request.claim else None
     content_type = parse_content_type(request.content_type)
     return AppendRequest(content_type, request.body, request.close, request.seq, claim)
 
 
-def _append_answer(answer: Outcome | ProtocolError) -> Answer:
+def _append_answer(answer: Outcome | ProtocolError) -> history.Answer:
     if isinstance(answer, ProtocolError):
         raise answer
-    return Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
+    return history.Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
 
 
 @_perform.register
-def _delete(request: Delete, stores: Stores) -> Answer:
+def _delete(request: history.Delete, stores: Stores) -> history.Answer:
     delete(stores, _key(request.name))
-    return Answer("deleted")
+    return history.Answer("deleted")
 
 
 @_perform.register
-def _read(request: Read, stores: Stores) -> Answer:
+def _read(request: history.Read, stores: Stores) -> history.Answer:
     start: ReadFrom = NOW if request.offset is None else request.offset
     reading = read(stores, _key(request.name), start)
     page = reading.page
     assert page.up_to_date, "a page holds more than any history writes"
-    return Answer("read", page.end, page.closed, reading.data if page.batches else b"")
+    return history.Answer("read", page.end, page.closed, reading.data if page.batches else b"")
 
 
 @_perform.register
-def _head(request: Head, stores: Stores) -> Answer:
+def _head(request: history.Head, stores: Stores) -> history.Answer:
     tail = load_head(stores, _key(request.name)).tail
-    return Answer("head", tail.offset, tail.closed)
+    return history.Answer("head", tail.offset, tail.closed)
 
 
 @_perform.register
-def _publish(request: Publish, stores: Stores) -> Answer:
+def _publish(request: history.Publish, stores: Stores) -> history.Answer:
     key, upload = _key(request.name), parse_upload_id(request.upload)
     body = b"" if upload else request.body
     publish_snapshot(stores, key, PublishRequest(request.offset, BINARY, body, upload))
-    return Answer("published")
+    return history.Answer("published")
 
 
 @_perform.register
-def _read_snapshot(request: ReadSnapshot, stores: Stores) -> Answer:
+def _read_snapshot(request: history.ReadSnapshot, stores: Stores) -> history.Answer:
     reading = read_snapshot(stores, _key(request.name), request.offset)
-    return Answer("snapshot", data=reading.data)
+    return history.Answer("snapshot", data=reading.data)
 
 
 @_perform.register
-def _trim(request: Trim, stores: Stores) -> Answer:
+def _trim(request: history.Trim, stores: Stores) -> history.Answer:
     has_let_go = trim_below(stores, _key(request.name), request.offset)
-    return Answer("trimmed" if has_let_go else "nothing to let go of")
+    return history.Answer("trimmed" if has_let_go else "nothing to let go of")
 
 
 @_perform.register
-def _create_bucket(request: CreateBucket, stores: Stores) -> Answer:
+def _create_bucket(request: history.CreateBucket, stores: Stores) -> history.Answer:
     create_bucket(stores, request.bucket)
-    return Answer("created")
+    return history.Answer("created")
 
 
 @_perform.register
-def _delete_bucket(request: DeleteBucket, stores: Stores) -> Answer:
+def _delete_bucket(request: history.DeleteBucket, stores: Stores) -> history.Answer:
     delete_bucket(stores, request.bucket)
-    return Answer("deleted")
+    return history.Answer("deleted")
 
 
 @_perform.register
-def _count_streams(request: CountStreams, stores: Stores) -> Answer:
-    return Answer("bucket", describe_bucket(stores, request.bucket).streams)
+def _count_streams(request: history.CountStreams, stores: Stores) -> history.Answer:
+    return history.Answer("bucket", describe_bucket(stores, request.bucket).streams)

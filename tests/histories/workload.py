@@ -7,22 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.histories.history import (
-    Answer,
-    Append,
-    Claim,
-    CountStreams,
-    Create,
-    CreateBucket,
-    Delete,
-    DeleteBucket,
-    Head,
-    Publish,
-    Read,
-    ReadSnapshot,
-    Request,
-    Trim,
-)
+from tests.histories import history
 
 #: How often each kind of request is made, in each kind of history.
 WEIGHTS: Final[dict[str, dict[str, int]]] = {
@@ -63,7 +48,7 @@ class _Writer:
 
     epoch: int = 0
     next_seq: int = 0
-    pending: tuple[Claim, bytes, bool] | None = None
+    pending: tuple[history.Claim, bytes, bool] | None = None
 
 
 class Workload:
@@ -90,46 +75,46 @@ class Workload:
     def _choose_limit(self) -> int | None:
         return KEEP_BYTES if self._kind == RETENTION and self._chance.random() < 0.5 else None
 
-    def first(self) -> list[Request]:
+    def first(self) -> list[history.Request]:
         """So that most histories begin with something."""
-        made: list[Request] = [CreateBucket(bucket) for bucket in self.buckets]
+        made: list[history.Request] = [history.CreateBucket(bucket) for bucket in self.buckets]
         return made + [self._create(name) for name in self.names if self._chance.random() < 0.7]
 
-    def next(self, client: int) -> Request:
+    def next(self, client: int) -> history.Request:
         kinds = list(self._weights)
         kind = self._chance.choices(kinds, list(self._weights.values()))[0]
         name = self._chance.choice(self.names)
-        make: dict[str, Callable[[], Request]] = {
+        make: dict[str, Callable[[], history.Request]] = {
             "append": lambda: self._append(client, name),
-            "close": lambda: Append(name, close=True),
-            "read": lambda: Read(name, self._chance.choice([0, 0, 0, None, self._offset(name)])),
-            "head": lambda: Head(name),
+            "close": lambda: history.Append(name, close=True),
+            "read": lambda: history.Read(name, self._chance.choice([0, 0, 0, None, self._offset(name)])),
+            "head": lambda: history.Head(name),
             "create": lambda: self._create(name),
             "fork": lambda: self._fork(name),
-            "delete": lambda: Delete(name),
-            "publish": lambda: Publish(name, self._offset(name), self._body(client)),
-            "trim": lambda: Trim(name, self._offset(name)),
-            "snapshot": lambda: ReadSnapshot(name, self._chance.choice(self._snapshots[name][-2:])),
+            "delete": lambda: history.Delete(name),
+            "publish": lambda: history.Publish(name, self._offset(name), self._body(client)),
+            "trim": lambda: history.Trim(name, self._offset(name)),
+            "snapshot": lambda: history.ReadSnapshot(name, self._chance.choice(self._snapshots[name][-2:])),
             "bucket": lambda: self._of_bucket(self._chance.choice(self.buckets)),
         }
         return make[kind]()
 
-    def _append(self, client: int, name: str) -> Append:
+    def _append(self, client: int, name: str) -> history.Append:
         claims = self._chance.random() < self._claims
         return self._claimed(client, name) if claims else self.plain_append(client, name)
 
-    def plain_append(self, client: int, name: str) -> Append:
+    def plain_append(self, client: int, name: str) -> history.Append:
         lot, close = self._chance.random(), self._chance.random() < 0.04
         seq = f"{self._chance.randrange(40):02d}" if lot < 0.15 else None
         content_type = "text/plain" if lot > 0.97 else "application/octet-stream"
-        return Append(name, self._body(client), close, seq, content_type=content_type)
+        return history.Append(name, self._body(client), close, seq, content_type=content_type)
 
-    def _claimed(self, client: int, name: str) -> Append:
+    def _claimed(self, client: int, name: str) -> history.Append:
         """Most often the next one, or again the one that was not answered."""
         writer = self._writers.setdefault((client, name), _Writer())
         if writer.pending is not None and self._chance.random() < 0.8:
             claim, body, close = writer.pending
-            return Append(name, body, close, claim=claim)
+            return history.Append(name, body, close, claim=claim)
         lot = self._chance.random()
         epoch, seq = writer.epoch, writer.next_seq
         if lot < 0.06:
@@ -143,21 +128,21 @@ class Workload:
         claim, close = (f"p{client}", epoch, seq), self._chance.random() < 0.04
         body = self._body(client)
         writer.pending = (claim, body, close)
-        return Append(name, body, close, claim=claim)
+        return history.Append(name, body, close, claim=claim)
 
-    def learn(self, client: int, request: Request, answer: Answer | None) -> None:
+    def learn(self, client: int, request: history.Request, answer: history.Answer | None) -> None:
         """What an answer says to the client that asked, and, as clients talk, to all."""
         if answer is None:
             return
         says_tail = answer.outcome in {"appended", "read", "head", "created", "exists"}
-        if says_tail and isinstance(request, Append | Read | Head | Create):
+        if says_tail and isinstance(request, history.Append | history.Read | history.Head | history.Create):
             self._tails[request.name].append(answer.offset or 0)
-        if isinstance(request, Publish) and answer.outcome == "published":
+        if isinstance(request, history.Publish) and answer.outcome == "published":
             self._snapshots[request.name].append(request.offset)
-        if isinstance(request, Append) and request.claim is not None:
+        if isinstance(request, history.Append) and request.claim is not None:
             self._learn_claim(self._writers[client, request.name], request.claim, answer)
 
-    def _learn_claim(self, writer: _Writer, claim: Claim, answer: Answer) -> None:
+    def _learn_claim(self, writer: _Writer, claim: history.Claim, answer: history.Answer) -> None:
         if writer.pending is not None and writer.pending[0] == claim:
             writer.pending = None
         _, epoch, seq = claim
@@ -168,22 +153,28 @@ class Workload:
         elif answer.outcome == "StaleEpoch" and answer.offset is not None:
             writer.epoch, writer.next_seq = answer.offset + 1, 0
 
-    def _create(self, name: str) -> Create:
+    def _create(self, name: str) -> history.Create:
         body = self._body(9) if self._chance.random() < 0.3 else b""
         closed = self._chance.random() < 0.05
-        return Create(name, body, closed, ttl_seconds=self._ttl[name], keep_bytes=self._keep[name])
+        return history.Create(name, body, closed, ttl_seconds=self._ttl[name], keep_bytes=self._keep[name])
 
-    def _fork(self, name: str) -> Request:
+    def _fork(self, name: str) -> history.Request:
         others = [other for other in self.names if other != name]
         if not others:
-            return Head(name)
+            return history.Head(name)
         source = self._chance.choice(others)
         body = self._body(9) if self._chance.random() < 0.2 else b""
         keep_bytes, offset = self._keep[name], self._offset(source)
-        return Create(name, body, content_type=None, source=source, offset=offset, keep_bytes=keep_bytes)
+        return history.Create(
+            name, body, content_type=None, source=source, offset=offset, keep_bytes=keep_bytes
+        )
 
-    def _of_bucket(self, bucket: str) -> Request:
-        requests: list[Request] = [CreateBucket(bucket), DeleteBucket(bucket), CountStreams(bucket)]
+    def _of_bucket(self, bucket: str) -> history.Request:
+        requests: list[history.Request] = [
+            history.CreateBucket(bucket),
+            history.DeleteBucket(bucket),
+            history.CountStreams(bucket),
+        ]
         return self._chance.choice(requests)
 
     def _offset(self, name: str) -> int:

@@ -13,14 +13,7 @@ from tests.lambdas.functions import Context, Functions, http_event, load_event
 from tests.support import JSON, World, make_world
 from tests.wake.live_process import running
 from tidemark.local.engines import LocalServices
-from tidemark.log.schema import (
-    COMPACTED_EPOCH,
-    FORMAT_EPOCH,
-    FORMAT_KEY,
-    PLAIN_EPOCH,
-    decode_format,
-    encode_format,
-)
+from tidemark.log import schema
 from tidemark.log.table import Condition, Table
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import FormatTooNew
@@ -28,7 +21,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
 from tidemark.service.stores import Stores
 
-TOO_OLD = f"it reads format {FORMAT_EPOCH}, and the table needs {FORMAT_EPOCH + 1}"
+TOO_OLD = f"it reads format {schema.FORMAT_EPOCH}, and the table needs {schema.FORMAT_EPOCH + 1}"
 
 
 @pytest.fixture
@@ -39,7 +32,7 @@ def world(services: LocalServices) -> World:
 @pytest.fixture
 def later(world: World) -> World:
     """A later release has used it."""
-    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    world.process().stores.table.put(schema.encode_format(schema.FORMAT_EPOCH + 1))
     return world
 
 
@@ -54,7 +47,7 @@ def functions(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def stored(world: World) -> int:
-    return decode_format(world.process().stores.table.get(FORMAT_KEY))
+    return schema.decode_format(world.process().stores.table.get(schema.FORMAT_KEY))
 
 
 def test_one_who_writes_raises_the_epoch_and_one_who_reads_does_not(
@@ -63,16 +56,16 @@ def test_one_who_writes_raises_the_epoch_and_one_who_reads_does_not(
     assert functions(http_event("GET", "/v1/stream/nowhere")).status == 404
     assert stored(world) == 0
     assert functions(http_event("DELETE", "/v1/stream/nowhere")).status == 404
-    assert stored(world) == PLAIN_EPOCH
+    assert stored(world) == schema.PLAIN_EPOCH
 
 
 def test_a_process_asks_once(world: World) -> None:
     process = world.process()
     for _ in range(3):
-        process.stores.check_format(PLAIN_EPOCH)
+        process.stores.check_format(schema.PLAIN_EPOCH)
     assert process.calls.taken() == {"GetItem": 1, "PutItem": 1}
     other = world.process()
-    other.stores.check_format(PLAIN_EPOCH)
+    other.stores.check_format(schema.PLAIN_EPOCH)
     assert other.calls.taken() == {"GetItem": 1}
 
 
@@ -85,27 +78,27 @@ def test_of_two_who_raise_it_at_once_the_later_release_wins(world: World) -> Non
             self.get, self._table = table.get, table
 
         def put(self, item: Any, condition: Condition | None = None) -> None:
-            self._table.put(encode_format(FORMAT_EPOCH + 1))
+            self._table.put(schema.encode_format(schema.FORMAT_EPOCH + 1))
             self._table.put(item, condition)
 
     stores.table = Overtaken(stores.table)  # type: ignore[assignment]
     with pytest.raises(FormatTooNew):
-        stores.check_format(PLAIN_EPOCH)
-    assert stored(world) == FORMAT_EPOCH + 1
+        stores.check_format(schema.PLAIN_EPOCH)
+    assert stored(world) == schema.FORMAT_EPOCH + 1
 
 
 def test_however_many_raise_it_at_once_it_never_falls(world: World) -> None:
     processes = [world.process().stores for _ in range(8)]
 
     def start(each: Stores) -> None:
-        each.check_format(PLAIN_EPOCH)
+        each.check_format(schema.PLAIN_EPOCH)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(start, processes))
-    assert stored(world) == PLAIN_EPOCH
-    world.process().stores.check_format(COMPACTED_EPOCH)
-    world.process().stores.check_format(PLAIN_EPOCH)
-    assert stored(world) == COMPACTED_EPOCH
+    assert stored(world) == schema.PLAIN_EPOCH
+    world.process().stores.check_format(schema.COMPACTED_EPOCH)
+    world.process().stores.check_format(schema.PLAIN_EPOCH)
+    assert stored(world) == schema.COMPACTED_EPOCH
 
 
 @pytest.mark.parametrize("of", ["a stream", "a bucket"])
@@ -114,16 +107,16 @@ def test_the_first_use_of_compaction_shuts_out_releases_that_cannot_read_its_pac
 ) -> None:
     """A table without compacted streams can go back to the release before."""
     process = world.process()
-    process.stores.check_format(PLAIN_EPOCH)
+    process.stores.check_format(schema.PLAIN_EPOCH)
     process.create(StreamKey("v1", "plain"), content_type=JSON)
-    assert stored(world) < COMPACTED_EPOCH
+    assert stored(world) < schema.COMPACTED_EPOCH
     if of == "a stream":
         process.create(StreamKey("v1", "compacted"), content_type=JSON, compaction=Compaction())
     else:
         create_bucket(process.stores, "tables", compaction=Compaction())
-    assert stored(world) == COMPACTED_EPOCH
-    world.process().stores.check_format(PLAIN_EPOCH)
-    assert stored(world) == COMPACTED_EPOCH
+    assert stored(world) == schema.COMPACTED_EPOCH
+    world.process().stores.check_format(schema.PLAIN_EPOCH)
+    assert stored(world) == schema.COMPACTED_EPOCH
 
 
 def test_a_function_that_is_too_old_answers_503_and_says_so(

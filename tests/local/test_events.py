@@ -11,26 +11,19 @@ from typing import Any
 
 import pytest
 
+from tidemark.local import events
 from tidemark.local.engines import ROOT
-from tidemark.local.events import (
-    HttpRequest,
-    SocketClient,
-    UndecodablePath,
-    decode_path,
-    http_event,
-    message_event,
-)
 from tidemark.local.template import Match, Route, load_template, match_route
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})
-PLAIN = HttpRequest(
+PLAIN = events.HttpRequest(
     method="PUT", path="/v1/stream/tides", query="", headers=[], body=b"", source_ip="192.0.2.7", port=4437
 )
 
 
 def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
-    return http_event(replace(PLAIN, **changes), match, NOW)
+    return events.http_event(replace(PLAIN, **changes), match, NOW)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +46,14 @@ def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
 )
 def test_the_path_is_decoded_twice_and_cut_at_a_question_mark(sent: str, raw_path: str) -> None:
     """As captured from HTTP APIs (hotsock/voker, pull request 8). A function URL decodes nothing."""
-    event = event_of(path=decode_path(f"/v1/stream/{sent}"))
+    event = event_of(path=events.decode_path(f"/v1/stream/{sent}"))
     assert event["rawPath"] == event["requestContext"]["http"]["path"] == f"/v1/stream/{raw_path}"
 
 
 @pytest.mark.parametrize("sent", ["/v1/stream/percent%25done", "/v1/stream/a%zz", "/v1/stream/100%25", "/%"])
 def test_a_path_that_cannot_be_decoded_twice_is_refused_by_the_gateway(sent: str) -> None:
-    with pytest.raises(UndecodablePath):
-        decode_path(sent)
+    with pytest.raises(events.UndecodablePath):
+        events.decode_path(sent)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +136,7 @@ VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", 
 def test_the_sample_events_are_those_that_the_gateway_makes(path: Path) -> None:
     """Other tests give these samples to the handlers, so samples and gateway stay the same."""
     sample = json.loads(path.read_text())
-    request = HttpRequest(
+    request = events.HttpRequest(
         method=sample["requestContext"]["http"]["method"],
         path=sample["rawPath"],
         query=sample["rawQueryString"],
@@ -153,7 +146,7 @@ def test_the_sample_events_are_those_that_the_gateway_makes(path: Path) -> None:
         port=443,
     )
     match = match_route(ROUTES, request.method, request.path)
-    assert _without_volatile(http_event(request, match, NOW)) == _without_volatile(sample)
+    assert _without_volatile(events.http_event(request, match, NOW)) == _without_volatile(sample)
 
 
 def _body_of(sample: dict[str, Any]) -> bytes:
@@ -171,7 +164,7 @@ def test_message_event_is_the_sample() -> None:
     """Its ids are new ones, in API Gateway's form; the request has one under two names."""
     sample = json.loads((ROOT / "events/socket-message.json").read_text())
     context = sample["requestContext"]
-    client = SocketClient(
+    client = events.SocketClient(
         connection_id=context["connectionId"],
         connected_at=datetime.fromtimestamp(context["connectedAt"] / 1000, UTC),
         host=context["domainName"],
@@ -179,7 +172,7 @@ def test_message_event_is_the_sample() -> None:
         user_agent=context["identity"]["userAgent"],
     )
     now = datetime.fromtimestamp(context["requestTimeEpoch"] / 1000, UTC)
-    made = message_event(client, sample["body"], now)
+    made = events.message_event(client, sample["body"], now)
     request_id, message_id = made["requestContext"]["requestId"], made["requestContext"]["messageId"]
     assert len(request_id) == len(message_id) == len(context["requestId"])
     assert request_id != message_id

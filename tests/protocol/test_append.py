@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.protocol import tail
+from tidemark.protocol import errors, tail
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
-from tidemark.protocol.errors import (
-    AppendAfterClose,
-    ContentTypeMismatch,
-    Malformed,
-    ProtocolError,
-    SequenceGap,
-    SequenceRegression,
-    StaleEpoch,
-)
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import MAX_ID_LENGTH, Claim, ProducerState
 from tidemark.protocol.tail import (
@@ -62,7 +53,7 @@ class Model:
             if refused is not None:
                 return refused
         if self._regresses(append.stream_seq):
-            return (SequenceRegression,)
+            return (errors.SequenceRegression,)
         return self._accept(append)
 
     def _apply_to_closed(self, append: Append) -> Answer:
@@ -74,23 +65,23 @@ class Model:
             return (Kind.DUPLICATE, self.offset, True, claim.epoch, claim.seq)
         state = self.producers.get(claim.producer_id) if claim else None
         if claim is not None and state is not None and claim.epoch < state.epoch:
-            return (StaleEpoch, state.epoch)
-        return (AppendAfterClose, self.offset)
+            return (errors.StaleEpoch, state.epoch)
+        return (errors.AppendAfterClose, self.offset)
 
     def _validate(self, claim: Claim) -> Answer | None:
         """The pseudo code of §5.2.1, line by line."""
         state = self.producers.get(claim.producer_id)
         if state is None:
-            return (SequenceGap, 0, claim.seq) if claim.seq else None
+            return (errors.SequenceGap, 0, claim.seq) if claim.seq else None
         if claim.epoch < state.epoch:
-            return (StaleEpoch, state.epoch)
+            return (errors.StaleEpoch, state.epoch)
         if claim.epoch > state.epoch:
-            return (Malformed,) if claim.seq else None
+            return (errors.Malformed,) if claim.seq else None
         if claim.seq <= state.seq:
             end = state.end if claim.seq == state.seq else self.offset
             return (Kind.DUPLICATE, end, self.closed, state.epoch, state.seq)
         if claim.seq > state.seq + 1:
-            return (SequenceGap, state.seq + 1, claim.seq)
+            return (errors.SequenceGap, state.seq + 1, claim.seq)
         return None
 
     def _regresses(self, received: str | None) -> bool:
@@ -151,7 +142,7 @@ def check_plan(plan: AppendPlan, group: list[Append]) -> None:
     assert plan.after.overflowed or not plan.pushed_out
 
 
-def answer_of(answer: Outcome | ProtocolError) -> Answer:
+def answer_of(answer: Outcome | errors.ProtocolError) -> Answer:
     if isinstance(answer, Outcome):
         producer = (answer.producer.epoch, answer.producer.seq) if answer.producer else ()
         return (answer.kind, answer.next_offset, answer.closed, *producer)
@@ -164,7 +155,7 @@ def answer_of(answer: Outcome | ProtocolError) -> Answer:
 #: More of them than a batch carries, some so long that few fit.
 producer_ids = st.sampled_from([*(f"p{n}" for n in range(14)), "x" * 200, "y" * 250, "z" * 256])
 bodies = st.integers(min_value=1, max_value=9).map(data)
-faults = st.sampled_from([Malformed("bad body"), ContentTypeMismatch("a/b", "c/d")])
+faults = st.sampled_from([errors.Malformed("bad body"), errors.ContentTypeMismatch("a/b", "c/d")])
 stream_seqs = st.sampled_from([None, None, *"0123456789abcdef"])
 #: What a producer may do: mostly go on, or repeat itself.
 moves = st.sampled_from(["next"] * 6 + ["again", "older", "gap", "new epoch", "new epoch, late", "stale"])
@@ -254,7 +245,7 @@ def test_a_group_of_appends_has_the_same_results_as_the_appends_one_by_one(
 # --- single rules, told one by one --------------------------------------------------
 
 BODY = data(3)
-MALFORMED, MISMATCH = Malformed("bad"), ContentTypeMismatch("a/b", "c/d")
+MALFORMED, MISMATCH = errors.Malformed("bad"), errors.ContentTypeMismatch("a/b", "c/d")
 CLOSED = Tail(5, closed=True, stream_seq="9")
 CLOSED_BY_P = Tail(9, closed=True, producers=(ProducerState("p", 0, 3, 9),), closed_by=Claim("p", 0, 3))
 BUSY = Tail(50, stream_seq="7", producers=(ProducerState("p", 2, 8, 40),))
@@ -264,27 +255,27 @@ BUSY = Tail(50, stream_seq="7", producers=(ProducerState("p", 2, 8, 40),))
     ("tail", "append", "answer"),
     [
         # §5.2: a closed stream refuses an append before any other error.
-        (CLOSED, Append(BODY, stream_seq="0"), (AppendAfterClose, 5)),
-        (CLOSED, Append(BODY, close=True), (AppendAfterClose, 5)),
-        (CLOSED, Append(fault=MALFORMED), (AppendAfterClose, 5)),
-        (CLOSED, Append(close=True, fault=MISMATCH), (AppendAfterClose, 5)),
-        (CLOSED, Append(BODY, claim=Claim("new", 0, 7)), (AppendAfterClose, 5)),
-        (CLOSED, Append(close=True, claim=Claim("new", 0, 0)), (AppendAfterClose, 5)),
+        (CLOSED, Append(BODY, stream_seq="0"), (errors.AppendAfterClose, 5)),
+        (CLOSED, Append(BODY, close=True), (errors.AppendAfterClose, 5)),
+        (CLOSED, Append(fault=MALFORMED), (errors.AppendAfterClose, 5)),
+        (CLOSED, Append(close=True, fault=MISMATCH), (errors.AppendAfterClose, 5)),
+        (CLOSED, Append(BODY, claim=Claim("new", 0, 7)), (errors.AppendAfterClose, 5)),
+        (CLOSED, Append(close=True, claim=Claim("new", 0, 0)), (errors.AppendAfterClose, 5)),
         # Only the very request that closed it is a duplicate, whatever its body.
         (CLOSED_BY_P, Append(close=True, claim=Claim("p", 0, 3)), (Kind.DUPLICATE, 9, True, 0, 3)),
         (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 3)), (Kind.DUPLICATE, 9, True, 0, 3)),
-        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 4)), (AppendAfterClose, 9)),
-        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("q", 0, 3)), (AppendAfterClose, 9)),
-        (CLOSED_BY_P, Append(BODY, claim=Claim("p", 0, 2)), (AppendAfterClose, 9)),
+        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("p", 0, 4)), (errors.AppendAfterClose, 9)),
+        (CLOSED_BY_P, Append(BODY, close=True, claim=Claim("q", 0, 3)), (errors.AppendAfterClose, 9)),
+        (CLOSED_BY_P, Append(BODY, claim=Claim("p", 0, 2)), (errors.AppendAfterClose, 9)),
         # The content type is wrong before the sequence is.
-        (BUSY, Append(stream_seq="0", claim=Claim("p", 0, 9), fault=MISMATCH), (ContentTypeMismatch,)),
+        (BUSY, Append(stream_seq="0", claim=Claim("p", 0, 9), fault=MISMATCH), (errors.ContentTypeMismatch,)),
         # A retry is recognised before its Stream-Seq is refused: a producer that sends both repeats both.
         (BUSY, Append(BODY, stream_seq="7", claim=Claim("p", 2, 8)), (Kind.DUPLICATE, 40, False, 2, 8)),
         # §5.2.1: Producer-Seq is the highest accepted, so that a client can recover its place.
         (BUSY, Append(BODY, claim=Claim("p", 2, 3)), (Kind.DUPLICATE, 50, False, 2, 8)),
         # Its sequence is used up: a close that repeats it does not close.
         (BUSY, Append(close=True, claim=Claim("p", 2, 8)), (Kind.DUPLICATE, 40, False, 2, 8)),
-        (BUSY, Append(BODY, stream_seq="7", claim=Claim("p", 2, 9)), (SequenceRegression,)),
+        (BUSY, Append(BODY, stream_seq="7", claim=Claim("p", 2, 9)), (errors.SequenceRegression,)),
     ],
 )
 def test_an_append_gets_the_first_answer_that_applies(tail: Tail, append: Append, answer: Answer) -> None:

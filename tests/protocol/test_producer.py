@@ -8,24 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol import producer
 from tidemark.protocol.errors import Malformed, ProtocolError, SequenceGap, SequenceRegression, StaleEpoch
-from tidemark.protocol.producer import (
-    MAX_LENGTH,
-    Claim,
-    ProducerState,
-    check_producer,
-    check_stream_seq,
-    is_duplicate,
-    parse_claim,
-    parse_stream_seq,
-)
 
 ascii_text = st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("value", [None, "0", "001", "a b", "~", "x" * MAX_LENGTH])
+@pytest.mark.parametrize("value", [None, "0", "001", "a b", "~", "x" * producer.MAX_LENGTH])
 def test_up_to_256_ascii_characters_are_a_stream_seq(value: str | None) -> None:
-    assert parse_stream_seq(value) == value
+    assert producer.parse_stream_seq(value) == value
 
 
 @pytest.mark.parametrize("value", ["", "x" * 257, "é", "\u2028", "１", "a,b", ","])
@@ -34,13 +25,13 @@ def test_any_other_stream_seq_is_malformed(value: str) -> None:
     with pytest.raises(
         Malformed, match="Stream-Seq must be sent once" if "," in value else "Stream-Seq must be 1"
     ):
-        parse_stream_seq(value)
+        producer.parse_stream_seq(value)
 
 
 @given(ascii_text, ascii_text)
 def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None:
     try:
-        check_stream_seq(last, received)
+        producer.check_stream_seq(last, received)
     except SequenceRegression:
         assert received.encode() <= last.encode()
     else:
@@ -54,7 +45,7 @@ def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None
 def test_an_equal_or_smaller_stream_seq_is_refused(last: str, received: str, is_refused: bool) -> None:
     """Not as numbers: `10` comes before `2`. The message begins with the words that clients look for."""
     with pytest.raises(SequenceRegression, match=r"^Sequence conflict") if is_refused else nullcontext():
-        check_stream_seq(last, received)
+        producer.check_stream_seq(last, received)
 
 
 # --- headers ------------------------------------------------------------------------
@@ -73,17 +64,17 @@ MAX = str(2**53 - 1)
     ],
 )
 def test_three_valid_producer_headers_are_a_claim(producer_id: str, epoch: str, seq: str) -> None:
-    assert parse_claim(producer_id, epoch, seq) == Claim(producer_id, int(epoch), int(seq))
+    assert producer.parse_claim(producer_id, epoch, seq) == producer.Claim(producer_id, int(epoch), int(seq))
 
 
 @pytest.mark.parametrize("sent", range(7))
 def test_all_producer_headers_are_sent_or_none(sent: int) -> None:
     headers = [value if sent & bit else None for value, bit in (("p", 1), ("0", 2), ("0", 4))]
     if sent == 0:
-        assert parse_claim(*headers) is None
+        assert producer.parse_claim(*headers) is None
     else:
         with pytest.raises(Malformed, match="together"):
-            parse_claim(*headers)
+            producer.parse_claim(*headers)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +84,19 @@ def test_an_invalid_producer_id_is_malformed(producer_id: str) -> None:
     with pytest.raises(
         Malformed, match="Producer-Id must be sent once" if "," in producer_id else "Producer-Id"
     ):
-        parse_claim(producer_id, "0", "0")
+        producer.parse_claim(producer_id, "0", "0")
 
 
 def test_an_epoch_or_sequence_that_is_no_plain_integer_is_malformed() -> None:
     with pytest.raises(Malformed, match="Producer-Epoch"):
-        parse_claim("p", "01", "0")
+        producer.parse_claim("p", "01", "0")
     with pytest.raises(Malformed, match="Producer-Seq"):
-        parse_claim("p", "0", "-1")
+        producer.parse_claim("p", "0", "-1")
 
 
 # --- validation ---------------------------------------------------------------------
 
-STATE = ProducerState("p", epoch=5, seq=10, end=100)
+STATE = producer.ProducerState("p", epoch=5, seq=10, end=100)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +110,15 @@ STATE = ProducerState("p", epoch=5, seq=10, end=100)
         (STATE, 5, 0, True),
         (STATE, 6, 0, False),
         (STATE, 99, 0, False),
-        (ProducerState("p", 2**53 - 1, 2**53 - 2, 0), 2**53 - 1, 2**53 - 1, False),
+        (producer.ProducerState("p", 2**53 - 1, 2**53 - 2, 0), 2**53 - 1, 2**53 - 1, False),
     ],
 )
 def test_the_next_sequence_is_new_and_an_earlier_one_is_a_duplicate(
-    state: ProducerState | None, epoch: int, seq: int, duplicate: bool
+    state: producer.ProducerState | None, epoch: int, seq: int, duplicate: bool
 ) -> None:
-    claim = Claim("p", epoch, seq)
-    check_producer(state, claim)
-    assert is_duplicate(state, claim) is duplicate
+    claim = producer.Claim("p", epoch, seq)
+    producer.check_producer(state, claim)
+    assert producer.is_duplicate(state, claim) is duplicate
 
 
 @pytest.mark.parametrize(
@@ -144,10 +135,14 @@ def test_the_next_sequence_is_new_and_an_earlier_one_is_a_duplicate(
     ],
 )
 def test_a_stale_epoch_a_gap_and_a_new_epoch_not_at_zero_are_refused(
-    state: ProducerState | None, epoch: int, seq: int, refusal: type[ProtocolError], headers: dict[str, str]
+    state: producer.ProducerState | None,
+    epoch: int,
+    seq: int,
+    refusal: type[ProtocolError],
+    headers: dict[str, str],
 ) -> None:
     """The epoch is looked at before the sequence."""
     with pytest.raises(refusal) as refused:
-        check_producer(state, Claim("p", epoch, seq))
+        producer.check_producer(state, producer.Claim("p", epoch, seq))
     assert type(refused.value) is refusal
     assert refused.value.headers == headers

@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol import proxy
 from tidemark.protocol.errors import ProxyError
-from tidemark.protocol.proxy import (
-    allowing_entry,
-    check_signature,
-    forwarded,
-    keys_in,
-    parse_allowed,
-    parse_upstream_url,
-    sign,
-    with_key,
-)
 
-LIST = parse_allowed(
+LIST = proxy.parse_allowed(
     "https://api.openai.com/v1/* name=openai key=env:OPENAI, *.example.com/api/** , http://localhost:*/**,"
     "https://exact.test:8443/one header=x-api-key, api-*.models.test, https://[2606:4700::1]:443/*,"
     "https://keyed.test/* key=env:K"
@@ -42,7 +33,7 @@ LIST = parse_allowed(
     ],
 )
 def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
-    assert allowing_entry(LIST, parse_upstream_url(url)).name == name
+    assert proxy.allowing_entry(LIST, proxy.parse_upstream_url(url)).name == name
 
 
 @pytest.mark.parametrize(
@@ -103,7 +94,7 @@ def test_an_allowed_url_finds_its_entry(url: str, name: str) -> None:
 )
 def test_every_other_url_is_refused(url: str) -> None:
     with pytest.raises(ProxyError) as refused:
-        allowing_entry(LIST, parse_upstream_url(url))
+        proxy.allowing_entry(LIST, proxy.parse_upstream_url(url))
     assert (refused.value.status, refused.value.code) == (403, "UPSTREAM_NOT_ALLOWED")
 
 
@@ -111,7 +102,7 @@ def test_every_other_url_is_refused(url: str) -> None:
 def test_no_text_does_worse_than_being_refused(text: str) -> None:
     for url in (text, f"https://{text}", f"https://api.openai.com/{text}"):
         with suppress(ProxyError):
-            assert parse_upstream_url(url).host.isascii()
+            assert proxy.parse_upstream_url(url).host.isascii()
 
 
 def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> None:
@@ -123,12 +114,12 @@ def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> Non
 )
 def test_a_list_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="expected, got"):
-        parse_allowed(text)
+        proxy.parse_allowed(text)
 
 
 def test_without_a_list_nothing_is_allowed() -> None:
     with pytest.raises(ProxyError):
-        allowing_entry(parse_allowed(""), parse_upstream_url("https://api.openai.com/"))
+        proxy.allowing_entry(proxy.parse_allowed(""), proxy.parse_upstream_url("https://api.openai.com/"))
 
 
 def test_the_headers_that_an_upstream_gets() -> None:
@@ -139,7 +130,7 @@ def test_the_headers_that_an_upstream_gets() -> None:
         *[("X-Forwarded-For", "1.2.3.4"), ("X-Tidemark-Edge-Secret", "s"), ("X-Amzn-Trace-Id", "t")],
         *[("X-Custom", "7"), ("Content-Type", "application/json"), ("Idempotency-Key", "k")],
     ]
-    assert list(forwarded(sent)) == [
+    assert list(proxy.forwarded(sent)) == [
         ("authorization", "Bearer theirs"),
         ("x-custom", "7"),
         ("content-type", "application/json"),
@@ -150,30 +141,30 @@ def test_the_headers_that_an_upstream_gets() -> None:
 
 def test_an_entrys_key_is_sent_unless_the_client_has_one() -> None:
     openai, exact = LIST[0], LIST[3]
-    assert with_key([], openai, "k") == [("authorization", "Bearer k")]
-    assert with_key([("authorization", "own")], openai, "k") == [("authorization", "own")]
-    assert with_key([], exact, "k") == [("x-api-key", "k")]
-    assert with_key([("x-api-key", "own")], exact, "k") == [("x-api-key", "own")]
-    assert with_key([], openai, "") == []
+    assert proxy.with_key([], openai, "k") == [("authorization", "Bearer k")]
+    assert proxy.with_key([("authorization", "own")], openai, "k") == [("authorization", "own")]
+    assert proxy.with_key([], exact, "k") == [("x-api-key", "k")]
+    assert proxy.with_key([("x-api-key", "own")], exact, "k") == [("x-api-key", "own")]
+    assert proxy.with_key([], openai, "") == []
     assert "OPENAI" not in repr(openai)
     sent = [("authorization", "Bearer secret-1"), ("x-api-key", "secret-2"), ("x-name", "no-secret")]
-    assert list(keys_in(sent, exact)) == ["secret-1", "secret-2"]
-    assert list(keys_in([("authorization", "Bearer a")], exact)) == []
+    assert list(proxy.keys_in(sent, exact)) == ["secret-1", "secret-2"]
+    assert list(proxy.keys_in([("authorization", "Bearer a")], exact)) == []
 
 
 def test_a_signed_url_holds_for_its_call_until_its_end() -> None:
     old, new = b"o" * 32, b"n" * 32
-    check_signature([new, old], "id", "1000", sign(old, "id", "1000"), 999)
+    proxy.check_signature([new, old], "id", "1000", proxy.sign(old, "id", "1000"), 999)
     for call_id, expires, signature, code in [
-        ("other", "1000", sign(old, "id", "1000"), "SIGNATURE_INVALID"),
-        ("id", "2000", sign(old, "id", "1000"), "SIGNATURE_INVALID"),
-        ("id", "1000", sign(b"x" * 32, "id", "1000"), "SIGNATURE_INVALID"),
+        ("other", "1000", proxy.sign(old, "id", "1000"), "SIGNATURE_INVALID"),
+        ("id", "2000", proxy.sign(old, "id", "1000"), "SIGNATURE_INVALID"),
+        ("id", "1000", proxy.sign(b"x" * 32, "id", "1000"), "SIGNATURE_INVALID"),
         ("id", "1000", "ü", "SIGNATURE_INVALID"),
-        ("id", "999", sign(old, "id", "999"), "SIGNATURE_EXPIRED"),
-        ("id", "soon", sign(old, "id", "soon"), "SIGNATURE_EXPIRED"),
+        ("id", "999", proxy.sign(old, "id", "999"), "SIGNATURE_EXPIRED"),
+        ("id", "soon", proxy.sign(old, "id", "soon"), "SIGNATURE_EXPIRED"),
         ("id", "1000", None, "MISSING_SIGNATURE"),
-        ("id", None, sign(old, "id", "1000"), "MISSING_SIGNATURE"),
+        ("id", None, proxy.sign(old, "id", "1000"), "MISSING_SIGNATURE"),
     ]:
         with pytest.raises(ProxyError) as refused:
-            check_signature([new, old], call_id, expires, signature, 999)
+            proxy.check_signature([new, old], call_id, expires, signature, 999)
         assert (refused.value.status, refused.value.code) == (401, code)

@@ -13,19 +13,6 @@ from tests.mime import parse_parts
 from tidemark.protocol import snapshot
 from tidemark.protocol.errors import Malformed, OffsetBeyondTail, RetentionGone
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.snapshot import (
-    Part,
-    UploadId,
-    check_boundary,
-    check_retained,
-    choose_boundary,
-    close_parts,
-    open_part,
-    parse_snapshot_offset,
-    parse_upload_id,
-    part_bytes,
-    render_multipart,
-)
 
 #: What is dangerous in a part: line ends, dashes, and what looks like a boundary or a header.
 PIECES = [
@@ -33,39 +20,46 @@ PIECES = [
 ]  # fmt: skip
 bodies = st.binary(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join)
 parts = st.builds(
-    Part, st.sampled_from(["application/octet-stream", "application/json", 'a/b; c="d"']), bodies
+    snapshot.Part, st.sampled_from(["application/octet-stream", "application/json", 'a/b; c="d"']), bodies
 )
 
 
 @given(st.lists(parts, min_size=1, max_size=5))
-def test_an_independent_parser_finds_the_same_parts(given_parts: list[Part]) -> None:
-    boundary = choose_boundary(given_parts)
+def test_an_independent_parser_finds_the_same_parts(given_parts: list[snapshot.Part]) -> None:
+    boundary = snapshot.choose_boundary(given_parts)
     assert not any(boundary.encode() in part.body for part in given_parts)
     assert len(boundary) <= 70, "RFC 2046 allows no more"
-    assert boundary == choose_boundary(given_parts), "the same answer has the same boundary"
-    body = render_multipart(given_parts, boundary)
+    assert boundary == snapshot.choose_boundary(given_parts), "the same answer has the same boundary"
+    body = snapshot.render_multipart(given_parts, boundary)
     found = parse_parts(f"multipart/mixed; boundary={boundary}", body)
     assert found == [(part.content_type, part.body) for part in given_parts]
-    assert len(body) == sum(part_bytes(p.content_type, len(p.body)) for p in given_parts) + len(boundary) + 6
+    assert (
+        len(body)
+        == sum(snapshot.part_bytes(p.content_type, len(p.body)) for p in given_parts) + len(boundary) + 6
+    )
 
 
 def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a digest that can be foreseen, so that a part can contain it."""
 
-    def foreseen(_parts: Iterable[Part], attempt: int) -> str:
+    def foreseen(_parts: Iterable[snapshot.Part], attempt: int) -> str:
         return f"{attempt:032d}"
 
     monkeypatch.setattr(snapshot, "_digest", foreseen)
     one, two, three, free = (f"tidemark-{attempt:032d}" for attempt in range(4))
-    hostile = [Part("a/b", b"..." + one.encode()), Part("a/b", two.encode()), Part(f"a/b; c={three}", b"")]
-    assert choose_boundary(hostile) == free
+    hostile = [
+        snapshot.Part("a/b", b"..." + one.encode()),
+        snapshot.Part("a/b", two.encode()),
+        snapshot.Part(f"a/b; c={three}", b""),
+    ]
+    assert snapshot.choose_boundary(hostile) == free
 
 
 def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
     """For a body that nobody here ever holds."""
-    around = open_part("b", "a/b", {"X": "1"}) + b"body" + close_parts("b")
+    around = snapshot.open_part("b", "a/b", {"X": "1"}) + b"body" + snapshot.close_parts("b")
     assert around == b"--b\r\nContent-Type: a/b\r\nX: 1\r\n\r\nbody\r\n--b--\r\n"
-    assert render_multipart([Part("a/b", b"body")], "b") == around.replace(b"X: 1\r\n", b"")
+    assert snapshot.render_multipart([snapshot.Part("a/b", b"body")], "b") == around.replace(b"X: 1\r\n", b"")
 
 
 @pytest.mark.parametrize(
@@ -73,34 +67,36 @@ def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
 )
 def test_a_token_that_is_no_offset_is_malformed(token: str) -> None:
     with pytest.raises(Malformed):
-        parse_snapshot_offset(token)
-    assert parse_snapshot_offset(render_offset(12)) == 12
+        snapshot.parse_snapshot_offset(token)
+    assert snapshot.parse_snapshot_offset(render_offset(12)) == 12
 
 
 @given(st.integers(0, 50), st.lists(st.integers(1, 5), max_size=6), st.integers(0, 100))
 def test_a_snapshot_is_taken_only_where_a_message_ends(start: int, lengths: list[int], ahead: int) -> None:
     offset, ends = start + ahead, list(accumulate(lengths, initial=start))
     if offset in ends:
-        check_boundary(offset, ends)
+        snapshot.check_boundary(offset, ends)
     else:
         with pytest.raises(OffsetBeyondTail if offset > ends[-1] else Malformed):
-            check_boundary(offset, ends)
+            snapshot.check_boundary(offset, ends)
 
 
 def test_an_offset_that_is_not_there_is_refused_with_where_to_continue() -> None:
-    check_retained(5, 5)
+    snapshot.check_retained(5, 5)
     with pytest.raises(OffsetBeyondTail) as beyond:
-        check_boundary(9, [4, 5, 7])
+        snapshot.check_boundary(9, [4, 5, 7])
     assert (beyond.value.status, beyond.value.headers) == (409, {"Stream-Next-Offset": render_offset(7)})
     with pytest.raises(RetentionGone) as gone:
-        check_retained(4, 5)
+        snapshot.check_retained(4, 5)
     assert (gone.value.status, gone.value.headers) == (410, {"Stream-Next-Offset": render_offset(5)})
 
 
 @given(st.integers(0, 10**16 - 1), st.text(alphabet="aZ09-_", min_size=1, max_size=64))
 def test_a_rendered_upload_id_is_parsed_to_the_same_id(lapses_ms: int, mark: str) -> None:
-    assert parse_upload_id(str(UploadId(lapses_ms, mark))) == UploadId(lapses_ms, mark)
-    assert parse_upload_id(None) is None
+    assert snapshot.parse_upload_id(str(snapshot.UploadId(lapses_ms, mark))) == snapshot.UploadId(
+        lapses_ms, mark
+    )
+    assert snapshot.parse_upload_id(None) is None
 
 
 @pytest.mark.parametrize(
@@ -109,4 +105,4 @@ def test_a_rendered_upload_id_is_parsed_to_the_same_id(lapses_ms: int, mark: str
 )
 def test_an_upload_id_in_any_other_form_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Snapshot-Upload"):
-        parse_upload_id(value)
+        snapshot.parse_upload_id(value)

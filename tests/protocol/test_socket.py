@@ -9,28 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol import socket
 from tidemark.protocol.caching import decide_catch_up_cursor
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.messages import parse_content_type
-from tidemark.protocol.socket import (
-    MAX_FRAME_BYTES,
-    MAX_NAMED,
-    MAX_SENT_BYTES,
-    Frame,
-    News,
-    decide_lease_seconds,
-    error_message,
-    news_message,
-    parse_frame,
-    parse_messages,
-    render_answer,
-    render_messages,
-    render_news,
-    render_unwatches,
-    render_watches,
-    tail_message,
-)
 from tidemark.protocol.tail import Tail
 
 NOW_MS = 1_700_000_000_000
@@ -39,17 +22,17 @@ NOW_MS = 1_700_000_000_000
 @pytest.mark.parametrize(
     ("text", "frame"),
     [
-        ("{}", Frame()),
-        ('{"watch": ["/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
-        ('{"watch": ["/v1/stream/a", "/v1/stream/a"]}', Frame(watch=("/v1/stream/a",))),
-        ('{"watch": ["/b/c"], "token": "t"}', Frame(watch=("/b/c",), token="t")),
-        ('{"watch": ["/b/c"], "data": true}', Frame(watch=("/b/c",), data=True)),
-        ('{"unwatch": ["/b/c"], "later": 1}', Frame(unwatch=("/b/c",))),
-        ('{"token": null}', Frame()),
+        ("{}", socket.Frame()),
+        ('{"watch": ["/v1/stream/a"]}', socket.Frame(watch=("/v1/stream/a",))),
+        ('{"watch": ["/v1/stream/a", "/v1/stream/a"]}', socket.Frame(watch=("/v1/stream/a",))),
+        ('{"watch": ["/b/c"], "token": "t"}', socket.Frame(watch=("/b/c",), token="t")),
+        ('{"watch": ["/b/c"], "data": true}', socket.Frame(watch=("/b/c",), data=True)),
+        ('{"unwatch": ["/b/c"], "later": 1}', socket.Frame(unwatch=("/b/c",))),
+        ('{"token": null}', socket.Frame()),
     ],
 )
-def test_a_frame_names_streams_and_may_have_a_token(text: str, frame: Frame) -> None:
-    assert parse_frame(text) == frame
+def test_a_frame_names_streams_and_may_have_a_token(text: str, frame: socket.Frame) -> None:
+    assert socket.parse_frame(text) == frame
 
 
 @pytest.mark.parametrize(
@@ -66,19 +49,19 @@ def test_a_frame_names_streams_and_may_have_a_token(text: str, frame: Frame) -> 
         ('{"watch": [{}]}', "watch must be a list"),
         ('{"unwatch": [7]}', "unwatch must be a list"),
         ('{"token": 7}', "token must be a string"),
-        ('{"token": "' + "x" * MAX_SENT_BYTES + '"}', "at most 16384 bytes"),
-        (json.dumps({"watch": [f"/b/{n}" for n in range(MAX_NAMED + 1)]}), "at most 100 streams"),
+        ('{"token": "' + "x" * socket.MAX_SENT_BYTES + '"}', "at most 16384 bytes"),
+        (json.dumps({"watch": [f"/b/{n}" for n in range(socket.MAX_NAMED + 1)]}), "at most 100 streams"),
     ],
 )
 def test_a_frame_that_cannot_be_used_is_refused_with_what_would_be_right(text: str, says: str) -> None:
     with pytest.raises(Malformed, match=says):
-        parse_frame(text)
+        socket.parse_frame(text)
 
 
 @given(st.text())
 def test_whatever_the_text_it_is_a_frame_or_malformed(text: str) -> None:
     with suppress(Malformed):
-        assert isinstance(parse_frame(text), Frame)
+        assert isinstance(socket.parse_frame(text), socket.Frame)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +82,11 @@ def test_a_watch_lasts_no_longer_than_the_token_and_than_the_stream_without_a_re
     expiry: Expiry, token_left_ms: int | None, seconds: int
 ) -> None:
     token_until_ms = None if token_left_ms is None else NOW_MS + token_left_ms
-    assert decide_lease_seconds(expiry, NOW_MS, NOW_MS, token_until_ms) == seconds
+    assert socket.decide_lease_seconds(expiry, NOW_MS, NOW_MS, token_until_ms) == seconds
 
 
 def test_the_answer_to_a_watch_has_the_tail_and_the_lease() -> None:
-    assert tail_message("/b/c", Tail(42), 60) == {
+    assert socket.tail_message("/b/c", Tail(42), 60) == {
         "stream": "/b/c",
         "offset": "0000000000000042",
         "seconds": 60,
@@ -111,11 +94,11 @@ def test_the_answer_to_a_watch_has_the_tail_and_the_lease() -> None:
 
 
 def test_after_closed_there_is_no_lease() -> None:
-    message = tail_message("/b/c", Tail(42, closed=True), 60)
+    message = socket.tail_message("/b/c", Tail(42, closed=True), 60)
     assert message == {"stream": "/b/c", "offset": "0000000000000042", "closed": True}
 
 
-NEWS = News("aaaaaaaaaaaaaaaa", 40, b'{"a":1},', 0xC0FFEE)
+NEWS = socket.News("aaaaaaaaaaaaaaaa", 40, b'{"a":1},', 0xC0FFEE)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +116,7 @@ def test_news_have_the_data_as_a_read_has_them(
 ) -> None:
     kind = parse_content_type(content_type)
     tail = Tail(42, closed=True)
-    message = news_message("/b/c", tail, render_news(tail, kind, NEWS._replace(stored=stored)))
+    message = socket.news_message("/b/c", tail, socket.render_news(tail, kind, NEWS._replace(stored=stored)))
     assert message == {
         "stream": "/b/c",
         "offset": "0000000000000042",
@@ -149,20 +132,20 @@ def test_news_have_the_data_as_a_read_has_them(
 @pytest.mark.parametrize("character", ["x", '"', "\x00", "🌊"])
 def test_data_that_do_not_fit_a_frame_are_left_to_a_read(character: str) -> None:
     kind, tail = parse_content_type("text/plain"), Tail(42)
-    for size in range(0, MAX_FRAME_BYTES, 501):
-        message = news_message(
-            "/b/c", tail, render_news(tail, kind, NEWS._replace(stored=character.encode() * size))
+    for size in range(0, socket.MAX_FRAME_BYTES, 501):
+        message = socket.news_message(
+            "/b/c", tail, socket.render_news(tail, kind, NEWS._replace(stored=character.encode() * size))
         )
-        [frame] = render_messages([message])
-        assert len(frame.encode()) <= MAX_FRAME_BYTES
-        assert ("data" in message) or (message == tail_message("/b/c", tail) and size > 4000)
+        [frame] = socket.render_messages([message])
+        assert len(frame.encode()) <= socket.MAX_FRAME_BYTES
+        assert ("data" in message) or (message == socket.tail_message("/b/c", tail) and size > 4000)
 
 
 @given(st.lists(st.text(max_size=3000), max_size=60))
 def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str]) -> None:
-    messages = [error_message(name, 404, "gone") for name in names if name.isprintable()]
-    frames = render_messages(messages)
-    assert all(len(frame.encode()) <= MAX_FRAME_BYTES for frame in frames)
+    messages = [socket.error_message(name, 404, "gone") for name in names if name.isprintable()]
+    frames = socket.render_messages(messages)
+    assert all(len(frame.encode()) <= socket.MAX_FRAME_BYTES for frame in frames)
     told = [
         each for frame in frames for each in (json.loads(frame) if frame[0] == "[" else [json.loads(frame)])
     ]
@@ -174,16 +157,16 @@ def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str
 )
 def test_the_answer_to_a_frame_is_one_frame_that_api_gateway_takes(reason: str) -> None:
     """However many streams it names, and however long their names and the reasons are."""
-    names = [f"/v1/stream/{number:03}{'x' * 145}" for number in range(MAX_NAMED)]
-    [sent] = render_watches(names, None)
-    assert MAX_SENT_BYTES - len(sent) < 200
+    names = [f"/v1/stream/{number:03}{'x' * 145}" for number in range(socket.MAX_NAMED)]
+    [sent] = socket.render_watches(names, None)
+    assert socket.MAX_SENT_BYTES - len(sent) < 200
     watched, *refused = names
     messages = [
-        tail_message(watched, Tail(42), 60),
-        *(error_message(name, 400, reason) for name in refused),
+        socket.tail_message(watched, Tail(42), 60),
+        *(socket.error_message(name, 400, reason) for name in refused),
     ]
-    answer = render_answer(messages)
-    assert len(answer.encode()) <= MAX_FRAME_BYTES
+    answer = socket.render_answer(messages)
+    assert len(answer.encode()) <= socket.MAX_FRAME_BYTES
     told = json.loads(answer)
     assert told[0] == messages[0]
     assert [each["stream"] for each in told] == names
@@ -194,15 +177,15 @@ def test_the_answer_to_a_frame_is_one_frame_that_api_gateway_takes(reason: str) 
 def test_whatever_a_client_names_its_frames_can_be_parsed(names: list[str], token: str | None) -> None:
     names = [name for name in dict.fromkeys(names) if name.isprintable()]
     token = token if token is None or token.isprintable() else None
-    watches, unwatches = render_watches(names, token), render_unwatches(names)
-    parsed = [parse_frame(frame) for frame in watches]
+    watches, unwatches = socket.render_watches(names, token), socket.render_unwatches(names)
+    parsed = [socket.parse_frame(frame) for frame in watches]
     assert [name for frame in parsed for name in frame.watch] == names
     assert all(frame.token == token and frame.data for frame in parsed)
-    assert [name for frame in unwatches for name in parse_frame(frame).unwatch] == names
+    assert [name for frame in unwatches for name in socket.parse_frame(frame).unwatch] == names
     assert len(watches) <= 1 + len(names) // 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", '["a"]', "[[]]", '{"a": "\ud800"}'])
 def test_what_is_no_message_of_a_server_is_malformed(text: str) -> None:
     with pytest.raises(Malformed, match="The server's message is not"):
-        parse_messages(text)
+        socket.parse_messages(text)

@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.event_source import Event, parse_comments, parse_events
+from tidemark.protocol import sse
 from tidemark.protocol.messages import ContentType, parse_content_type, parse_messages
-from tidemark.protocol.sse import (
-    HEARTBEAT,
-    render_control_event,
-    render_data_event,
-    render_data_slices,
-    text_end,
-)
 
 TEXT = parse_content_type("text/plain")
 JSON = parse_content_type("application/json")
@@ -57,7 +51,9 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_cannot_end_its_event_or_begin_another(text: str) -> None:
-    assert parse_events(render_data_event(TEXT, text.encode(), 7, 345)) == [Event("data", normalised(text))]
+    assert parse_events(sse.render_data_event(TEXT, text.encode(), 7, 345)) == [
+        Event("data", normalised(text))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_text_cannot_end_its_event_or_begin_another(text: str) -> None:
     [(b"\x8c\x8a!", "\ufffd\ufffd!"), (b"a\xf0\x9f\x8c", "a\ufffd"), (b"\xff\nb", "\ufffd\nb")],
 )
 def test_what_is_no_character_of_a_text_is_replaced(stored: bytes, read: str) -> None:
-    event = render_data_event(TEXT, stored, 7, 345)
+    event = sse.render_data_event(TEXT, stored, 7, 345)
     event.decode()
     [found] = parse_events(event)
     assert found.data == read
@@ -73,7 +69,7 @@ def test_what_is_no_character_of_a_text_is_replaced(stored: bytes, read: str) ->
 
 @given(st.lists(texts, min_size=1, max_size=3))
 def test_each_text_is_one_data_event(written: list[str]) -> None:
-    stream = b"".join(render_data_event(TEXT, text.encode(), 7, 345) for text in written)
+    stream = b"".join(sse.render_data_event(TEXT, text.encode(), 7, 345) for text in written)
     assert parse_events(stream) == [Event("data", normalised(text)) for text in written]
 
 
@@ -81,7 +77,8 @@ def test_each_text_is_one_data_event(written: list[str]) -> None:
 def test_bytes_that_are_not_utf8_cannot_end_the_event(data: bytes) -> None:
     """In a stream of text nothing keeps a writer from sending what is not UTF-8."""
     events = parse_events(
-        render_data_event(TEXT, data, 1, 345) + render_control_event(1, 1, up_to_date=True, closed=False)
+        sse.render_data_event(TEXT, data, 1, 345)
+        + sse.render_control_event(1, 1, up_to_date=True, closed=False)
     )
     assert [event.type for event in events] == ["data", "control"]
 
@@ -89,7 +86,7 @@ def test_bytes_that_are_not_utf8_cannot_end_the_event(data: bytes) -> None:
 @pytest.mark.parametrize("body", ["[]", '{"a":\r\n[1,\n2]}', '[1,\t"\\n",\r{"data":\n""}]'])
 def test_json_is_one_data_event_with_the_same_values(body: str) -> None:
     """Messages with line ends inside span several lines of the event, and parse to the same."""
-    (event,) = parse_events(render_data_event(JSON, parse_messages(JSON, body.encode()).data, 7, 345))
+    (event,) = parse_events(sse.render_data_event(JSON, parse_messages(JSON, body.encode()).data, 7, 345))
     values = json.loads(body)
     assert (event.type, json.loads(event.data)) == ("data", values if isinstance(values, list) else [values])
 
@@ -98,7 +95,7 @@ def test_json_is_one_data_event_with_the_same_values(body: str) -> None:
     st.binary(max_size=100), st.sampled_from(["application/octet-stream", "image/png", "application/ndjson"])
 )
 def test_any_other_type_is_sent_as_base64(data: bytes, content_type: str) -> None:
-    (event,) = parse_events(render_data_event(parse_content_type(content_type), data, 7, 345))
+    (event,) = parse_events(sse.render_data_event(parse_content_type(content_type), data, 7, 345))
     assert event.type == "data"
     assert len(event.data) % 4 == 0
     assert base64.b64decode(event.data, validate=True) == data
@@ -108,22 +105,22 @@ def test_any_other_type_is_sent_as_base64(data: bytes, content_type: str) -> Non
 def test_a_control_event_says_offset_cursor_up_to_date_and_closed(up_to_date: bool) -> None:
     expected = {"streamNextOffset": f"{12:016d}"} | ({"upToDate": True} if up_to_date else {})
     for closed, more in ((False, {"streamCursor": "345"}), (True, {"streamClosed": True})):
-        (event,) = parse_events(render_control_event(12, 345, up_to_date=up_to_date, closed=closed))
+        (event,) = parse_events(sse.render_control_event(12, 345, up_to_date=up_to_date, closed=closed))
         assert (event.type, json.loads(event.data)) == ("control", expected | more)
 
 
 @pytest.mark.parametrize("content_type", [TEXT, JSON, BINARY])
 def test_the_id_of_each_event_is_the_offset_to_go_on_from_and_the_cursor(content_type: ContentType) -> None:
     stored = b"[1]," if content_type is JSON else b"one"
-    whole = render_data_event(content_type, stored, 42, 345)
-    cut = b"".join(render_data_slices(content_type, stored, 42, 345, slice_bytes=1))
-    alone = render_control_event(42, 345, up_to_date=True, closed=False)
+    whole = sse.render_data_event(content_type, stored, 42, 345)
+    cut = b"".join(sse.render_data_slices(content_type, stored, 42, 345, slice_bytes=1))
+    alone = sse.render_control_event(42, 345, up_to_date=True, closed=False)
     assert cut == whole
     assert [event.last_id for event in parse_events(whole + alone)] == [f"{42:016}.345"] * 2
 
 
 def test_a_heartbeat_is_a_comment_and_no_event() -> None:
-    stream = HEARTBEAT + render_data_event(TEXT, b"x", 7, 345) + HEARTBEAT
+    stream = sse.HEARTBEAT + sse.render_data_event(TEXT, b"x", 7, 345) + sse.HEARTBEAT
     assert parse_events(stream) == [Event("data", "x")]
     assert len(parse_comments(stream)) == 2
 
@@ -141,13 +138,13 @@ def test_text_end_is_before_a_character_that_is_cut(text: str, no_text: bytes) -
     nothing is held back for long either."""
     data = text.encode()
     for cut in range(len(data) + 1):
-        end = text_end(data[:cut])
+        end = sse.text_end(data[:cut])
         data[:end].decode()
         assert 0 <= cut - end <= 3
         assert cut == end or cut < len(data)
         assert not data[end:cut].decode(errors="ignore")
-    assert 0 <= len(no_text) - text_end(no_text) <= 3
-    assert text_end(data + b"\r") == len(data), "half of a CRLF, perhaps"
+    assert 0 <= len(no_text) - sse.text_end(no_text) <= 3
+    assert sse.text_end(data + b"\r") == len(data), "half of a CRLF, perhaps"
 
 
 @given(without_cr, st.data())
@@ -157,6 +154,6 @@ def test_appends_cut_anywhere_read_as_one_text(text: str, data: st.DataObject) -
     shown, held = "", b""
     for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         held += whole[start:end]
-        ready = text_end(held)
+        ready = sse.text_end(held)
         shown, held = shown + held[:ready].decode(), held[ready:]
     assert (shown, held) == (text, b"")

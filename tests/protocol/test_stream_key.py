@@ -11,22 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tidemark.protocol import stream_key
 from tidemark.protocol.errors import Malformed, ProtocolError, StreamNotFound
-from tidemark.protocol.stream_key import (
-    MAX_KEY_BYTES,
-    PLAIN_BUCKET,
-    ListingRequest,
-    StreamKey,
-    check_new_name,
-    parse_bucket_stream,
-    parse_listing,
-    parse_plain_path,
-)
 
 
 def stream_id(path: str, *, encoded: bool = True) -> str:
-    key = parse_plain_path(path, encoded=encoded)
-    assert key.bucket == PLAIN_BUCKET
+    key = stream_key.parse_plain_path(path, encoded=encoded)
+    assert key.bucket == stream_key.PLAIN_BUCKET
     return key.stream_id
 
 
@@ -75,10 +66,10 @@ def test_an_ambiguous_or_undecodable_path_is_malformed(path: str) -> None:
 
 @pytest.mark.parametrize("mark", "\u061c\u200e\u200f\u202a\u202e\u2066\u2069")
 def test_no_new_stream_has_a_name_that_turns_the_text_around_it(mark: str) -> None:
-    key = parse_plain_path(f"a/b{mark}c", encoded=False)  # One that is there is found.
+    key = stream_key.parse_plain_path(f"a/b{mark}c", encoded=False)  # One that is there is found.
     with pytest.raises(Malformed, match=f"must not contain U.{ord(mark):04X}"):
-        check_new_name(key)
-    check_new_name(StreamKey(PLAIN_BUCKET, "שלום"))
+        stream_key.check_new_name(key)
+    stream_key.check_new_name(stream_key.StreamKey(stream_key.PLAIN_BUCKET, "שלום"))
 
 
 @pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/x", "%5F%5Fds", "__d%73/jwks"])
@@ -108,13 +99,13 @@ def test_a_decoded_path_that_may_have_been_another_name_is_refused(path: str) ->
     """A percent sign or a question mark that is left was sent encoded twice, and U+FFFD stands for any bytes
     that are no UTF-8."""
     with pytest.raises(Malformed, match="decodes the path"):
-        parse_plain_path(path, encoded=False)
+        stream_key.parse_plain_path(path, encoded=False)
 
 
 # --- in buckets -----------------------------------------------------------------------
 
 
-TIDES = partial(StreamKey, "tides")
+TIDES = partial(stream_key.StreamKey, "tides")
 
 
 @pytest.mark.parametrize(
@@ -125,15 +116,17 @@ TIDES = partial(StreamKey, "tides")
         ("tides/snapshot", TIDES("snapshot")),
         ("tides/%E2%82%AC%20%0A", TIDES("€ \n")),
         ("tides/a.b.", TIDES("a.b.")),
-        ("x" * 64 + "/a", StreamKey("x" * 64, "a")),
+        ("x" * 64 + "/a", stream_key.StreamKey("x" * 64, "a")),
         ("tides", None),
         ("tides/streams", None),
         ("tides/%73treams", None),
         ("tides/north/snapshot", None),
     ],
 )
-def test_a_path_with_one_segment_below_a_bucket_is_a_streams(path: str, expected: StreamKey | None) -> None:
-    assert parse_bucket_stream(path, encoded=True) == expected
+def test_a_path_with_one_segment_below_a_bucket_is_a_streams(
+    path: str, expected: stream_key.StreamKey | None
+) -> None:
+    assert stream_key.parse_bucket_stream(path, encoded=True) == expected
 
 
 INVALID_IDS = (
@@ -146,55 +139,57 @@ INVALID_IDS = (
 @pytest.mark.parametrize("path", INVALID_IDS)
 def test_a_path_with_an_invalid_bucket_or_stream_id_is_malformed(path: str) -> None:
     with pytest.raises(Malformed):
-        parse_bucket_stream(path, encoded=True)
+        stream_key.parse_bucket_stream(path, encoded=True)
 
 
 def test_the_reserved_segment_is_no_stream() -> None:
     with pytest.raises(StreamNotFound, match="__ds"):
-        parse_bucket_stream("tides/__d%73", encoded=True)
+        stream_key.parse_bucket_stream("tides/__d%73", encoded=True)
 
 
 @pytest.mark.parametrize("bucket", ["tides", "x" * 64])
 def test_a_key_of_122_bytes_is_taken_and_one_more_is_refused(bucket: str) -> None:
     """Bucket, slash and stream id count, in bytes of UTF-8."""
-    room = MAX_KEY_BYTES - len(bucket) - 1
+    room = stream_key.MAX_KEY_BYTES - len(bucket) - 1
     longest = "é" * (room // 2) + "x" * (room % 2)
-    assert parse_bucket_stream(f"{bucket}/{quote(longest)}", encoded=True) == StreamKey(bucket, longest)
+    assert stream_key.parse_bucket_stream(f"{bucket}/{quote(longest)}", encoded=True) == stream_key.StreamKey(
+        bucket, longest
+    )
     with pytest.raises(Malformed, match="at most 122 bytes"):
-        parse_bucket_stream(f"{bucket}/{quote(longest)}x", encoded=True)
+        stream_key.parse_bucket_stream(f"{bucket}/{quote(longest)}x", encoded=True)
 
 
 def test_a_path_in_a_bucket_that_the_gateway_decoded_is_taken_as_it_is() -> None:
-    assert parse_bucket_stream("tides/a b#c", encoded=False) == TIDES("a b#c")
+    assert stream_key.parse_bucket_stream("tides/a b#c", encoded=False) == TIDES("a b#c")
     with pytest.raises(Malformed, match="decodes the path"):
-        parse_bucket_stream("ti%64es/a", encoded=False)
+        stream_key.parse_bucket_stream("ti%64es/a", encoded=False)
 
 
 @given(st.integers(-5, 1100))
 def test_a_limit_of_a_listing_is_1_to_1000(limit: int) -> None:
     if 1 <= limit <= 1000:
-        assert parse_listing("", "", limit) == ListingRequest("", "", limit)
+        assert stream_key.parse_listing("", "", limit) == stream_key.ListingRequest("", "", limit)
     else:
         with pytest.raises(Malformed, match="limit"):
-            parse_listing("", "", limit)
+            stream_key.parse_listing("", "", limit)
 
 
 @pytest.mark.parametrize("text", ["a/b", "a\0", "a..b", "x" * 123, "é" * 62])
 def test_a_prefix_or_cursor_that_no_stream_id_can_have_is_malformed(text: str) -> None:
-    assert parse_listing("u", "u-1", 1000) == ListingRequest("u", "u-1", 1000)
+    assert stream_key.parse_listing("u", "u-1", 1000) == stream_key.ListingRequest("u", "u-1", 1000)
     with pytest.raises(Malformed, match="prefix"):
-        parse_listing(text, "", 1)
+        stream_key.parse_listing(text, "", 1)
     with pytest.raises(Malformed, match="after"):
-        parse_listing("", text, 1)
+        stream_key.parse_listing("", text, 1)
 
 
 # --- any path -------------------------------------------------------------------------
 
-Parse = Callable[[str, bool], StreamKey | None]
+Parse = Callable[[str, bool], stream_key.StreamKey | None]
 SURFACES: st.SearchStrategy[Parse] = st.sampled_from(
     [
-        lambda path, encoded: parse_plain_path(path, encoded=encoded),
-        lambda path, encoded: parse_bucket_stream(f"tides/{path}", encoded=encoded),
+        lambda path, encoded: stream_key.parse_plain_path(path, encoded=encoded),
+        lambda path, encoded: stream_key.parse_bucket_stream(f"tides/{path}", encoded=encoded),
     ]
 )
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -228,4 +223,4 @@ def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(
 ) -> None:
     with contextlib.suppress(Malformed, StreamNotFound):
         parse(path, encoded)
-        parse_bucket_stream(path, encoded=encoded)
+        stream_key.parse_bucket_stream(path, encoded=encoded)

@@ -10,16 +10,8 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from tidemark.server import Message, Receive, Scope, Send
+from tidemark.server import Message, Receive, Scope, Send, request_log
 from tidemark.server.http_server import Requests
-from tidemark.server.request_log import (
-    LoggedRequest,
-    RequestLog,
-    error_text,
-    printable,
-    report,
-    report_failure,
-)
 
 Response = tuple[int, list[tuple[bytes, bytes]], bytes]
 CREATED: Response = (201, [(b"stream-next-offset", b"0000000000000007")], b"")
@@ -47,7 +39,7 @@ def lines_of(response: Response, level: int, *, path: bytes = b"/a") -> str:
 
     output = io.StringIO()
     requests = Requests(application)
-    requests.log = RequestLog(output, level)
+    requests.log = request_log.RequestLog(output, level)
     scope = {"type": "http", "method": "PUT", "raw_path": path, "query_string": b"token=secret"}
     asyncio.run(requests(scope, receive, send))
     return output.getvalue()
@@ -88,7 +80,7 @@ def test_a_request_cannot_add_lines_to_the_log() -> None:
     written = lines_of((400, [], error), logging.WARNING, path=b"/\x1b[2J\n\xff")
     assert written.count("\n") == 1
     assert "\x1b" not in written
-    assert printable("é") == "é"
+    assert request_log.printable("é") == "é"
 
 
 class Terminal(io.StringIO):
@@ -100,7 +92,7 @@ class Terminal(io.StringIO):
     "body", [b"", b"not JSON", b"\xff", b"[1]", b'{"error": 5}', b'{"other": "x"}', b'"x"']
 )
 def test_a_failure_without_an_error_text_is_logged_without_one(body: bytes) -> None:
-    assert error_text(body) == ""
+    assert request_log.error_text(body) == ""
 
 
 class Writes(io.StringIO):
@@ -116,14 +108,14 @@ class Writes(io.StringIO):
 
 
 def test_a_line_and_a_traceback_with_its_causes_are_one_write_each() -> None:
-    writes, request = Writes(), LoggedRequest()
+    writes, request = Writes(), request_log.LoggedRequest()
     request.watch({"type": "http.response.start", "status": 503})
-    RequestLog(writes, logging.WARNING).write({"method": "GET", "raw_path": b"/a"}, request)
+    request_log.RequestLog(writes, logging.WARNING).write({"method": "GET", "raw_path": b"/a"}, request)
     failure = ValueError("the failure")
     failure.__cause__ = KeyError("the cause")
     with redirect_stderr(writes):
-        report("a line")
-        report_failure(failure)
+        request_log.report("a line")
+        request_log.report_failure(failure)
     of_a_request, line, traceback = writes.texts
     assert of_a_request.endswith("B out\n")
     assert line == "a line\n"

@@ -14,14 +14,7 @@ from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
-from tidemark.protocol.errors import (
-    Conflict,
-    Malformed,
-    OffsetBeyondTail,
-    OutcomeUnknown,
-    RetentionGone,
-    StreamNotFound,
-)
+from tidemark.protocol import errors
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
@@ -46,7 +39,7 @@ def a_scene(*bodies: bytes, packing: Packing | None = None, **asked: object) -> 
 def test_below_the_offset_reads_are_410_and_the_batches_go_an_hour_later() -> None:
     scene = a_scene(b"one", b"two", b"three")
     assert trim_below(scene.process(), KEY, 6)
-    with pytest.raises(RetentionGone) as gone:
+    with pytest.raises(errors.RetentionGone) as gone:
         read(scene.process(), KEY, 0)
     assert gone.value.headers == {"Stream-Next-Offset": "0000000000000006"}
     assert [part.body for part in bootstrap(scene.process(), KEY).parts] == [b"", b"three"]
@@ -63,12 +56,12 @@ def test_below_the_offset_reads_are_410_and_the_batches_go_an_hour_later() -> No
 def test_only_the_end_of_a_message_that_is_there_is_taken() -> None:
     scene = Scene(None, JSON)
     append(scene.stores, KEY, [append_request(b"[1,22,333]", content_type=JSON)])
-    for offset, error in ((3, Malformed), (10, OffsetBeyondTail)):
+    for offset, error in ((3, errors.Malformed), (10, errors.OffsetBeyondTail)):
         with pytest.raises(error):
             trim_below(scene.process(), KEY, offset)
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(errors.StreamNotFound):
         trim_below(scene.process(), KEY, 5, incarnation="another")
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(errors.StreamNotFound):
         trim_below(scene.process(), StreamKey("v1", "nowhere"), 0)
     assert scene.record().retained == 0
     assert trim_below(scene.process(), KEY, 5)
@@ -78,7 +71,7 @@ def test_only_the_end_of_a_message_that_is_there_is_taken() -> None:
 def test_a_stream_with_a_snapshot_is_not_trimmed_because_bootstrap_needs_what_comes_behind_it() -> None:
     scene = a_scene(b"one", b"two")
     publish_snapshot(scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
-    with pytest.raises(Conflict, match="has a snapshot at 0000000000000003"):
+    with pytest.raises(errors.Conflict, match="has a snapshot at 0000000000000003"):
         trim_below(scene.process(), KEY, 6)
     assert [part.body for part in bootstrap(scene.process(), KEY).parts] == [b"<one>", b"two"]
 
@@ -106,7 +99,7 @@ def test_a_snapshot_that_is_published_meanwhile_wins_over_the_trim() -> None:
     trimmer = scene.process()
     publish = partial(publish_snapshot, scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
     before_the_next(trimmer, "TransactWriteItems", publish)
-    with pytest.raises(Conflict):
+    with pytest.raises(errors.Conflict):
         trim_below(trimmer, KEY, 6)
     assert scene.record().retained == 3
 
@@ -116,7 +109,7 @@ def test_a_snapshot_below_what_was_let_go_of_meanwhile_is_refused() -> None:
     scene = a_scene(b"one", b"two")
     publisher = scene.process()
     before_the_next(publisher, "TransactWriteItems", lambda: trim_below(scene.process(), KEY, 6))
-    with pytest.raises(RetentionGone):
+    with pytest.raises(errors.RetentionGone):
         publish_snapshot(publisher, KEY, PublishRequest(3, BYTES, b"<one>"))
     assert (scene.record().retained, scene.record().snapshot) == (6, None)
 
@@ -133,7 +126,7 @@ def test_a_stream_that_ends_meanwhile_or_is_another_by_now_is_not_trimmed(again:
             create(scene.process(), KEY, create_request(BYTES, body=b"new"))
 
     before_the_next(trimmer, "TransactWriteItems", end)
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(errors.StreamNotFound):
         trim_below(trimmer, KEY, 3)
     if again:
         assert scene.record().retained == 0
@@ -192,7 +185,7 @@ def test_each_step_may_die_at_each_of_its_calls(step: str, how: str) -> None:
             lake.archive(scene.process())
         stores = scene.process()
         calls = break_call(stores, at, how)
-        with contextlib.suppress(Crashed, OutcomeUnknown):
+        with contextlib.suppress(Crashed, errors.OutcomeUnknown):
             STEPS[step](lake, stores)
         lake.check()
         for again in STEPS.values():
@@ -296,7 +289,7 @@ def test_an_offset_below_what_is_retained_is_refused_as_such_while_a_pack_there_
     before_the_next(janitor, "BatchWriteItem", die)
     with contextlib.suppress(Crashed):
         sweep(janitor)
-    with pytest.raises(RetentionGone):
+    with pytest.raises(errors.RetentionGone):
         publish_snapshot(scene.process(), KEY, PublishRequest(second.start - 9, BYTES, b"late"))
 
 
@@ -337,7 +330,7 @@ def test_a_look_may_die_at_each_of_its_calls_and_is_made_again(how: str) -> None
         scene.write(b"four", b"five")
         stores = scene.process()
         calls = break_call(stores, at, how)
-        with contextlib.suppress(Crashed, OutcomeUnknown):
+        with contextlib.suppress(Crashed, errors.OutcomeUnknown):
             sweep(stores)
         assert scene.record().retained in {0, 11}
         for _ in range(2):

@@ -11,25 +11,11 @@ from functools import partial
 
 import pytest
 
-from tests.buckets import (
-    batch_starts,
-    insert_before_commit,
-    key_in_new_bucket,
-    objects,
-    publish,
-    record_of,
-    snapshot_objects,
-)
+from tests import buckets
 from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
 from tidemark.blobs import log_prefix, snapshot_prefix
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import (
-    ProtocolError,
-    RetentionGone,
-    SnapshotNeeded,
-    SnapshotNotFound,
-    StreamNotFound,
-)
+from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import StreamKey
@@ -45,7 +31,7 @@ pytestmark = pytest.mark.each_engine
 def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
     """A batch of each."""
     process = world.process()
-    key = key_in_new_bucket(process)
+    key = buckets.key_in_new_bucket(process)
     process.create(key, content_type=content_type)
     for body in bodies:
         process.append(key, body, content_type=content_type)
@@ -60,15 +46,15 @@ def sweep_after(world: World, process: Process, ms: int = 2 * HOUR_MS) -> int:
 @pytest.mark.parametrize("end", ["never", "deleted", "expired"])
 def test_a_snapshot_of_a_missing_stream_raises_stream_not_found(world: World, end: str) -> None:
     process = world.process()
-    key = key_in_new_bucket(process)
+    key = buckets.key_in_new_bucket(process)
     if end != "never":
         process.create(key, body=b"x", expiry=Expiry(ttl_seconds=10))
-        publish(process, key, 1)
+        buckets.publish(process, key, 1)
     if end == "deleted":
         delete(process.stores, key)
     world.clock.advance(HOUR_MS)
     uses: list[Callable[[], object]] = [
-        *(partial(publish, process, key, offset) for offset in (0, 1, 9)),
+        *(partial(buckets.publish, process, key, offset) for offset in (0, 1, 9)),
         partial(latest_snapshot, process.stores, key),
         partial(read_snapshot, process.stores, key, 1),
         partial(delete_snapshot, process.stores, key, 1),
@@ -76,38 +62,38 @@ def test_a_snapshot_of_a_missing_stream_raises_stream_not_found(world: World, en
         partial(read, process.stores, key, 0),
     ]
     for use in uses:
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(errors.StreamNotFound):
             use()
 
 
 def test_the_latest_snapshot_is_read_back_and_cannot_be_deleted(world: World) -> None:
     process, key = stream_of(world, b"12345")
-    with pytest.raises(SnapshotNotFound):
+    with pytest.raises(errors.SnapshotNotFound):
         latest_snapshot(process.stores, key)
     content_type = parse_content_type('Text/X; charset="utf-8"')
     for body in (b"one", b"\0\xff"):
-        publish(process, key, 5, body, content_type=content_type)
+        buckets.publish(process, key, 5, body, content_type=content_type)
     for stores in (process.stores, world.process().stores):
         reading = read_snapshot(stores, key, 5)
         assert (reading.data, reading.snapshot.content_type) == (b"\0\xff", content_type)
         assert load_head(stores, key).record.snapshot == latest_snapshot(stores, key) == reading.snapshot
-        with pytest.raises(SnapshotNotFound):
+        with pytest.raises(errors.SnapshotNotFound):
             read_snapshot(stores, key, 0)
-        with pytest.raises(SnapshotNotFound):
+        with pytest.raises(errors.SnapshotNotFound):
             delete_snapshot(stores, key, 0)
-        with pytest.raises(SnapshotNeeded):
+        with pytest.raises(errors.SnapshotNeeded):
             delete_snapshot(stores, key, 5)
 
 
 def test_publishing_and_reading_a_snapshot_renew_a_sliding_expiry(world: World) -> None:
     process = world.process()
-    key = key_in_new_bucket(process)
+    key = buckets.key_in_new_bucket(process)
     process.create(key, body=b"x", expiry=Expiry(ttl_seconds=10))
     for use in (
-        partial(publish, process, key, 1),
+        partial(buckets.publish, process, key, 1),
         partial(read_snapshot, process.stores, key, 1),
         partial(bootstrap, process.stores, key),
-        partial(publish, process, key, 1),
+        partial(buckets.publish, process, key, 1),
     ):
         world.clock.advance(9_000)
         use()
@@ -122,30 +108,32 @@ def test_of_two_concurrent_publishes_the_higher_offset_wins(world: World) -> Non
     """The lower one has written its blob and not its pointer when the higher one lands."""
     process, key = stream_of(world, b"12345", b"6")
     rival = world.process()
-    insert_before_commit(process, partial(publish, rival, key, 6, b"higher"))
-    with pytest.raises(RetentionGone) as refused:
-        publish(process, key, 5, b"lower")
+    buckets.insert_before_commit(process, partial(buckets.publish, rival, key, 6, b"higher"))
+    with pytest.raises(errors.RetentionGone) as refused:
+        buckets.publish(process, key, 5, b"lower")
     assert refused.value.headers == {"Stream-Next-Offset": "0000000000000006"}
     assert read_snapshot(process.stores, key, 6).data == b"higher"
-    insert_before_commit(process, partial(publish, rival, key, 6, b"again"))
-    publish(process, key, 6, b"later")
-    assert len(snapshot_objects(process, world, key)) == 4, "none is removed while a reader may be on it"
+    buckets.insert_before_commit(process, partial(buckets.publish, rival, key, 6, b"again"))
+    buckets.publish(process, key, 6, b"later")
+    assert len(buckets.snapshot_objects(process, world, key)) == 4, (
+        "none is removed while a reader may be on it"
+    )
     sweep_after(world, process)
-    assert len(snapshot_objects(process, world, key)) == 1, "one for the pointer, and none left over"
+    assert len(buckets.snapshot_objects(process, world, key)) == 1, "one for the pointer, and none left over"
     assert read_snapshot(rival.stores, key, 6).data == b"later"
 
 
 def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_intact(world: World) -> None:
     process, key = stream_of(world, b"12345", b"6")
-    publish(process, key, 5, b"old")
+    buckets.publish(process, key, 5, b"old")
 
     def crash() -> None:
         raise KeyboardInterrupt
 
-    insert_before_commit(crashing := world.process(), crash)
+    buckets.insert_before_commit(crashing := world.process(), crash)
     with pytest.raises(KeyboardInterrupt):
-        publish(crashing, key, 6, b"new")
-    assert len(snapshot_objects(process, world, key)) == 2
+        buckets.publish(crashing, key, 6, b"new")
+    assert len(buckets.snapshot_objects(process, world, key)) == 2
     assert read_snapshot(process.stores, key, 5).data == b"old"
     assert [part.body for part in bootstrap(process.stores, key).parts] == [b"old", b"6"]
 
@@ -158,10 +146,10 @@ def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world:
         delete(rival.stores, key)
         rival.create(key, body=b"other")
 
-    insert_before_commit(process, re_create)
-    with pytest.raises(StreamNotFound):
-        publish(process, key, 5)
-    record = record_of(rival, key)
+    buckets.insert_before_commit(process, re_create)
+    with pytest.raises(errors.StreamNotFound):
+        buckets.publish(process, key, 5)
+    record = buckets.record_of(rival, key)
     assert (record.snapshot, record.retained) == (None, 0)
     assert rival.read_all(key) == b"other"
 
@@ -169,14 +157,14 @@ def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world:
 def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: World) -> None:
     """It has read the stream's item; two snapshots follow before it loads the blob."""
     rival, key = stream_of(world, b"1", b"x", b"x", b"x")
-    publish(rival, key, 1, b"first")
+    buckets.publish(rival, key, 1, b"first")
     pending = [True]
 
     def overtake(operation: str) -> None:
         if operation == "GetObject" and pending:
             pending.clear()
-            publish(rival, key, 3, b"second")
-            publish(rival, key, 4, b"third")
+            buckets.publish(rival, key, 3, b"second")
+            buckets.publish(rival, key, 4, b"third")
             sweep_after(world, rival, 50 * MINUTE_MS)
 
     reader = world.process()
@@ -192,25 +180,27 @@ def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: 
 def test_a_fork_begins_with_its_sources_snapshot(world: World) -> None:
     process, source = stream_of(world, b"1", b"2", b"3", b"4")
     fork = StreamKey(source.bucket, "fork")
-    publish(process, source, 2, b"two")
-    with pytest.raises(RetentionGone):
+    buckets.publish(process, source, 2, b"two")
+    with pytest.raises(errors.RetentionGone):
         process.fork(fork, source, 1)
     process.fork(fork, source, 3)
     process.append(fork, b"f")
-    publish(process, source, 4, b"four")
+    buckets.publish(process, source, 4, b"four")
     sweep_after(world, process)
     assert [part.body for part in bootstrap(world.process().stores, fork).parts] == [b"two", b"3", b"f"]
-    assert record_of(process, fork).retained == 2
-    with pytest.raises(RetentionGone):
+    assert buckets.record_of(process, fork).retained == 2
+    with pytest.raises(errors.RetentionGone):
         read(process.stores, fork, 1)
-    publish(process, fork, 3, b"of the fork")
+    buckets.publish(process, fork, 3, b"of the fork")
     assert [part.body for part in bootstrap(process.stores, fork).parts] == [b"of the fork", b"f"]
     sweep_after(world, process)
-    assert len(snapshot_objects(process, world, source)) == 2, "a fork removes nothing of its source's"
+    assert len(buckets.snapshot_objects(process, world, source)) == 2, (
+        "a fork removes nothing of its source's"
+    )
     delete(process.stores, fork)
     sweep_after(world, process)
-    assert len(snapshot_objects(process, world, source)) == 1, "what waited for the fork goes"
-    assert batch_starts(process, source) == [3]
+    assert len(buckets.snapshot_objects(process, world, source)) == 1, "what waited for the fork goes"
+    assert buckets.batch_starts(process, source) == [3]
 
 
 def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
@@ -219,21 +209,21 @@ def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
     append(process.stores, key, [append_request(b"ab"), append_request(b"cd")])
     process.append(key, b"ef", claim=("p", 1, 0), seq="s")
     inside, tail = len(large) + 2, len(large) + 6
-    incarnation = record_of(process, key).incarnation
-    publish(process, key, inside)
+    incarnation = buckets.record_of(process, key).incarnation
+    buckets.publish(process, key, inside)
     assert sweep_after(world, process, 59 * MINUTE_MS) == 0
-    assert batch_starts(process, key) == [0, len(large), len(large) + 4]
+    assert buckets.batch_starts(process, key) == [0, len(large), len(large) + 4]
     assert sweep_after(world, process, 2 * MINUTE_MS) == 1
-    assert batch_starts(process, key) == [len(large), len(large) + 4], "the batch around it stays"
-    assert objects(process, world, f"log/{incarnation}/") == [], "and its blob went along"
+    assert buckets.batch_starts(process, key) == [len(large), len(large) + 4], "the batch around it stays"
+    assert buckets.objects(process, world, f"log/{incarnation}/") == [], "and its blob went along"
     assert read(process.stores, key, inside).data == b"cdef"
-    publish(process, key, tail)
+    buckets.publish(process, key, tail)
     sweep_after(world, process)
-    assert batch_starts(process, key) == [len(large) + 4], "the tail's state lives in the last one"
+    assert buckets.batch_starts(process, key) == [len(large) + 4], "the tail's state lives in the last one"
     fresh = world.process()
     assert load_head(fresh.stores, key).tail.offset == tail
     assert fresh.append(key, b"ef", claim=("p", 1, 0)).next_offset == tail, "still a duplicate"
-    with pytest.raises(ProtocolError):
+    with pytest.raises(errors.ProtocolError):
         fresh.append(key, b"gh", seq="a")
     assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
 
@@ -241,21 +231,21 @@ def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
 def test_batches_that_a_fork_lives_on_stay_until_it_has_ended(world: World) -> None:
     process, key = stream_of(world, b"x", b"x", b"x")
     process.fork(fork := a_key(), key, 3)
-    publish(process, key, 2)
+    buckets.publish(process, key, 2)
     for _ in range(2):
         assert sweep_after(world, process) == 0
         assert world.process().read_all(fork) == b"xxx"
     delete(process.stores, fork)
     assert sweep_after(world, process) == 1
-    assert batch_starts(process, key) == [2]
+    assert buckets.batch_starts(process, key) == [2]
 
 
 def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:
     process, key = stream_of(world, b"12345")
     process.append(key, close=True)
-    publish(process, key, 5)
+    buckets.publish(process, key, 5)
     sweep_after(world, process)
-    assert batch_starts(process, key) == [5]
+    assert buckets.batch_starts(process, key) == [5]
     reading, made = read(world.process().stores, key, 5), bootstrap(process.stores, key)
     assert (reading.page.closed, reading.data) == (True, b"")
     assert (made.closed, made.up_to_date, made.next_offset) == (True, True, 5)
@@ -264,36 +254,36 @@ def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:
 def test_each_snapshot_trims_one_hour_after_it_was_published(world: World) -> None:
     """Batches below a later snapshot are kept for an hour after that one."""
     process, key = stream_of(world, *[b"x"] * 4)
-    publish(process, key, 1)
+    buckets.publish(process, key, 1)
     world.clock.advance(59 * MINUTE_MS)
-    publish(process, key, 3)
+    buckets.publish(process, key, 3)
     sweep_after(world, process, 2 * MINUTE_MS)
-    assert batch_starts(process, key) == [1, 2, 3]
+    assert buckets.batch_starts(process, key) == [1, 2, 3]
     sweep_after(world, process, HOUR_MS)
-    assert batch_starts(process, key) == [3]
+    assert buckets.batch_starts(process, key) == [3]
 
 
 def test_trimming_stops_when_time_is_short_and_goes_on_later(world: World) -> None:
     process, key = stream_of(world, *[b"x"] * 60)
-    publish(process, key, 60)
+    buckets.publish(process, key, 60)
     world.clock.advance(2 * HOUR_MS)
     answers = iter([True, True, False])
     sweep(process.stores, lambda: next(answers, False))
-    assert len(batch_starts(process, key)) == 35
+    assert len(buckets.batch_starts(process, key)) == 35
     assert sweep(process.stores).trimmed == 1
-    assert batch_starts(process, key) == [59]
+    assert buckets.batch_starts(process, key) == [59]
 
 
 def test_the_objects_of_an_ended_stream_are_removed_with_it(world: World) -> None:
     process, key = stream_of(world, b"12345", bytes(INLINE_BYTES + 1))
     for _ in range(2):
-        publish(process, key, 5)
-    incarnation = record_of(process, key).incarnation
+        buckets.publish(process, key, 5)
+    incarnation = buckets.record_of(process, key).incarnation
     prefixes = snapshot_prefix(incarnation), log_prefix(incarnation)
     delete(process.stores, key)
-    assert [len(objects(process, world, prefix)) for prefix in prefixes] == [2, 1]
+    assert [len(buckets.objects(process, world, prefix)) for prefix in prefixes] == [2, 1]
     sweep_after(world, process)
-    assert [objects(process, world, prefix) for prefix in prefixes] == [[], []]
+    assert [buckets.objects(process, world, prefix) for prefix in prefixes] == [[], []]
 
 
 def append_by_a_sleeper(world: World, minutes: float) -> bool:
@@ -303,7 +293,7 @@ def append_by_a_sleeper(world: World, minutes: float) -> bool:
     rival = world.process()
     for _ in range(3):
         rival.append(key, b"y")
-    publish(rival, key, 4)
+    buckets.publish(rival, key, 4)
     sweep_after(world, rival, int(minutes * MINUTE_MS))
     sleeper.append(key, b"late")
     return b"late" in read(world.process().stores, key, 4).data

@@ -15,15 +15,10 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append
 from tidemark.service.load import load_head
 from tidemark.settings import Settings
+from tidemark.subscriptions import notices
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind, normalize
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.lifecycle import require_subscription, subscribe
-from tidemark.subscriptions.notices import (
-    Changed,
-    Subscribers,
-    decode_notice,
-    encode_notice,
-)
 from tidemark.subscriptions.pending import acked_in, find_head
 from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryState
@@ -100,7 +95,7 @@ class Scene:
         self.queue = Queue(self.clock)
         self.receiver = Receiver()
         self.keys = SigningKeys(self.worker.stores.table, PrivateKeysInMemory())
-        self.subscribers = Subscribers(self.worker.stores.table, self.queue.send)
+        self.subscribers = notices.Subscribers(self.worker.stores.table, self.queue.send)
         self.deliverer = self.make_deliverer(self.worker)
         #: How often this worker has written a subscription's item.
         self.commits = 0
@@ -188,7 +183,7 @@ class Scene:
 
     def changed(self, name: str = "s") -> None:
         """The notifier gets a record of the subscription's item."""
-        self.queue.send([encode_notice(Changed(name))])
+        self.queue.send([notices.encode_notice(notices.Changed(name))])
 
     def work_off(self, rounds: int = 20) -> None:
         """The delivery function gets every message that is due. Each leads to the record of a transition."""
@@ -198,9 +193,9 @@ class Scene:
                 return
             for body in due:
                 before = self.commits
-                self.deliverer.handle(decode_notice(body))
+                self.deliverer.handle(notices.decode_notice(body))
                 if self.commits != before:
-                    self.changed(decode_notice(body).subscription_id)
+                    self.changed(notices.decode_notice(body).subscription_id)
         raise AssertionError("messages without end")
 
     # --- what came of it ---

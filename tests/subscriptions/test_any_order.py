@@ -13,16 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import POOL, Receiver, Scene
@@ -60,7 +52,7 @@ CRASHES = st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 8), st.boolea
 """None, or before which write of the step, or after which one."""
 
 
-class Subscribed(RuleBasedStateMachine):
+class Subscribed(stateful.RuleBasedStateMachine):
     """One subscription to three streams. `records` is what the table's stream still holds."""
 
     webhook: bool
@@ -141,7 +133,7 @@ class Subscribed(RuleBasedStateMachine):
                 self.seen_version = version
                 self.changes += 1
 
-    @initialize(crash=CRASHES, empty=st.booleans())
+    @stateful.initialize(crash=CRASHES, empty=st.booleans())
     def begin(self, crash: tuple[int, bool] | None, empty: bool) -> None:
         self.scene.stream(POOL)
         for path in self.paths[:2]:
@@ -153,29 +145,29 @@ class Subscribed(RuleBasedStateMachine):
                 self.scene.subscribe(lease_ttl_ms=LEASE_MS, webhook=self.webhook)
         self.scene.writer = writer
 
-    @rule(index=st.integers(0, 2))
+    @stateful.rule(index=st.integers(0, 2))
     def append(self, index: int) -> None:
         path = self.paths[index]
         if find_head(self.scene.writer.stores, path) is None:
             self.scene.stream(path)
         self.records.append(self.scene.append(path))
 
-    @precondition(lambda self: self.records)
-    @rule(data=st.data(), again=st.booleans())
+    @stateful.precondition(lambda self: self.records)
+    @stateful.rule(data=st.data(), again=st.booleans())
     def record(self, data: st.DataObject, again: bool) -> None:
         record = data.draw(st.sampled_from(self.records))
         if not again:
             self.records.remove(record)
         self.scene.tell(record)
 
-    @precondition(lambda self: self.changes)
-    @rule(again=st.booleans())
+    @stateful.precondition(lambda self: self.changes)
+    @stateful.rule(again=st.booleans())
     def changed(self, again: bool) -> None:
         self.changes -= not again
         self.scene.changed()
 
-    @precondition(lambda self: self.scene.queue.messages)
-    @rule(data=st.data(), crash=CRASHES, again=st.booleans(), mood=st.sampled_from(sorted(ANSWERS)))
+    @stateful.precondition(lambda self: self.scene.queue.messages)
+    @stateful.rule(data=st.data(), crash=CRASHES, again=st.booleans(), mood=st.sampled_from(sorted(ANSWERS)))
     def handle(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
         """Any message, due or not. One whose step has failed comes again."""
         message = data.draw(st.sampled_from(self.scene.queue.messages))
@@ -186,20 +178,20 @@ class Subscribed(RuleBasedStateMachine):
         if done and not again:
             self.scene.queue.messages.remove(message)
 
-    @precondition(
+    @stateful.precondition(
         lambda self: any(isinstance(decode_notice(body), TimeCame) for _, body in self.scene.queue.messages)
     )
-    @rule()
+    @stateful.rule()
     def lose_timers(self) -> None:
         self.scene.queue.messages = [
             each for each in self.scene.queue.messages if not isinstance(decode_notice(each[1]), TimeCame)
         ]
 
-    @rule(ms=st.sampled_from([1, 900, 3_000, LEASE_MS, 70_000]))
+    @stateful.rule(ms=st.sampled_from([1, 900, 3_000, LEASE_MS, 70_000]))
     def time_passes(self, ms: int) -> None:
         self.scene.clock.advance(ms)
 
-    @rule(index=st.integers(0, 2))
+    @stateful.rule(index=st.integers(0, 2))
     def end(self, index: int) -> None:
         """A stream is deleted; the next append creates another one of its name."""
         with suppress(StreamNotFound):
@@ -207,8 +199,8 @@ class Subscribed(RuleBasedStateMachine):
 
     # --- workers ---
 
-    @precondition(lambda self: not self.webhook)
-    @rule(crash=CRASHES, worker=st.sampled_from(["w1", "w2"]))
+    @stateful.precondition(lambda self: not self.webhook)
+    @stateful.rule(crash=CRASHES, worker=st.sampled_from(["w1", "w2"]))
     def claim(self, crash: tuple[int, bool] | None, worker: str) -> None:
         with self.step(crash):
             claimed = self.scene.claim(worker)
@@ -218,8 +210,8 @@ class Subscribed(RuleBasedStateMachine):
             self.claims.append(claimed)
             self.tell_of(each.link.path for each in claimed.streams)
 
-    @precondition(lambda self: self.claims)
-    @rule(data=st.data(), crash=CRASHES, done=st.booleans(), everything=st.booleans())
+    @stateful.precondition(lambda self: self.claims)
+    @stateful.rule(data=st.data(), crash=CRASHES, done=st.booleans(), everything=st.booleans())
     def ack(self, data: st.DataObject, crash: tuple[int, bool] | None, done: bool, everything: bool) -> None:
         claimed = data.draw(st.sampled_from(self.claims))
         with self.step(crash):
@@ -227,16 +219,16 @@ class Subscribed(RuleBasedStateMachine):
             self.scene.ack(claimed, path, done=done)
             self.was_done(claimed.record.delivery.generation, done=done)
 
-    @precondition(lambda self: self.claims)
-    @rule(data=st.data(), crash=CRASHES)
+    @stateful.precondition(lambda self: self.claims)
+    @stateful.rule(data=st.data(), crash=CRASHES)
     def release(self, data: st.DataObject, crash: tuple[int, bool] | None) -> None:
         claimed = data.draw(st.sampled_from(self.claims))
         with self.step(crash):
             self.scene.release(claimed)
             self.was_done(claimed.record.delivery.generation, done=True)
 
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data(), crash=CRASHES, done=st.booleans(), acks=st.booleans())
+    @stateful.precondition(lambda self: self.calls)
+    @stateful.rule(data=st.data(), crash=CRASHES, done=st.booleans(), acks=st.booleans())
     def callback(self, data: st.DataObject, crash: tuple[int, bool] | None, done: bool, acks: bool) -> None:
         body = data.draw(st.sampled_from(self.calls))
         with self.step(crash):
@@ -250,7 +242,7 @@ class Subscribed(RuleBasedStateMachine):
 
     # --- what must hold ---
 
-    @invariant()
+    @stateful.invariant()
     def cursors_never_go_back_nor_beyond_the_tail(self) -> None:
         stores = self.scene.writer.stores
         record = load_subscription(stores.table, "s")
@@ -306,7 +298,7 @@ class Subscribed(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
 def test_no_delivery_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         type("Played", (Subscribed,), {"webhook": webhook}),
         settings=settings(
             max_examples=100,

@@ -14,16 +14,7 @@ import pytest
 from tests.infra.test_template import FUNCTIONS
 from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
-from tidemark.protocol.errors import (
-    AlreadyClaimed,
-    DeliveryFenced,
-    DeliveryTokenInvalid,
-    InvalidAck,
-    InvalidSubscription,
-    NoPendingWork,
-    SubscriptionExists,
-    SubscriptionNotFound,
-)
+from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -66,7 +57,7 @@ def test_existing_streams_are_linked_at_their_tails(scene: Scene) -> None:
     scene.stream("other/a", 1)
     scene.subscribe(streams=["other/b"])
     assert scene.links() == {"events/a": (False, 4), "other/b": (True, 0)}
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
 
 
@@ -113,7 +104,7 @@ def test_a_deleted_stream_is_not_part_of_a_delivery(scene: Scene) -> None:
         delete_stream(scene, path)
     scene.work_off()
     assert scene.links() == {"named": (True, 0)}
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
     record = require_subscription(scene.worker.stores, "s")
     assert load_marks(scene.worker.stores.table, record.incarnation) == []
@@ -150,7 +141,7 @@ def test_a_claim_that_finds_nothing_gives_the_next_append_its_event(scene: Scene
     scene.begin("events/a", "events/b")
     scene.news()
     delete_stream(scene, "events/a")
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
     scene.news("events/b")
     assert [event["stream"] for event in scene.events()] == ["events/a", "events/b"]
@@ -268,7 +259,7 @@ def test_a_worker_that_leaves_messages_is_told_so_and_the_pool_is_woken_again(
     scene.news("events/a", "events/b")
     claimed = scene.claim("w1")
     assert finish(scene, claimed) is True
-    with pytest.raises(DeliveryFenced):
+    with pytest.raises(errors.DeliveryFenced):
         scene.release(claimed)
     scene.changed()
     scene.work_off()
@@ -299,14 +290,14 @@ def test_a_delivery_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -
     for _ in range(4):
         scene.clock.advance(20_000)
         assert scene.ack(claimed, done=False) is False
-        with pytest.raises(AlreadyClaimed) as refused:
+        with pytest.raises(errors.AlreadyClaimed) as refused:
             scene.claim("w2")
         assert refused.value.details["current_holder"] == "w1"
     scene.append("events/a")
     scene.clock.advance(30_000)
     later = scene.claim("w2")
     assert later.record.delivery.generation == claimed.record.delivery.generation + 1
-    with pytest.raises(DeliveryFenced):
+    with pytest.raises(errors.DeliveryFenced):
         scene.ack(claimed)
     assert scene.ack(later) is False
 
@@ -341,7 +332,7 @@ def test_a_token_that_no_delivery_has_or_that_is_a_day_old_is_refused(
     claimed, other = scene.claim(), scene.claim(name="t")
     scene.clock.advance(after_ms)
     sent = {"another": other.token, "its own": claimed.token}.get(token or "", token)
-    with pytest.raises(DeliveryTokenInvalid) as refused:
+    with pytest.raises(errors.DeliveryTokenInvalid) as refused:
         scene.ack(replace(claimed, token=sent))
     assert refused.value.code == code
 
@@ -352,7 +343,7 @@ def test_acks_outside_of_what_was_read_change_nothing(scene: Scene) -> None:
     claimed = scene.claim()
     [stream] = claimed.streams
     for wrong in (replace(stream, tail=99), replace(stream, link=replace(stream.link, path="events/zzz"))):
-        with pytest.raises(InvalidAck):
+        with pytest.raises(errors.InvalidAck):
             scene.ack(replace(claimed, streams=[stream, wrong]))
     assert scene.links() == {"events/a": (False, 0)}
     assert scene.ack(claimed) is False
@@ -375,7 +366,7 @@ def test_an_ack_of_a_stream_that_was_created_anew_meanwhile_acks_nothing_of_the_
     if is_told:
         scene.tell(*records)
         scene.work_off()
-    with pytest.raises(InvalidAck):
+    with pytest.raises(errors.InvalidAck):
         scene.ack(claimed)
     scene.release(claimed)
     scene.tell(*records)
@@ -393,7 +384,7 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
     claimed = scene.claim()
     for _ in range(2):
         lifecycle.unsubscribe(scene.worker.stores, "s")
-    with pytest.raises(SubscriptionNotFound):
+    with pytest.raises(errors.SubscriptionNotFound):
         scene.ack(claimed)
     scene.changed()
     scene.work_off()
@@ -403,15 +394,15 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
 
     assert scene.subscribe(lease_ttl_ms=5_000)
     assert not scene.subscribe(lease_ttl_ms=5_000)
-    with pytest.raises(SubscriptionExists):
+    with pytest.raises(errors.SubscriptionExists):
         scene.subscribe()
-    with pytest.raises(DeliveryTokenInvalid):
+    with pytest.raises(errors.DeliveryTokenInvalid):
         scene.ack(claimed)
     scene.tell(record)
     scene.changed()
     scene.work_off()
     assert len(load_roster(scene.worker.stores.table)) == 1
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
 
 
@@ -436,10 +427,10 @@ def test_what_a_deleted_subscription_has_is_removed_though_nobody_is_told_of_its
 def test_a_webhook_subscription_cannot_be_claimed_nor_a_pool_called_back(scene: Scene) -> None:
     scene.subscribe(webhook=True)
     scene.subscribe("t")
-    with pytest.raises(InvalidSubscription):
+    with pytest.raises(errors.InvalidSubscription):
         scene.claim()
     body = {"callback_token": "x", "generation": 1, "wake_id": "w", "streams": []}
-    with pytest.raises(InvalidSubscription):
+    with pytest.raises(errors.InvalidSubscription):
         scene.callback(body, name="t")
 
 
@@ -500,18 +491,18 @@ def test_a_lease_that_runs_out_leads_to_another_delivery(scene: Scene) -> None:
     scene.begin(webhook=True)
     scene.news()
     assert phase(scene.delivery) == "leased"
-    with pytest.raises(AlreadyClaimed):
+    with pytest.raises(errors.AlreadyClaimed):
         deliver_now(scene.worker.stores, "s")
     for ms, called in ((29_000, [1]), (2_000, [1, 2])):
         scene.clock.advance(ms)
         scene.work_off()
         assert scene.called() == called
     first, second = scene.receiver.bodies
-    with pytest.raises(DeliveryFenced):
+    with pytest.raises(errors.DeliveryFenced):
         scene.callback(first)
     assert scene.callback(second, done=False) is False
     assert scene.callback(second) is False
-    with pytest.raises(DeliveryFenced):
+    with pytest.raises(errors.DeliveryFenced):
         scene.callback(second)
     assert scene.links() == {"events/a": (False, 2)}
 
@@ -571,7 +562,7 @@ def test_leases_that_run_out_one_after_the_other_are_given_up(scene: Scene, *, c
         scene.changed()  # So its timer is set.
         scene.work_off()
     scene.clock.now_ms += 60_000
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         scene.claim()
     scene.work_off()
     assert letters_of(scene) == [(3, "no worker was done within its lease", "2", "4")]
@@ -630,7 +621,7 @@ def test_a_webhook_that_needs_longer_than_a_first_call_is_called_with_all_its_ti
         if patience_ms < needs[0]:
             raise DeliveryFailed("silent", DeliveryFailure.SILENT)
         needs.pop(0)
-        with pytest.raises(DeliveryFenced):
+        with pytest.raises(errors.DeliveryFenced):
             scene.callback(scene.receiver.bodies[0])
         return DONE
 
@@ -757,7 +748,7 @@ def test_a_webhook_that_failed_is_called_again_at_once_under_a_new_generation(sc
     scene.changed()
     scene.work_off()
     assert scene.called() == [1, 2]
-    with pytest.raises(DeliveryFenced):
+    with pytest.raises(errors.DeliveryFenced):
         scene.callback(first)
-    with pytest.raises(NoPendingWork):
+    with pytest.raises(errors.NoPendingWork):
         deliver_now(stores, "s")
