@@ -32,16 +32,8 @@ from tidemark.log.combining import ChainEnd, Mail
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import decode_mail
+from tidemark.protocol import errors
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import (
-    AppendAfterClose,
-    Busy,
-    OutcomeUnknown,
-    ProtocolError,
-    SequenceRegression,
-    StaleEpoch,
-    StreamNotFound,
-)
 from tidemark.protocol.messages import Messages
 from tidemark.service import combine
 from tidemark.service.append import append
@@ -117,7 +109,7 @@ class Contest:
     def _append(self, stores: Stores, body: bytes, asked: dict[str, Any]) -> None:
         try:
             [self.answers[body]] = append(stores, self.key, [append_request(body, **asked)])
-        except (ProtocolError, Killed) as failure:
+        except (errors.ProtocolError, Killed) as failure:
             self.answers[body] = failure
 
     def run(self, seconds: float = 60) -> None:
@@ -151,7 +143,7 @@ class Contest:
             if isinstance(answer, Outcome):
                 if times != 1 or end != answer.next_offset:
                     problems.append(f"{body!r} is acknowledged at {answer.next_offset}: {data!r}")
-            elif times > 1 or (isinstance(answer, Busy) and times):
+            elif times > 1 or (isinstance(answer, errors.Busy) and times):
                 problems.append(f"{body!r} is there {times} times after {answer!r}")
             if body not in may_fail and not isinstance(answer, Outcome):
                 problems.append(f"{body!r} is not acknowledged: {answer!r}")
@@ -268,15 +260,15 @@ def test_mail_of_a_writer_that_is_throttled_at_a_lookup_is_settled_all_the_same(
 
         def decided(*given: Any, decisions: Any = decisions, number: int = number) -> Any:
             if next(decisions) == number:
-                raise Busy
+                raise errors.Busy
             return decide(*given)
 
         monkeypatch.setattr(combine, "decide", decided)
         contest.write(*BODIES)
         contest.run()
-        refused = [body for body, answer in contest.answers.items() if isinstance(answer, Busy)]
+        refused = [body for body, answer in contest.answers.items() if isinstance(answer, errors.Busy)]
         assert not contest.problems(*refused[:1]), number
-        assert all(isinstance(answer, Outcome | Busy) for answer in contest.answers.values()), number
+        assert all(isinstance(answer, Outcome | errors.Busy) for answer in contest.answers.values()), number
 
 
 # --- one rule after the other taken out --------------------------------------------------
@@ -288,7 +280,7 @@ def some_seed_goes_wrong(seeds: int = 300) -> bool:
         try:
             if play(seed, silence_from(1 + seed % CALLS)):
                 return True
-        except (AssertionError, ProtocolError):
+        except (AssertionError, errors.ProtocolError):
             return True
     return False
 
@@ -300,8 +292,8 @@ def open_although_it_is_named(link: ChainEnd, box: int, _mail_id: str) -> bool:
 def nothing_has_changed(self: Any) -> Any:
     try:
         return self._run()
-    except ProtocolError as failure:
-        raise Busy from failure
+    except errors.ProtocolError as failure:
+        raise errors.Busy from failure
 
 
 @pytest.mark.parametrize(
@@ -339,7 +331,7 @@ def test_an_append_that_another_writer_has_misread_is_not_acknowledged(
         data = contest.data()
         for body, answer in contest.answers.items():
             assert not isinstance(answer, Outcome) or body in data
-            unknown += isinstance(answer, OutcomeUnknown)
+            unknown += isinstance(answer, errors.OutcomeUnknown)
     assert unknown
 
 
@@ -424,10 +416,10 @@ def run_while_waiting(act: Act, before: Act | None = None, **asked: Any) -> tupl
 @pytest.mark.parametrize(
     ("others", "own", "refusal"),
     [
-        (lambda contest, other: delete(other, contest.key), {}, StreamNotFound),
-        (other_append(body=b"", close=True), {}, AppendAfterClose),
-        (other_append(body=b"x", claim=("p", 1, 0)), {"claim": ("p", 0, 0)}, StaleEpoch),
-        (other_append(body=b"x", seq="9"), {"seq": "8"}, SequenceRegression),
+        (lambda contest, other: delete(other, contest.key), {}, errors.StreamNotFound),
+        (other_append(body=b"", close=True), {}, errors.AppendAfterClose),
+        (other_append(body=b"x", claim=("p", 1, 0)), {"claim": ("p", 0, 0)}, errors.StaleEpoch),
+        (other_append(body=b"x", seq="9"), {"seq": "8"}, errors.SequenceRegression),
     ],
 )
 def test_mail_is_refused_by_what_came_before_it(others: Act, own: dict[str, Any], refusal: type) -> None:
@@ -475,7 +467,7 @@ def test_mail_is_a_duplicate_of_its_repetition_and_not_of_itself(
 def test_a_writer_that_sleeps_until_its_mail_is_packed_is_told_that_the_outcome_is_unknown() -> None:
     """Another one has committed the mail, and a pack does not name it: it must not be committed once more."""
     answer, contest = run_while_waiting(in_turn(commit_all_mail(b"<x>"), pack))
-    assert isinstance(answer, OutcomeUnknown)
+    assert isinstance(answer, errors.OutcomeUnknown)
     assert contest.data() == b"<mail><x><y><z>"
 
 
