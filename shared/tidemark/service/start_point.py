@@ -112,9 +112,11 @@ def read_back(stores: Stores, key: StreamKey, before: ReadFrom, count: int) -> R
     held = list[Batch]()
 
     def kept() -> Iterator[tuple[int, Batch]]:
-        for calls, batch in batches_back(stores, head, count, end, attributes=()):
-            held.insert(0, batch)
-            yield calls, batch
+        for calls, batch, reached in uncut_back(stores, head, count, end, ()):
+            if record.content_type.is_json and reached == end and batch.messages_before(end) is None:
+                raise Malformed(f"Offset {render_offset(end)} is not the end of a message")
+            held.insert(0, cut_batch(batch, reached))
+            yield calls, held[0]
 
     start = count_back(head, kept(), count, end, PAGE_BYTES).offset
     batches = [batch for batch in held if batch.end > start]
@@ -132,19 +134,20 @@ def read_back(stores: Stores, key: StreamKey, before: ReadFrom, count: int) -> R
     return Reading(record, with_blobs(stores, page))
 
 
-def batches_back(
-    stores: Stores,
-    head: StreamHead,
-    limit: int,
-    end: int | None = None,
-    attributes: Sequence[str] = BOUNDARY_ATTRIBUTES,
-) -> Iterator[tuple[int, Batch]]:
-    """The stream's batches up to `end`, or to the tail, the latest first, through all logs of a fork, each
-    with the number of calls so far. They come without their bytes, unless other `attributes` are wanted (none
-    means all). A query asks for up to `limit`. Each block of a pack counts as a batch and a call: its bytes
-    are in S3. Batches that lie inside a pack, because they are being removed, are left out. Raises Malformed
-    for an `end` inside a message of a JSON stream."""
-    reached, calls = head.tail.offset if end is None else end, 0
+def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
+    """The stream's batches without their bytes, as `uncut_back` has them, as far as they are the stream's."""
+    for calls, batch, reached in uncut_back(stores, head, limit, head.tail.offset, BOUNDARY_ATTRIBUTES):
+        yield calls, cut_batch(batch, reached)
+
+
+def uncut_back(
+    stores: Stores, head: StreamHead, limit: int, reached: int, attributes: Sequence[str]
+) -> Iterator[tuple[int, Batch, int]]:
+    """The stream's batches before the offset `reached`, the latest first, through all logs of a fork, each
+    with the number of calls so far, and where the one behind it begins. `attributes` are wanted (none means
+    all). A query asks for up to `limit`. Each block of a pack counts as a batch and a call: its bytes are in
+    S3. Batches that lie inside a pack, because they are being removed, are left out."""
+    calls = 0
     for span in reversed(spans_of(head.record)):
         # A batch that only closes the stream begins at the tail.
         before = reached + 1 if span.end is None else min(reached + 1, span.end)
@@ -164,11 +167,7 @@ def batches_back(
                 for piece in _pieces_back(entry):
                     if piece.end >= reached and (piece.start < reached or piece.start == piece.end):
                         calls += isinstance(piece, UnreadBlock)
-                        [batch] = stores.fill([piece])
-                        is_inside = reached == end and batch.messages_before(reached) is None
-                        if is_inside and head.record.content_type.is_json:
-                            raise Malformed(f"Offset {render_offset(reached)} is not the end of a message")
-                        yield calls, cut_batch(batch, reached)
+                        yield calls, stores.fill([piece])[0], reached
                         reached = piece.start
             more = more and before > span.begin
             limit = max(limit, MOST_BEHIND)  # Of what is being removed, one query has all.
