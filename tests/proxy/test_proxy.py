@@ -245,6 +245,25 @@ def test_a_call_whose_process_is_gone_ends(client: Client, monkeypatch: pytest.M
     assert len(client.upstream.requests) == 1
 
 
+def test_an_answer_whose_process_ended_right_after_its_end_is_whole(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was closed, and only the call's own end is not told."""
+    monkeypatch.setattr(calls, "LEASE_MS", -1)
+    tell = calls.Calls.tell
+
+    async def tell_no_end(self: calls.Calls, call_id: str, *, close: bool = False, **words: Any) -> bool:
+        return close or await tell(self, call_id, **words)
+
+    monkeypatch.setattr(calls.Calls, "tell", tell_no_end)
+    client.upstream.behave = says(b"whole")
+    location = client.ask().headers["Location"]
+    answer = f"/proxy/{httpx.URL(location).path.rpartition('/')[2]}"
+    until(lambda: "Stream-Closed" in client.http.head(answer, headers=client.token("read:*")).headers)
+    data, last = client.read_to_the_end(location)
+    assert (data, last.headers.get("Upstream-Error")) == (b"whole", None)
+
+
 def test_who_may_do_what(client: Client) -> None:
     client.upstream.behave = says(b"x")
     location = client.ask().headers["Location"]

@@ -33,6 +33,7 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
 from tidemark.service.create import Created, CreateRequest, create
 from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 from tidemark.wake.follow import Process, read_or_wait
@@ -184,14 +185,19 @@ class Calls:
             or call.lease_ms >= self.process.stores.clock_ms()
         ):
             return call
-        await self.end(call_id)
-        return replace(call, error=LOST)
+        return replace(call, error=await self.end(call_id))
 
-    async def end(self, call_id: str) -> None:
-        await self.tell(call_id, error=LOST)
+    async def end(self, call_id: str) -> str:
+        """Returns how the answer ended. Its producer closes a whole one, or tells first why it is not."""
+        error = LOST
+        with suppress(StreamNotFound):
+            if (await self._run(load_head, answer_key(call_id))).tail.closed_by:
+                error = ""
+        await self.tell(call_id, error=error)
         with suppress(AppendAfterClose, StreamNotFound):
             await self.append(answer_key(call_id), AppendRequest(None, b"", close=True))
         await self.tell(call_id, close=True)
+        return error
 
     async def remove(self, call_id: str) -> None:
         """Succeeds also where there is none. Whoever pipes finds that it is gone."""
