@@ -8,22 +8,9 @@ import time
 from abc import abstractmethod
 from typing import Final
 
+from tests.chaos import scene as scenes
 from tests.chaos.client import JSON, Answer, NoAnswer
 from tests.chaos.recording import Append, Outcome, StreamHistory, render_body, render_messages
-from tests.chaos.scene import (
-    BUSY,
-    LARGE_PADDING,
-    LET_IN,
-    NO_ANSWER,
-    REFUSED_THOUGH_RIGHT,
-    UNAVAILABLE,
-    UNAVAILABLE_FOR_GOOD,
-    VANISHED,
-    Insisting,
-    Party,
-    Scene,
-    says_nothing_happened,
-)
 
 TIMEOUTS_SECONDS: Final = (3.0, 12.0)
 _PAUSE_SECONDS: Final = 0.05
@@ -32,7 +19,7 @@ _PAUSE_SECONDS: Final = 0.05
 _RESTARTED: Final = 0.03
 
 
-class Writer(Party):
+class Writer(scenes.Party):
     """Appends one after another."""
 
     #: One in so many appends is large.
@@ -43,7 +30,7 @@ class Writer(Party):
         while not self.scene.is_over:
             append = Append(self.name, number, self._messages(), time.monotonic())
             self.history.appends.append(append)
-            padding = LARGE_PADDING if self.chance.randrange(self.large_one_in) == 0 else 0
+            padding = scenes.LARGE_PADDING if self.chance.randrange(self.large_one_in) == 0 else 0
             await self.deliver(append, render_body(render_messages(append, padding)))
             number += 1
         self.client.close()
@@ -63,7 +50,7 @@ class Writer(Party):
         except NoAnswer:
             await asyncio.sleep(_PAUSE_SECONDS)
             return None
-        if answer.status == BUSY or self.scene.is_server_fault(self.path, "append", answer):
+        if answer.status == scenes.BUSY or self.scene.is_server_fault(self.path, "append", answer):
             await asyncio.sleep(_PAUSE_SECONDS)
         return answer
 
@@ -71,14 +58,16 @@ class Writer(Party):
         """Whether to repeat it no more: the last fault is long over, and no answer says anything."""
         is_left = self.scene.is_for_good(append.sent, math.inf)
         if is_left:
-            self.scene.step(self.path, "append", answer or NO_ANSWER, set(), UNAVAILABLE_FOR_GOOD)
+            self.scene.step(
+                self.path, "append", answer or scenes.NO_ANSWER, set(), scenes.UNAVAILABLE_FOR_GOOD
+            )
         return is_left
 
     def refuse(self, append: Append, answer: Answer, allowed: set[int], *, is_first: bool = True) -> None:
         """An answer that is none of those this writer can get. An earlier try may have landed."""
         if is_first:
             append.outcome = Outcome.REFUSED
-        wrong = VANISHED if answer.status == 404 else REFUSED_THOUGH_RIGHT
+        wrong = scenes.VANISHED if answer.status == 404 else scenes.REFUSED_THOUGH_RIGHT
         self.scene.step(self.path, "append", answer, allowed, wrong)
 
 
@@ -89,11 +78,11 @@ class PlainWriter(Writer):
 
     async def deliver(self, append: Append, body: bytes) -> None:
         answer = await self.post(body, {})
-        if answer is None or (answer.status >= 500 and not says_nothing_happened(answer)):
+        if answer is None or (answer.status >= 500 and not scenes.says_nothing_happened(answer)):
             return
         if answer.status == 204:
             self.scene.acknowledge(self.history, append, answer.next_offset)
-        elif answer.status in {BUSY, UNAVAILABLE}:
+        elif answer.status in {scenes.BUSY, scenes.UNAVAILABLE}:
             append.outcome = Outcome.REFUSED
         else:
             self.refuse(append, answer, {204})
@@ -123,7 +112,7 @@ class Producer(Writer):
                 if self.chance.random() < _RESTARTED:
                     self._restart()
                 return
-            elif answer.status != BUSY:
+            elif answer.status != scenes.BUSY:
                 self.refuse(append, answer, statuses, is_first=204 not in statuses)
                 # What was wrong with it may be what the server believes: go on from a clean state.
                 self._restart()
@@ -144,8 +133,8 @@ class Producer(Writer):
         zombie = Append(f"{self.name}-zombie", number, 1, time.monotonic(), outcome=Outcome.REFUSED)
         self.history.appends.append(zombie)
         answer = await self.post(render_body(render_messages(zombie)), self._claim(epoch, 0))
-        if answer is not None and answer.status != BUSY and answer.status < 500:
-            self.scene.step(self.path, "append in an old epoch", answer, {403}, LET_IN)
+        if answer is not None and answer.status != scenes.BUSY and answer.status < 500:
+            self.scene.step(self.path, "append in an old epoch", answer, {403}, scenes.LET_IN)
 
 
 class SequencedWriter(Writer):
@@ -164,15 +153,15 @@ class SequencedWriter(Writer):
                     self.history, append, answer.next_offset if answer.status == 204 else -1
                 )
                 return
-            elif answer.status != BUSY:
+            elif answer.status != scenes.BUSY:
                 self.refuse(append, answer, statuses, is_first=409 not in statuses)
                 return
 
 
-class Intruder(Insisting):
+class Intruder(scenes.Insisting):
     """Sends what must be refused, with an id that must never be seen."""
 
-    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str) -> None:
+    def __init__(self, scene: scenes.Scene, path: str, history: StreamHistory, name: str) -> None:
         super().__init__(scene, name)
         self._path, self._history = path, history
 

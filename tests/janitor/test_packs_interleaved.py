@@ -12,20 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.janitor.scene import (
-    BREAKS,
-    FORK,
-    KEY,
-    ONE,
-    PARTS,
-    SMALL,
-    Scene,
-    a_scene_at,
-    before_the_next,
-    break_call,
-    die,
-    each_call,
-)
+from tests.janitor import scene as scenes
 from tests.simulation.tasks import Crashed
 from tests.support import BYTES, HOUR_MS, append_request, table_of
 from tidemark.janitor.replace import remove_object
@@ -42,23 +29,23 @@ from tidemark.service.stores import Stores
 pytestmark = pytest.mark.slow
 
 
-def of_batches(packing: Packing = ONE, batches: int = 40) -> Scene:
+def of_batches(packing: Packing = scenes.ONE, batches: int = 40) -> scenes.Scene:
     """Batches that are old enough to be packed."""
-    scene = Scene(packing=packing)
+    scene = scenes.Scene(packing=packing)
     scene.append(batches)
     scene.world.advance(HOUR_MS)
     return scene
 
 
-def of_parts() -> Scene:
+def of_parts() -> scenes.Scene:
     """Many small packs, and batches that are old enough to make a pack that takes them all in."""
-    return a_scene_at("to be packed again", 40)
+    return scenes.a_scene_at("to be packed again", 40)
 
 
-SCENES: dict[str, Callable[[], Scene]] = {"batches": of_batches, "packs": of_parts}
+SCENES: dict[str, Callable[[], scenes.Scene]] = {"batches": of_batches, "packs": of_parts}
 
 
-def pack_and_remove(scene: Scene, stores: Stores) -> None:
+def pack_and_remove(scene: scenes.Scene, stores: Stores) -> None:
     """All that the janitor does in this scene; what was replaced goes long after."""
     sweep(stores)
     scene.world.advance(KEEP_REPLACED_MS)
@@ -70,15 +57,15 @@ def test_between_any_two_calls_everything_is_read_from_everywhere(kind: str) -> 
     scene = SCENES[kind]()
     base = scene.ends[33]
     scene.fork(base)
-    append(scene.stores, FORK, [append_request(b"own")])
+    append(scene.stores, scenes.FORK, [append_request(b"own")])
     knowing, packer, looks = scene.process(), scene.process(), set[str]()
 
     def look(operation: str) -> None:
         looks.add(operation)
         scene.check(9, knowing=knowing)
-        assert scene.read_from(0, key=FORK) == scene.data[:base] + b"own"
+        assert scene.read_from(0, key=scenes.FORK) == scene.data[:base] + b"own"
 
-    each_call(packer, look, look)
+    scenes.each_call(packer, look, look)
     pack_and_remove(scene, packer)
     assert {"PutObject", "TransactWriteItems", "BatchWriteItem"} <= looks
     assert ("GetRange" in looks) == (kind == "packs")
@@ -87,12 +74,12 @@ def test_between_any_two_calls_everything_is_read_from_everywhere(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", SCENES)
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", scenes.BREAKS)
 def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str, kind: str) -> None:
     for at in count():
         scene = SCENES[kind]()
         packer = scene.process()
-        calls = break_call(packer, at, how)
+        calls = scenes.break_call(packer, at, how)
         with suppress(Crashed):
             pack_and_remove(scene, packer)
         scene.check(23)
@@ -114,14 +101,16 @@ def play(kind: str, seed: int) -> int:
     """Two janitors, three readers, one of them of a fork, and a writer, all at once. Returns the number of
     packs that were made, or taken in."""
     chance = random.Random(seed)
-    scene = Scene(packing=PARTS if kind == "packs" else SMALL, chance=chance)
+    scene = scenes.Scene(packing=scenes.PARTS if kind == "packs" else scenes.SMALL, chance=chance)
     scene.words = chance
     scene.append(40)
     if kind == "packs":
         assert scene.sweep_after().packed > 2
         scene.append(20)
     scene.pack_by(
-        replace(ONE, pack_bytes=chance.choice((150, 200, 300) if kind == "packs" else (100, 300, 10**6)))
+        replace(
+            scenes.ONE, pack_bytes=chance.choice((150, 200, 300) if kind == "packs" else (100, 300, 10**6))
+        )
     )
     scene.world.advance(HOUR_MS)
     scene.fork(chance.choice(scene.ends))
@@ -138,10 +127,10 @@ def play(kind: str, seed: int) -> int:
 
     def read_the_fork() -> None:
         stores = scene.process()
-        base = load_head(stores, FORK).record.base
+        base = load_head(stores, scenes.FORK).record.base
         for _ in range(4):
             start = chance.choice([end for end in scene.ends if end <= base])
-            assert read(stores, FORK, start).data == scene.data[start:base], start
+            assert read(stores, scenes.FORK, start).data == scene.data[start:base], start
 
     janitors = [lambda: packed.append(sweep(scene.process()).packed)] * 2
     for task in (*janitors, read_some, read_some, read_the_fork, lambda: scene.append(3)):
@@ -168,7 +157,7 @@ def test_an_object_that_an_item_names_is_not_removed() -> None:
     """The janitor dies once the removal of the objects is scheduled, and before the items are removed."""
     scene = of_parts()
     packer = scene.process()
-    before_the_next(packer, "BatchWriteItem", die)
+    scenes.before_the_next(packer, "BatchWriteItem", scenes.die)
     with pytest.raises(Crashed):
         sweep(packer)
     first, *others = scene.packs()
@@ -191,34 +180,36 @@ def test_an_object_that_an_item_names_is_not_removed() -> None:
 # Each scene returns whether all messages are there and can be read.
 
 
-def all_is_read(scene: Scene, start: int = 0, stores: Stores | None = None) -> bool:
+def all_is_read(scene: scenes.Scene, start: int = 0, stores: Stores | None = None) -> bool:
     with suppress(ProtocolError):
         return scene.read_from(start, stores) == scene.data[start:]
     return False
 
 
 def a_fork_of_a_half_removed_stretch_is_read() -> bool:
-    scene = a_scene_at("half removed", 60)
+    scene = scenes.a_scene_at("half removed", 60)
     base = scene.ends[40]
     scene.fork(base)
     with suppress(ProtocolError):
-        return all(scene.read_from(start, key=FORK) == scene.data[start:base] for start in scene.ends[:40])
+        return all(
+            scene.read_from(start, key=scenes.FORK) == scene.data[start:base] for start in scene.ends[:40]
+        )
     return False
 
 
 def an_append_by_a_sleeper_is_read(after_ms: int) -> bool:
     """A writer knows an old tail, whose key the janitor has emptied. Its append is acknowledged."""
-    scene = of_batches(replace(ONE, after_ms=after_ms))
+    scene = of_batches(replace(scenes.ONE, after_ms=after_ms))
     sleeper = scene.process()
-    load_head(sleeper, KEY)
+    load_head(sleeper, scenes.KEY)
     scene.append(20)
     assert scene.sweep_after(after_ms).packed
-    [answer] = append(sleeper, KEY, [append_request(b"late")])
+    [answer] = append(sleeper, scenes.KEY, [append_request(b"late")])
     assert not isinstance(answer, Exception)
     return b"late" in scene.read_from(0)
 
 
-def held_back(scene: Scene, operation: str, packing: Packing) -> Callable[[], object]:
+def held_back(scene: scenes.Scene, operation: str, packing: Packing) -> Callable[[], object]:
     """A janitor dies with its first call of this operation still under way. Returns what lets it arrive."""
     janitor, held = scene.process(packing), list[tuple[Any, ...]]()
     send = table_of(janitor).dynamodb.send
@@ -241,11 +232,11 @@ def a_trim_under_way_removes_no_pack() -> bool:
     packer, inside = scene.process(), scene.ends[20]
 
     def publish_and_trim() -> None:
-        publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+        publish_snapshot(scene.process(), scenes.KEY, PublishRequest(inside, BYTES, b"folded"))
         scene.world.advance(2 * HOUR_MS)
         arrives.append(held_back(scene, "BatchWriteItem", Packing.after_seconds(10**9)))
 
-    before_the_next(packer, "TransactWriteItems", publish_and_trim)
+    scenes.before_the_next(packer, "TransactWriteItems", publish_and_trim)
     sweep(packer)
     arrives[0]()
     return all_is_read(scene, inside)
@@ -254,14 +245,14 @@ def a_trim_under_way_removes_no_pack() -> bool:
 def packs_of_two_janitors_do_not_overlap() -> bool:
     """One reads from the beginning, the other later from the offset retained by then; the first one's
     transaction comes last."""
-    scene = of_batches(replace(ONE, pack_bytes=300))
+    scene = of_batches(replace(scenes.ONE, pack_bytes=300))
     first, inside = scene.process(), scene.ends[10]
 
     def other_packs() -> None:
-        publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
-        sweep(scene.process(ONE))
+        publish_snapshot(scene.process(), scenes.KEY, PublishRequest(inside, BYTES, b"folded"))
+        sweep(scene.process(scenes.ONE))
 
-    before_the_next(first, "TransactWriteItems", other_packs)
+    scenes.before_the_next(first, "TransactWriteItems", other_packs)
     sweep(first)
     return all_is_read(scene, inside)
 
@@ -270,11 +261,11 @@ def merged_packs_of_two_janitors_do_not_overlap() -> bool:
     """One takes in all packs. Before its transaction arrives, the other has looked, later: it knows more
     batches, and takes in the last packs alone."""
     scene = of_parts()
-    first_arrives = held_back(scene, "TransactWriteItems", ONE)
+    first_arrives = held_back(scene, "TransactWriteItems", scenes.ONE)
     scene.append(20)
     scene.world.advance(HOUR_MS)
-    other = scene.process(replace(ONE, pack_bytes=400))
-    before_the_next(other, "TransactWriteItems", first_arrives)
+    other = scene.process(replace(scenes.ONE, pack_bytes=400))
+    scenes.before_the_next(other, "TransactWriteItems", first_arrives)
     sweep(other)
     sweep(scene.process())
     return all_is_read(scene)
@@ -283,10 +274,10 @@ def merged_packs_of_two_janitors_do_not_overlap() -> bool:
 def a_reader_on_its_way_to_a_pack_finds_its_object(keep_ms: int) -> bool:
     """It has the item of a pack, and asks for its bytes after a larger pack has taken it in."""
     scene = of_parts()
-    scene.pack_by(replace(ONE, keep_replaced_ms=keep_ms))
+    scene.pack_by(replace(scenes.ONE, keep_replaced_ms=keep_ms))
     reader = scene.process()
-    load_head(reader, KEY)
-    before_the_next(reader, "GetRange", lambda: [sweep(scene.process()) for _ in range(2)])
+    load_head(reader, scenes.KEY)
+    scenes.before_the_next(reader, "GetRange", lambda: [sweep(scene.process()) for _ in range(2)])
     return all_is_read(scene, 0, reader)
 
 
@@ -294,7 +285,7 @@ def a_remembered_pack_is_read_in_time() -> bool:
     """A process remembers the pack that it read last, and reads on after its object was removed."""
     scene = of_parts()
     knowing, part = scene.process(), scene.packs()[-1]
-    read(knowing, KEY, part.start, small=True)
+    read(knowing, scenes.KEY, part.start, small=True)
     knowing.recent._batches.clear()
     sweep(scene.process())
     scene.wait_until_removed()

@@ -9,43 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemark.protocol import expiry as rules
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.expiry import (
-    NEVER,
-    RENEWALS_PER_WINDOW,
-    Expiry,
-    deadline_ms,
-    is_expired,
-    needs_renewal,
-    parse_expiry,
-)
 
 NOON_2030_MS = 1_894_708_800_000
 
 
 def instant_ms(value: str) -> int | None:
-    return parse_expiry(None, value).expires_at_ms
+    return rules.parse_expiry(None, value).expires_at_ms
 
 
 # --- parsing ------------------------------------------------------------------------
 
 
 def test_a_ttl_is_a_number_of_seconds_and_without_a_header_a_stream_never_expires() -> None:
-    assert parse_expiry(None, None) == NEVER
-    assert parse_expiry("3600", None) == Expiry(ttl_seconds=3600)
+    assert rules.parse_expiry(None, None) == rules.NEVER
+    assert rules.parse_expiry("3600", None) == rules.Expiry(ttl_seconds=3600)
 
 
 @pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1"])
 def test_a_ttl_in_any_other_form_is_malformed(ttl: str) -> None:
     """§5.1 names four of them."""
     with pytest.raises(Malformed, match="Stream-TTL"):
-        parse_expiry(ttl, None)
+        rules.parse_expiry(ttl, None)
 
 
 @pytest.mark.parametrize(("ttl", "at"), [("60", "2030-01-15T12:00:00Z"), ("", ""), ("x", "y")])
 def test_ttl_and_instant_together_are_malformed(ttl: str, at: str) -> None:
     with pytest.raises(Malformed, match="not both"):
-        parse_expiry(ttl, at)
+        rules.parse_expiry(ttl, at)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +64,7 @@ def test_ttl_and_instant_together_are_malformed(ttl: str, at: str) -> None:
     ],
 )
 def test_an_instant_is_parsed_to_its_millisecond_however_it_is_written(value: str, expected: int) -> None:
-    expiry = parse_expiry(None, value)
+    expiry = rules.parse_expiry(None, value)
     assert (expiry.expires_at_ms, expiry.expires_at) == (expected, value), "HEAD has the client's own words"
 
 
@@ -105,7 +97,7 @@ DIGITS = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([+-][0-9]{2}:[0
 @pytest.mark.parametrize("value", NOT_AN_INSTANT)
 def test_a_value_that_is_no_rfc3339_timestamp_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Stream-Expires-At"):
-        parse_expiry(None, value)
+        rules.parse_expiry(None, value)
 
 
 @given(st.text(max_size=40) | st.from_regex(DIGITS, fullmatch=True))
@@ -119,15 +111,15 @@ def test_any_text_is_an_instant_or_malformed(value: str) -> None:
 
 
 def test_a_fixed_instant_is_exact_and_no_touch_moves_it() -> None:
-    expiry = parse_expiry(None, "2030-01-15T12:00:00Z")
+    expiry = rules.parse_expiry(None, "2030-01-15T12:00:00Z")
     for touched_ms in (0, NOON_2030_MS - 1):
-        assert not is_expired(expiry, touched_ms, NOON_2030_MS - 1)
-        assert is_expired(expiry, touched_ms, NOON_2030_MS)
-        assert not needs_renewal(expiry, touched_ms, NOON_2030_MS - 1)
-    assert deadline_ms(NEVER, 0) is None
-    assert not is_expired(NEVER, 0, 10**18)
-    assert not needs_renewal(NEVER, 0, 10**18)
-    assert is_expired(Expiry(ttl_seconds=0), 1000, 1000), "at once"
+        assert not rules.is_expired(expiry, touched_ms, NOON_2030_MS - 1)
+        assert rules.is_expired(expiry, touched_ms, NOON_2030_MS)
+        assert not rules.needs_renewal(expiry, touched_ms, NOON_2030_MS - 1)
+    assert rules.deadline_ms(rules.NEVER, 0) is None
+    assert not rules.is_expired(rules.NEVER, 0, 10**18)
+    assert not rules.needs_renewal(rules.NEVER, 0, 10**18)
+    assert rules.is_expired(rules.Expiry(ttl_seconds=0), 1000, 1000), "at once"
 
 
 #: Shares of the window, many of them where something changes.
@@ -146,18 +138,18 @@ def test_a_window_ends_never_early_and_at_most_five_percent_late(
 ) -> None:
     """However reads and looks (HEAD) follow each other: the window counts from the last
     read, although most reads are not recorded."""
-    expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
+    expiry, window_ms = rules.Expiry(ttl_seconds=ttl), ttl * 1000
     now = recorded = last_read = 1_800_000_000_000
     for is_read, share in gaps:
         now += int(share * window_ms)
         idle = now - last_read
-        if is_expired(expiry, recorded, now):
+        if rules.is_expired(expiry, recorded, now):
             assert idle >= window_ms
             return
-        assert idle < window_ms * (1 + 1 / RENEWALS_PER_WINDOW)
+        assert idle < window_ms * (1 + 1 / rules.RENEWALS_PER_WINDOW)
         if is_read:
             last_read = now
-            recorded = now if needs_renewal(expiry, recorded, now) else recorded
+            recorded = now if rules.needs_renewal(expiry, recorded, now) else recorded
 
 
 @given(
@@ -165,11 +157,11 @@ def test_a_window_ends_never_early_and_at_most_five_percent_late(
     st.lists(st.floats(min_value=0, max_value=0.5), min_size=1, max_size=200),
 )
 def test_a_busy_reader_records_at_most_twenty_renewals_per_window(ttl: int, gaps: list[float]) -> None:
-    expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
+    expiry, window_ms = rules.Expiry(ttl_seconds=ttl), ttl * 1000
     start = now = recorded = 0
     renewals = 0
     for share in gaps:
         now += int(share * window_ms)
-        if needs_renewal(expiry, recorded, now):
+        if rules.needs_renewal(expiry, recorded, now):
             recorded, renewals = now, renewals + 1
-    assert renewals <= (now - start) * RENEWALS_PER_WINDOW / window_ms
+    assert renewals <= (now - start) * rules.RENEWALS_PER_WINDOW / window_ms

@@ -14,28 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processes import alone
+from tidemark.protocol import messages as rules
 from tidemark.protocol.errors import Malformed, TooManyMessages
 from tidemark.protocol.json_text import MAX_DEPTH
-from tidemark.protocol.messages import (
-    MAX_LENGTH,
-    MAX_MESSAGES,
-    NOTHING,
-    Messages,
-    parse_content_type,
-    parse_messages,
-    render_body,
-)
 
-JSON = parse_content_type("application/json")
+JSON = rules.parse_content_type("application/json")
 OTHERS = [
-    parse_content_type(header)
+    rules.parse_content_type(header)
     for header in ("application/octet-stream", "text/plain", "application/ndjson", "application/vnd.api+json")
 ]
 
 
 def split(body: bytes) -> list[bytes]:
     """The messages of a body of JSON, without the comma that each is stored with."""
-    messages = parse_messages(JSON, body)
+    messages = rules.parse_messages(JSON, body)
     texts, start = [], 0
     for length in messages.lengths:
         text = messages.data[start : start + length]
@@ -115,11 +107,11 @@ def test_an_array_is_flattened_by_one_level_and_read_between_any_two_messages(
     """Exactly the texts of the elements, whatever they hold."""
     body = f"{blank}[{','.join(blank + element + blank for element in elements) or blank}]{blank}".encode()
     assert split(body) == [element.encode() for element in elements]
-    messages = parse_messages(JSON, body)
+    messages = rules.parse_messages(JSON, body)
     first = data.draw(st.integers(0, len(elements)))
     last = data.draw(st.integers(first, len(elements)))
     start, end = sum(messages.lengths[:first]), sum(messages.lengths[:last])
-    assert render_body(JSON, messages.data[start:end]).decode() == f"[{','.join(elements[first:last])}]"
+    assert rules.render_body(JSON, messages.data[start:end]).decode() == f"[{','.join(elements[first:last])}]"
 
 
 @given(st.binary(min_size=1, max_size=40))
@@ -150,7 +142,7 @@ def check_against_reference(body: bytes) -> None:
         expected = reference_parse(body)
     except ValueError:
         with pytest.raises(Malformed):
-            parse_messages(JSON, body)
+            rules.parse_messages(JSON, body)
     else:
         texts = reference_split(body.decode())
         assert split(body) == [text.encode() for text in texts]
@@ -245,7 +237,7 @@ INVALID = (
 def test_a_body_that_is_not_json_is_malformed(body: bytes) -> None:
     """400 and nothing else: no error of a parser's own, no recursion that ends the process."""
     with pytest.raises(Malformed, match="Invalid JSON"):
-        parse_messages(JSON, body)
+        rules.parse_messages(JSON, body)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +253,7 @@ def test_a_body_that_is_not_json_is_malformed(body: bytes) -> None:
 )
 def test_an_error_names_the_place_however_deep_it_is(text: str, place: str) -> None:
     with pytest.raises(Malformed, match=f"at {place}$"):
-        parse_messages(JSON, text.encode())
+        rules.parse_messages(JSON, text.encode())
 
 
 @pytest.mark.parametrize(
@@ -285,7 +277,7 @@ def test_a_number_beyond_a_double_is_refused_and_not_called_invalid_json(
 ) -> None:
     """RFC 8259 §6 lets an implementation limit the range of numbers."""
     with pytest.raises(Malformed, match="beyond the range of a double") as refused:
-        parse_messages(JSON, around % number)
+        rules.parse_messages(JSON, around % number)
     assert "nvalid" not in str(refused.value)
 
 
@@ -311,7 +303,7 @@ def test_a_message_may_have_500_levels_alone_or_in_a_batch(nest: Callable[[int],
     alone = [] if deepest.startswith(b"[") else [too_deep]
     for body in (b"[" + too_deep + b"]", *alone, nest(10_000)):
         with pytest.raises(Malformed, match="500 levels"):
-            parse_messages(JSON, body)
+            rules.parse_messages(JSON, body)
     if alone:
         assert split(deepest) == [deepest]
 
@@ -347,7 +339,7 @@ def test_a_string_may_have_any_number_of_escapes(size: int, part: bytes) -> None
     text = b'"' + part * size + b'"'
     assert split(b"[1," + text + b',{"a":' + text + b"}]") == [b"1", text, b'{"a":' + text + b"}"]
     with pytest.raises(Malformed, match="Invalid JSON"):
-        parse_messages(JSON, b"[1," + text[:-1] + b"\\x]")
+        rules.parse_messages(JSON, b"[1," + text[:-1] + b"\\x]")
 
 
 @pytest.mark.parametrize("count", [1, 49, 50, 51, 99, 100, 101, 499, 500, 501, 502, 1000])
@@ -359,15 +351,15 @@ def test_arrays_and_objects_may_have_any_number_of_members(count: int) -> None:
     assert split(b"[" + b",".join(texts) + b"]") == texts
     for broken in (numbers[:-1] + b",]", members[:-1] + b",}", members[:-1] + b"]", numbers[:-2] + b"01]"):
         with pytest.raises(Malformed, match="Invalid JSON"):
-            parse_messages(JSON, b"[0," + broken + b"]")
+            rules.parse_messages(JSON, b"[0," + broken + b"]")
 
 
 def test_an_append_takes_250000_messages_and_refuses_one_more() -> None:
     """However small they are: with one more, the request is refused, not the storing of it."""
-    body = b"[" + b"1," * (MAX_MESSAGES - 1) + b"1"
-    assert len(parse_messages(JSON, body + b"]").lengths) == MAX_MESSAGES
+    body = b"[" + b"1," * (rules.MAX_MESSAGES - 1) + b"1"
+    assert len(rules.parse_messages(JSON, body + b"]").lengths) == rules.MAX_MESSAGES
     with pytest.raises(TooManyMessages):
-        parse_messages(JSON, body + b",1]")
+        rules.parse_messages(JSON, body + b",1]")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +380,7 @@ def _peak_of_too_many_messages() -> int:
     body = b"[" + b"0," * (2 * 1024 * 1024 - 2) + b"0]"
     tracemalloc.start()
     with pytest.raises(TooManyMessages):
-        parse_messages(JSON, body)
+        rules.parse_messages(JSON, body)
     return tracemalloc.get_traced_memory()[1]
 
 
@@ -397,14 +389,16 @@ def _peak_of_too_many_messages() -> int:
 
 @given(st.binary(min_size=1), st.sampled_from(OTHERS))
 def test_a_body_of_any_other_type_is_one_message_unchanged(body: bytes, content_type: Any) -> None:
-    messages = parse_messages(content_type, body)
-    assert messages == Messages(body, (len(body),))
-    assert render_body(content_type, messages.data) == body
+    messages = rules.parse_messages(content_type, body)
+    assert messages == rules.Messages(body, (len(body),))
+    assert rules.render_body(content_type, messages.data) == body
 
 
 def test_an_empty_body_has_no_messages() -> None:
-    assert [parse_messages(content_type, b"") for content_type in (JSON, *OTHERS)] == [NOTHING] * 5
-    assert [render_body(content_type, b"") for content_type in (JSON, *OTHERS)] == [b"[]", *[b""] * 4]
+    assert [rules.parse_messages(content_type, b"") for content_type in (JSON, *OTHERS)] == [
+        rules.NOTHING
+    ] * 5
+    assert [rules.render_body(content_type, b"") for content_type in (JSON, *OTHERS)] == [b"[]", *[b""] * 4]
 
 
 # --- content types ------------------------------------------------------------------------
@@ -421,11 +415,11 @@ def test_an_empty_body_has_no_messages() -> None:
         ('multipart/mixed; boundary="a b;c"', "multipart/mixed"),
         ("a/b;", "a/b"),
         ("!#$%&'*+.^_`|~-/x", "!#$%&'*+.^_`|~-/x"),
-        ("a/" + "b" * (MAX_LENGTH - 2), "a/" + "b" * 253),
+        ("a/" + "b" * (rules.MAX_LENGTH - 2), "a/" + "b" * 253),
     ],
 )
 def test_the_essence_is_type_and_subtype_in_lower_case(header: str, essence: str) -> None:
-    parsed = parse_content_type(header)
+    parsed = rules.parse_content_type(header)
     assert (parsed.essence, parsed.value) == (essence, header.strip()), "the value is kept as it was sent"
 
 
@@ -433,7 +427,7 @@ NO_MEDIA_TYPE = (
     "", " ", "/", "text", "text/", "/plain", "text//plain", "text/plain/x", "text /plain", "text/ plain",
     "text/plain charset=utf-8", "text/plain, text/plain", "te(xt/plain", "text/pläin",
     "text/plain; charset=\u2026", "text/plain; a=\0", "text/plain; a=b\r\nX-Evil: 1", "text/plain; a=b\nx",
-    "text/plain\n; a=b", ";charset=utf-8", "a/" + "b" * (MAX_LENGTH - 1),
+    "text/plain\n; a=b", ";charset=utf-8", "a/" + "b" * (rules.MAX_LENGTH - 1),
 )  # fmt: skip
 
 
@@ -441,7 +435,7 @@ NO_MEDIA_TYPE = (
 def test_a_header_that_is_no_media_type_is_malformed(header: str) -> None:
     """Among them what would break the header that a read answers with."""
     with pytest.raises(Malformed, match="Content-Type"):
-        parse_content_type(header)
+        rules.parse_content_type(header)
 
 
 @pytest.mark.parametrize(
@@ -460,7 +454,7 @@ def test_a_header_that_is_no_media_type_is_malformed(header: str) -> None:
 def test_only_application_json_is_json_and_only_text_types_are_text(
     header: str, is_json: bool, is_text: bool
 ) -> None:
-    parsed = parse_content_type(header)
+    parsed = rules.parse_content_type(header)
     assert (parsed.is_json, parsed.is_text) == (is_json, is_text)
 
 
@@ -477,10 +471,10 @@ INERT = (
 
 @pytest.mark.parametrize("essence", ACTIVE + INERT)
 def test_what_a_browser_might_run_is_active(essence: str) -> None:
-    assert parse_content_type(f"{essence}; charset=utf-8").is_active == (essence in ACTIVE)
+    assert rules.parse_content_type(f"{essence}; charset=utf-8").is_active == (essence in ACTIVE)
 
 
 def test_json_is_served_without_parameters() -> None:
     """§9.1.5: exactly `application/json`; any other type is served as it was given."""
-    assert parse_content_type("Application/JSON; charset=latin-1").served == "application/json"
-    assert parse_content_type("text/plain; charset=latin-1").served == "text/plain; charset=latin-1"
+    assert rules.parse_content_type("Application/JSON; charset=latin-1").served == "application/json"
+    assert rules.parse_content_type("text/plain; charset=latin-1").served == "text/plain; charset=latin-1"

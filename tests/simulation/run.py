@@ -12,23 +12,9 @@ from typing import Final, TypeVar, cast
 
 from greenlet import getcurrent
 
+from tests.histories import history as histories
 from tests.histories.checker import Undecided, check
 from tests.histories.exactly_once import check_exactly_once
-from tests.histories.history import (
-    Answer,
-    Append,
-    CountStreams,
-    Create,
-    Delete,
-    DeleteBucket,
-    Head,
-    Operation,
-    Publish,
-    Read,
-    ReadSnapshot,
-    Recorder,
-    Request,
-)
 from tests.histories.perform import NotCarriedOut, perform, perform_group
 from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS, Workload
 from tests.simulation.faults import Shares
@@ -87,7 +73,7 @@ class Run:
 
     seed: int
     kind: str = ""
-    history: list[Operation] = field(default_factory=list)
+    history: list[histories.Operation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     is_undecided: bool = False
     faults: Counter[str] = field(default_factory=Counter)
@@ -138,7 +124,7 @@ class _Play:
             names = 1
         self._workload = Workload(self._chance, self._run.kind, names)
         self._clients = 5 if self._run.kind == PRODUCERS else self._chance.randint(2, 4)
-        self._recorder = Recorder(self._run.history)
+        self._recorder = histories.Recorder(self._run.history)
         self._servers = [self._world.process() for _ in range(SERVERS)]
         self._healed = False
 
@@ -173,15 +159,15 @@ class _Play:
         for _ in range(requests):
             self._one(client, self._workload.next(client))
 
-    def _ask(self, client: int, requests: list[Request]) -> None:
+    def _ask(self, client: int, requests: list[histories.Request]) -> None:
         for request in requests:
             self._one(client, request)
 
-    def _one(self, client: int, request: Request) -> None:
-        if isinstance(request, Publish) and self._chance.random() < 0.4:
+    def _one(self, client: int, request: histories.Request) -> None:
+        if isinstance(request, histories.Publish) and self._chance.random() < 0.4:
             request = self._upload(request)
         group = [request]
-        if isinstance(request, Append) and self._chance.random() < 0.1:
+        if isinstance(request, histories.Append) and self._chance.random() < 0.1:
             # What a server with group commit makes of requests that arrive together.
             group += [self._workload.plain_append(8, request.name) for _ in range(2)]
         called, clock = self._recorder.event(), len(self._world.times_ms) - 1
@@ -195,10 +181,10 @@ class _Play:
         times = tuple(self._world.times_ms[clock:])
         for asked, answer in zip(group, answers, strict=True):
             returned = None if answer is None else self._recorder.event()
-            self._run.history.append(Operation(client, asked, called, returned, answer, times))
+            self._run.history.append(histories.Operation(client, asked, called, returned, answer, times))
             self._workload.learn(client, asked, answer if asked is request else None)
 
-    def _refused(self, request: Request, refusal: str) -> None:
+    def _refused(self, request: histories.Request, refusal: str) -> None:
         """With healthy storage and no other client a request is carried out."""
         if self._healed:
             self._run.problems.append(f"{request} is answered with {refusal} for good")
@@ -243,7 +229,7 @@ class _Play:
         for _ in range(turns):
             self._world.scheduler.sleep()
 
-    def _upload(self, request: Publish) -> Publish:
+    def _upload(self, request: histories.Publish) -> histories.Publish:
         """Put the blob into S3 as a client does, to be published by name."""
         key = _key(request.name)
         try:
@@ -284,20 +270,20 @@ class _Play:
         if self._chance.random() < 0.5:
             self._world.land_all()
         scheduler, names = self._world.scheduler, self._workload.names
-        requests: list[Request] = [Head(name) for name in names]
-        requests += [Read(name, 0) for name in names]
-        requests += [CountStreams(bucket) for bucket in self._workload.buckets]
+        requests: list[histories.Request] = [histories.Head(name) for name in names]
+        requests += [histories.Read(name, 0) for name in names]
+        requests += [histories.CountStreams(bucket) for bucket in self._workload.buckets]
         scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
         retained = {
             operation.request.name: operation.answer.offset
             for operation in self._run.history
-            if isinstance(operation.request, Read) and operation.answer is not None
+            if isinstance(operation.request, histories.Read) and operation.answer is not None
             if operation.answer.outcome == "RetentionGone" and operation.answer.offset is not None
         }
-        requests = [Read(name, offset) for name, offset in retained.items()]
-        requests += [ReadSnapshot(name, offset) for name, offset in retained.items()]
-        requests += [Create(name) for name in names]
+        requests = [histories.Read(name, offset) for name, offset in retained.items()]
+        requests += [histories.ReadSnapshot(name, offset) for name, offset in retained.items()]
+        requests += [histories.Create(name) for name in names]
         scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
 
@@ -319,8 +305,8 @@ class _Play:
     def _clean_up(self) -> None:
         """Once all is deleted and what was under way has arrived, the janitor leaves nothing behind."""
         scheduler, names = self._world.scheduler, self._workload.names
-        requests: list[Request] = [Delete(name) for name in names]
-        requests += [DeleteBucket(bucket) for bucket in self._workload.buckets]
+        requests: list[histories.Request] = [histories.Delete(name) for name in names]
+        requests += [histories.DeleteBucket(bucket) for bucket in self._workload.buckets]
         history, self._run.history = self._run.history, []
         scheduler.spawn(lambda: self._ask(0, requests))
         scheduler.run()
@@ -337,10 +323,10 @@ class _Play:
             self._run.problems.append(f"Deleted and swept, and there is still: {', '.join(left[:10])}")
 
 
-def _perform_all(stores: Stores, group: Sequence[Request]) -> list[Answer | None]:
+def _perform_all(stores: Stores, group: Sequence[histories.Request]) -> list[histories.Answer | None]:
     if len(group) == 1:
         return [perform(stores, group[0])]
-    return perform_group(stores, [request for request in group if isinstance(request, Append)])
+    return perform_group(stores, [request for request in group if isinstance(request, histories.Append)])
 
 
 def _sweep_quietly(stores: Stores) -> None:

@@ -27,15 +27,8 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.spark.options import InvalidOptions
+from tidemark.spark.readers import items as stored
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
-from tidemark.spark.readers.items import (
-    RUN_BYTES,
-    BatchItem,
-    body_of,
-    merge_page,
-    message_ends,
-    producers_by_end,
-)
 from tidemark.spark.readers.port import DataLoss
 
 
@@ -160,9 +153,9 @@ def test_arrow_batches_are_bounded_in_rows_and_bytes(streams: Streams) -> None:
         batches = list(reader.read(part))
         assert sum(batch.num_rows for batch in batches) == rows
         # A run of items is taken whole: of tiny messages it may hold more than a batch's rows.
-        assert max(batch.num_rows for batch in batches) <= (RUN_BYTES + len(small)) // 2
+        assert max(batch.num_rows for batch in batches) <= (stored.RUN_BYTES + len(small)) // 2
         values = [batch.column("value").nbytes for batch in batches]
-        assert max(values) <= BATCH_BYTES + RUN_BYTES + 8 * BATCH_ROWS
+        assert max(values) <= BATCH_BYTES + stored.RUN_BYTES + 8 * BATCH_ROWS
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -179,9 +172,9 @@ def test_small_batches_are_joined_and_large_ones_handed_on(seed: int) -> None:
     assert all(first.num_rows + second.num_rows >= BATCH_ROWS // 4 for first, second in pairwise(joined))
 
 
-def decoded(entry: Batch | Tombstone) -> BatchItem:
+def decoded(entry: Batch | Tombstone) -> stored.BatchItem:
     encode: Any = encode_batch if isinstance(entry, Batch) else encode_tombstone
-    return msgspec.json.decode(orjson.dumps(encode("log/v1/a#i", entry)), type=BatchItem, strict=False)
+    return msgspec.json.decode(orjson.dumps(encode("log/v1/a#i", entry)), type=stored.BatchItem, strict=False)
 
 
 def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
@@ -200,17 +193,17 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         assert (item.start, item.end, item.time.N) == (known.start, known.end, known.time_ms)
         assert (item.data or None) == (known.data or None)
         assert (item.blob.S if item.blob else None) == known.blob
-        places = [known.start, *message_ends(item)]
+        places = [known.start, *stored.message_ends(item)]
         assert [end - start for start, end in pairwise(places)] == list(known.lengths)
     tombstone = decoded(Tombstone(100, Tail(100, closed=True), "id", 1, behind_closing=True))
     assert (tombstone.start, tombstone.end, tombstone.data or None) == (100, 100, None)
-    named = {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()}
+    named = {end: each.producer_id for end, each in stored.producers_by_end(decoded(batches[0])).items()}
     assert named == {107: "new"}
     many = tuple(ProducerState(f"writer-{number}", 0, 0, number) for number in range(108))
     crowded = decoded(Batch(100, Tail(107, producers=many), "id", 1, b"abcdefg", lengths=(7,)))
     assert crowded.producers is not None
     assert crowded.producers.B, "of many producers the item has them deflated"
-    assert sorted(producers_by_end(crowded)) == [101, 102, 103, 104, 105, 106, 107]
+    assert sorted(stored.producers_by_end(crowded)) == [101, 102, 103, 104, 105, 106, 107]
     assert encode_lengths([1]) == b"\x01"
 
 
@@ -225,11 +218,11 @@ def test_bytes_that_do_not_fit_their_checksum_are_damaged(body: bytes, many: int
         for at in starts
     ]
     items = [decoded(batch) for batch in batches]
-    (run,) = merge_page(items, 0, many * size)
+    (run,) = stored.merge_page(items, 0, many * size)
     assert (run.start, run.end) == (0, many * size)
     items[-1] = decoded(dataclasses.replace(batches[-1], data=bytes(reversed(body))))
     with pytest.raises(Damaged):
-        list(merge_page(items, 0, many * size))
+        list(stored.merge_page(items, 0, many * size))
 
 
 def test_a_fork_is_read_through_its_lineage(streams: Streams) -> None:
@@ -278,4 +271,4 @@ def test_a_batch_of_several_objects_is_read_in_order() -> None:
     blobs = BlobStore.__new__(BlobStore)
     there = {("log/i/one", 3): b"abc", ("log/i/two", 5): b"defgh"}
     blobs.get = lambda *part: there[part]  # type: ignore[method-assign]
-    assert body_of(item, blobs) == b"abcdefgh"
+    assert stored.body_of(item, blobs) == b"abcdefgh"

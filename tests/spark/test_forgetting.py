@@ -6,39 +6,27 @@ import json
 import re
 from collections import Counter
 
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from tests.spark.bucket import Bucket, Stream
+from tidemark.spark import progress
 from tidemark.spark.options.read import ReadOptions, parse_read_options
-from tidemark.spark.progress import (
-    SETTLED_SECONDS,
-    Look,
-    decode_offset,
-    encode_offset,
-    everything_until,
-    not_before,
-)
 from tidemark.spark.queries import Driver, plan_partitions, within_limit
 
 NAMES = st.sampled_from(["a", "ab", "c"])
 #: How far the date of a creation may be from the moment in which it is first seen, in milliseconds.
-LATEST = 1000 * SETTLED_SECONDS - 1
+LATEST = 1000 * progress.SETTLED_SECONDS - 1
 DATED = st.sampled_from([0, LATEST]) | st.integers(-5000, LATEST)
 
 
-class Queries(RuleBasedStateMachine):
+class Queries(stateful.RuleBasedStateMachine):
     """A query, its checkpoint as Spark keeps it, and a bucket whose streams come and go. A batch that was
     planned may be repeated, by a new driver, as often as it likes before it is committed."""
 
-    @initialize(over_http=st.booleans(), limited=st.booleans(), forget_seconds=st.sampled_from([0, 600]))
+    @stateful.initialize(
+        over_http=st.booleans(), limited=st.booleans(), forget_seconds=st.sampled_from([0, 600])
+    )
     def begin(self, over_http: bool, limited: bool, forget_seconds: int) -> None:
         self.over_http, self.limited, self.forget_seconds = over_http, limited, forget_seconds
         self.now_ms, self.made = 1_800_000_000_000, 0
@@ -46,7 +34,7 @@ class Queries(RuleBasedStateMachine):
         self.pattern = "a.*|b"
         self.committed = json.dumps({})
         self.planned: str | None = None
-        self.pinned: Look | None = None
+        self.pinned: progress.Look | None = None
         self.read: Counter[tuple[str, int]] = Counter()
         self.restart()
         # Of each pattern one stream that has ended, so that a game has something to forget.
@@ -65,20 +53,20 @@ class Queries(RuleBasedStateMachine):
             given | ({"maxBytesPerTrigger": "40"} if self.limited else {}), streaming=True
         )
 
-    @rule()
+    @stateful.rule()
     def restart(self) -> None:
         self.driver = Driver(self.options(), clock=lambda: 0.0)
         self.driver._connected = self.bucket
         self.pinned = None
 
-    @precondition(lambda self: self.pattern != ".*")
-    @rule()
+    @stateful.precondition(lambda self: self.pattern != ".*")
+    @stateful.rule()
     def subscribe_to_more(self) -> None:
         """The streams that the first pattern did not take in are new, however old they are."""
         self.pattern = ".*"
         self.restart()
 
-    @rule(name=NAMES, messages=st.integers(0, 3), closed=st.booleans(), dated=DATED)
+    @stateful.rule(name=NAMES, messages=st.integers(0, 3), closed=st.booleans(), dated=DATED)
     def create(self, name: str, messages: int, closed: bool, dated: int) -> None:
         # Without incarnations, a name that the query has stands for one stream.
         if name in self.bucket.streams or (self.over_http and name in self.names_in_use()):
@@ -90,28 +78,28 @@ class Queries(RuleBasedStateMachine):
         pinned = set(self.pinned.heads) if self.pinned else set()
         return {*json.loads(self.committed), *json.loads(self.planned or "{}"), *pinned}
 
-    @rule(name=NAMES, messages=st.integers(0, 5), closed=st.booleans())
+    @stateful.rule(name=NAMES, messages=st.integers(0, 5), closed=st.booleans())
     def append(self, name: str, messages: int, closed: bool) -> None:
         stream = self.bucket.streams.get(name)
         if stream is not None and not stream.closed:
             stream.messages += messages
             stream.closed = closed
 
-    @rule(name=NAMES)
+    @stateful.rule(name=NAMES)
     def delete(self, name: str) -> None:
         self.bucket.streams.pop(name, None)
 
-    @rule(seconds=st.sampled_from([60, SETTLED_SECONDS, 3600]))
+    @stateful.rule(seconds=st.sampled_from([60, progress.SETTLED_SECONDS, 3600]))
     def wait(self, seconds: int) -> None:
         self.now_ms += 1000 * seconds
 
-    @precondition(lambda self: self.planned is None)
-    @rule()
+    @stateful.precondition(lambda self: self.planned is None)
+    @stateful.rule()
     def take_what_is_there_now_and_nothing_newer(self) -> None:
         """As trigger AvailableNow does, until the query is started again."""
         self.pinned = self.driver.look(fresh=True)
 
-    @rule(again=st.booleans())
+    @stateful.rule(again=st.booleans())
     def batch(self, again: bool) -> None:
         """The driver is lost behind the plan, or not."""
         if self.planned is None:
@@ -121,21 +109,25 @@ class Queries(RuleBasedStateMachine):
         if self.planned is not None:
             self.commit()
 
-    @precondition(lambda self: self.planned is None)
-    @rule()
+    @stateful.precondition(lambda self: self.planned is None)
+    @stateful.rule()
     def plan(self) -> None:
-        start = decode_offset(json.loads(self.committed))
-        look = self.driver.look(fresh=True) if self.pinned is None else not_before(start, self.pinned)
-        ends = everything_until(self.options(), start, look)
+        start = progress.decode_offset(json.loads(self.committed))
+        look = (
+            self.driver.look(fresh=True) if self.pinned is None else progress.not_before(start, self.pinned)
+        )
+        ends = progress.everything_until(self.options(), start, look)
         if ends is not start:
             ends = within_limit(self.options(), self.bucket, start, ends)
-            self.planned = json.dumps(encode_offset(ends))
+            self.planned = json.dumps(progress.encode_offset(ends))
 
-    @precondition(lambda self: self.planned is not None)
-    @rule()
+    @stateful.precondition(lambda self: self.planned is not None)
+    @stateful.rule()
     def commit(self) -> None:
         """What was read counts now. A stream that ended meanwhile took the rest with it."""
-        starts, ends = (decode_offset(json.loads(text)) for text in (self.committed, self.planned or ""))
+        starts, ends = (
+            progress.decode_offset(json.loads(text)) for text in (self.committed, self.planned or "")
+        )
         for part in plan_partitions(self.options(), self.bucket, starts.positions, ends.positions):
             self.read.update(self.bucket.messages(part))
         self.committed, self.planned = self.planned or "", None
@@ -166,13 +158,13 @@ class Queries(RuleBasedStateMachine):
             self.plan()
             self.commit()
             self.now_ms += 3_600_000
-        kept = decode_offset(json.loads(self.committed)).positions
+        kept = progress.decode_offset(json.loads(self.committed)).positions
         assert not [
             name for name in kept if name not in self.bucket.streams or self.bucket.streams[name].closed
         ]
 
 
 def test_each_message_is_read_once_while_ended_streams_are_forgotten() -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         Queries, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=50)
     )

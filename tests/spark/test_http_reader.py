@@ -28,14 +28,6 @@ from tidemark.spark.progress import Positions
 from tidemark.spark.queries import Driver, load_heads, plan_partitions
 from tidemark.spark.readers import connect, http_page
 from tidemark.spark.readers.columns import json_arrays
-from tidemark.spark.readers.http_page import (
-    HttpPage,
-    NotAnArray,
-    incarnation_in,
-    split_array,
-    split_arriving,
-    split_column,
-)
 from tidemark.spark.readers.port import DataLoss, Position, Reader
 
 
@@ -208,12 +200,12 @@ def test_a_stream_that_is_created_again_while_it_is_read_is_not_taken_for_the_ol
 
 def test_an_incarnation_is_read_from_a_tag_of_the_protocols_form_alone() -> None:
     for tag, incarnation in {'"i:0:7"': "i", '"i:0:7:c"': "i", 'W/"a:b:0:7"': "a:b"}.items():
-        assert incarnation_in(tag, "7") == incarnation
+        assert http_page.incarnation_in(tag, "7") == incarnation
     for tag in ('"i:0:8"', '"7"', '":0:7"', '"i:7"', "", "i:0:7"):
-        assert incarnation_in(tag, "7") == "", tag
+        assert http_page.incarnation_in(tag, "7") == "", tag
     ours = f"{7:016}"
     for tag in (f'"i:{ours}"', f'"i:{ours}:c"', f'"i:{0:016}.0a1b2c3d:{ours}"'):
-        assert incarnation_in(tag, ours) == "i", tag
+        assert http_page.incarnation_in(tag, ours) == "i", tag
 
 
 def test_a_look_at_a_stream_that_is_named_is_one_request(streams: Streams) -> None:
@@ -393,8 +385,8 @@ def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
         monkeypatch.setattr(http_page, "PIECE_BYTES", piece)
         for size in (1, 2, 7, 1000):
             chunks = [array[start : start + size] for start in range(0, len(array), size)]
-            found = [each for part in split_arriving(chunks) for each in part.to_pylist()]
-            assert found == split_array(array), (piece, size)
+            found = [each for part in http_page.split_arriving(chunks) for each in part.to_pylist()]
+            assert found == http_page.split_array(array), (piece, size)
 
 
 def test_members_of_a_message_with_half_of_an_emoji_are_read() -> None:
@@ -413,7 +405,7 @@ def test_a_page_comes_in_chunks_of_a_size(length: int, size: int, sizes: list[in
     """Also where the server does not tell its length; a page that is shorter comes as one."""
     headers = {"Content-Length": str(length)} if told else {}
     response = urllib3.HTTPResponse(io.BytesIO(b"x" * length), headers, preload_content=False)
-    page = HttpPage("0", "1", "", True, False, response)
+    page = http_page.HttpPage("0", "1", "", True, False, response)
     assert list(map(len, page.chunks(size))) == sizes
 
 
@@ -426,13 +418,13 @@ def test_a_column_of_elements_has_the_same_as_a_list(elements: list[bytes]) -> N
     plain = b"[%s]" % b",".join(elements)
     spread = [b"[%s]" % separator.join(elements) for separator in (b" ,", b",\n", b" , ")]
     for body in (plain, *spread, b" " + plain, plain + b"\n", b"[ %s]" % plain[1:-1]):
-        column = split_column(body)
+        column = http_page.split_column(body)
         column.validate(full=True)
-        assert column.to_pylist() == elements == split_array(body)
+        assert column.to_pylist() == elements == http_page.split_array(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]', rb'["\ud83d"'])
 def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
-    for split in (split_array, split_column):
-        with pytest.raises(NotAnArray):
+    for split in (http_page.split_array, http_page.split_column):
+        with pytest.raises(http_page.NotAnArray):
             split(body)

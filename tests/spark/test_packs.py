@@ -19,16 +19,7 @@ from tidemark.service.load import load_head
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.readers import dynamodb
-from tidemark.spark.readers.items import (
-    RUN_BYTES,
-    BatchItem,
-    Binary,
-    MessageRun,
-    Number,
-    Text,
-    decode_all_lengths,
-    merge_page,
-)
+from tidemark.spark.readers import items as stored
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=250, min_batches=2, block_bytes=80)
 
@@ -125,21 +116,23 @@ def test_a_limit_inside_a_pack_ends_where_a_block_ends(streams: Streams) -> None
     assert place in ends
 
 
-def single(start: int, end: int, **more: Any) -> BatchItem:
-    data = {"plain": Binary(b"x" * (end - start))}
-    return BatchItem(Text(f"{start:016}"), Number(end), Number(5), **data | more)
+def single(start: int, end: int, **more: Any) -> stored.BatchItem:
+    data = {"plain": stored.Binary(b"x" * (end - start))}
+    return stored.BatchItem(stored.Text(f"{start:016}"), stored.Number(end), stored.Number(5), **data | more)
 
 
 PLAIN = [single(start, start + 4) for start in range(0, 24, 4)]
-TWO_EACH = [single(start, start + 4, message_lengths=Binary(b"\x01\x03")) for start in range(24, 48, 4)]
+TWO_EACH = [
+    single(start, start + 4, message_lengths=stored.Binary(b"\x01\x03")) for start in range(24, 48, 4)
+]
 CLOSED = single(24, 24, plain=None)
-BLOB = single(24, 30, plain=None, blob=Text("x"))
+BLOB = single(24, 30, plain=None, blob=stored.Text("x"))
 BEHIND_A_GAP = [single(22, 30), single(30, 31)]
 OVERLAPPING = [single(18, 30), single(30, 31)]
-TOO_FEW_BYTES = single(20, 24, plain=Binary(b"x"))
-WRONG_LENGTHS = [single(n, n + 4, message_lengths=Binary(b"\x05")) for n in range(0, 16, 4)]
+TOO_FEW_BYTES = single(20, 24, plain=stored.Binary(b"x"))
+WRONG_LENGTHS = [single(n, n + 4, message_lengths=stored.Binary(b"\x05")) for n in range(0, 16, 4)]
 #: The page, from where and to where it is read, and what it becomes: a run is given by its two ends.
-PAGES: dict[str, tuple[list[BatchItem], int, int, list[Any]]] = {
+PAGES: dict[str, tuple[list[stored.BatchItem], int, int, list[Any]]] = {
     "empty": ([], 0, 99, []),
     "whole": (PLAIN, 0, 99, [(0, 24)]),
     "begins inside the first": (PLAIN, 2, 99, [PLAIN[0], (4, 24)]),
@@ -160,21 +153,23 @@ PAGES: dict[str, tuple[list[BatchItem], int, int, list[Any]]] = {
 @pytest.mark.parametrize("case", PAGES)
 def test_items_are_a_run_only_where_they_may_be(case: str) -> None:
     page, reached, high, merged = PAGES[case]
-    found = merge_page(page, reached, high)
-    assert [(each.start, each.end) if isinstance(each, MessageRun) else each for each in found] == merged
+    found = stored.merge_page(page, reached, high)
+    assert [
+        (each.start, each.end) if isinstance(each, stored.MessageRun) else each for each in found
+    ] == merged
 
 
 @pytest.mark.parametrize("page", [[*PLAIN[:5], TOO_FEW_BYTES], WRONG_LENGTHS, WRONG_LENGTHS[:1]])
-def test_an_item_that_is_not_as_it_says_is_damaged(page: list[BatchItem]) -> None:
+def test_an_item_that_is_not_as_it_says_is_damaged(page: list[stored.BatchItem]) -> None:
     with pytest.raises(Damaged):
-        list(merge_page(page, 0, 99))
+        list(stored.merge_page(page, 0, 99))
 
 
 @pytest.mark.parametrize("end", [1, 3, 4, 5, 8, 23, 24, 25, 26, 28, 47])
 def test_a_run_is_cut_where_a_fork_leaves_its_log(end: int) -> None:
     """Also in the middle of a message."""
-    (run,) = merge_page(PLAIN + TWO_EACH, 0, 99)
-    assert isinstance(run, MessageRun)
+    (run,) = stored.merge_page(PLAIN + TWO_EACH, 0, 99)
+    assert isinstance(run, stored.MessageRun)
     cut = run.until(end)
     assert (cut.start, cut.end, b"".join(cut.data)) == (0, end, b"x" * end)
     assert cut.ends.tolist() == [each for each in run.ends if each < end] + [end]
@@ -182,10 +177,10 @@ def test_a_run_is_cut_where_a_fork_leaves_its_log(end: int) -> None:
 
 
 def test_a_run_has_a_bounded_number_of_bytes() -> None:
-    size = RUN_BYTES // 8
+    size = stored.RUN_BYTES // 8
     page = [single(start, start + size) for start in range(0, 64 * size, size)]
-    sizes = [each.end - each.start for each in merge_page(page, 0, 64 * size)]
-    assert sizes == [RUN_BYTES] * 8
+    sizes = [each.end - each.start for each in stored.merge_page(page, 0, 64 * size)]
+    assert sizes == [stored.RUN_BYTES] * 8
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -220,7 +215,7 @@ def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one() -> N
             [max(0, chance.choice(edges) - chance.randrange(3)) for _ in range(chance.randrange(1, 30))]
             for _ in range(chance.randrange(1, 30))
         ]
-        lengths, counts = decode_all_lengths([encode_lengths(column) for column in columns])
+        lengths, counts = stored.decode_all_lengths([encode_lengths(column) for column in columns])
         assert lengths.tolist() == [length for column in columns for length in column]
         assert counts.tolist() == [len(column) for column in columns]
 

@@ -22,15 +22,7 @@ from tidemark.protocol.socket import MAX_FRAME_BYTES, MAX_LEASE_SECONDS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
 from tidemark.service.read import read
-from tidemark.wake.notifier import (
-    LAPSED_MS,
-    ORPHAN_MS,
-    SOCKETS_MS,
-    Notifier,
-    SocketGone,
-    SocketUnavailable,
-    sweep_queues,
-)
+from tidemark.wake import notifier as notifiers
 from tidemark.wake.queue import WakeMessage
 
 LEASE_MS = MAX_LEASE_SECONDS * 1000
@@ -43,7 +35,7 @@ class Scene:
         self.clock, self.sockets = world.clock, Sockets()
         self.writer, self.process = world.process(), world.process()
         self.queues = make_queues()
-        self.notifier = Notifier(
+        self.notifier = notifiers.Notifier(
             self.process.stores.table, self.queues, self.clock, self.sockets if has_sockets else None
         )
 
@@ -228,7 +220,7 @@ def test_a_connection_that_is_gone_is_no_failure_and_its_watches_are_removed(sce
     for record in (first, second):
         scene.watch(record, "gone")
         scene.watch(record, "here")
-    scene.sockets.failures["gone"] = SocketGone()
+    scene.sockets.failures["gone"] = notifiers.SocketGone()
     assert scene.notify(first, second) == []
     assert len(scene.sockets.messages("here")) == 2
     assert scene.watching(first) == scene.watching(second) == ["here"]
@@ -250,7 +242,7 @@ def test_only_records_of_logs_that_could_not_be_told_come_again(scene: Scene) ->
     scene.watch(stuck, "g")
     scene.watch(fine, "g")
     scene.writer.append(stuck.key, b"end", close=True)
-    scene.sockets.failures["unreachable"] = SocketUnavailable()
+    scene.sockets.failures["unreachable"] = notifiers.SocketUnavailable()
     assert scene.notify(stuck, fine) == [stuck]
     assert len(scene.sockets.messages("g")) == 2
     scene.sockets.failures.clear()
@@ -271,7 +263,7 @@ def test_sockets_that_hang_do_not_hold_up_processes_with_all_their_readers(scene
 
     queues: Any = SimpleNamespace(send=lambda *_: is_told.set())
     sockets: Any = SimpleNamespace(send=hang)
-    notifier = Notifier(table, queues, scene.clock, sockets)
+    notifier = notifiers.Notifier(table, queues, scene.clock, sockets)
     assert notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]) == {}
 
 
@@ -287,10 +279,10 @@ def test_sockets_that_take_too_long_leave_time_to_others_and_are_told_when_the_r
     def send(connection: str, _frames: object) -> None:
         with lock:
             told[connection] += 1
-            scene.clock.advance(SOCKETS_MS // 40)
+            scene.clock.advance(notifiers.SOCKETS_MS // 40)
 
     sockets: Any = SimpleNamespace(send=send)
-    notifier = Notifier(scene.process.stores.table, scene.queues, scene.clock, sockets)
+    notifier = notifiers.Notifier(scene.process.stores.table, scene.queues, scene.clock, sockets)
     while told.keys() < connections:
         before = told.total()
         assert list(notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]))
@@ -318,8 +310,8 @@ def test_a_tail_that_cannot_be_read_is_told_later(scene: Scene) -> None:
 def test_the_sweep_removes_lapsed_watches_and_takes_no_connection_for_a_queue(scene: Scene) -> None:
     _, record = scene.queues.create(scene.clock()), scene.stream()
     scene.watch(record, "standing")
-    scene.watch(record, "i", until_ms=-LAPSED_MS)
-    scene.clock.advance(ORPHAN_MS)
-    swept = sweep_queues(scene.process.stores.table, scene.queues, scene.clock())
+    scene.watch(record, "i", until_ms=-notifiers.LAPSED_MS)
+    scene.clock.advance(notifiers.ORPHAN_MS)
+    swept = notifiers.sweep_queues(scene.process.stores.table, scene.queues, scene.clock())
     assert (swept.queues, swept.waiters) == (1, 1)
     assert scene.watching(record) == ["standing"]
