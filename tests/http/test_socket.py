@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,23 +107,31 @@ async def append(door: Door, path: str, body: bytes = b"12345", **headers: str) 
     assert (await door.ask("POST", path, TEXT | named, body)).status == 204
 
 
+def by_the_server(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs an asynchronous test on the event loop of the server that it asks for."""
+
+    @wraps(test)
+    def run(server: Door, **fixtures: Any) -> None:
+        server.run(test(server=server, **fixtures))
+
+    return run
+
+
 def tail(path: str, offset: int, **more: Any) -> dict[str, Any]:
     return {"stream": path, "offset": f"{offset:016}", **more}
 
 
-def test_each_watch_is_answered_with_the_tail_or_with_what_a_read_would_be_refused_with(
+@by_the_server
+async def test_each_watch_is_answered_with_the_tail_or_with_what_a_read_would_be_refused_with(
     server: Door, path: str
 ) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        await append(server, path)
-        async with open_socket(server) as client:
-            told = await client.watch(path, path + "/absent", "/v1/other", "/v1/stream/", "plain", "/b/c?x")
-        assert told[0] == tail(path, 5, seconds=3600)
-        assert [each["status"] for each in told[1:]] == [404, 400, 400, 400, 400]
-        assert all(each["error"] for each in told[1:])
-
-    server.run(scenario())
+    await create(server, path)
+    await append(server, path)
+    async with open_socket(server) as client:
+        told = await client.watch(path, path + "/absent", "/v1/other", "/v1/stream/", "plain", "/b/c?x")
+    assert told[0] == tail(path, 5, seconds=3600)
+    assert [each["status"] for each in told[1:]] == [404, 400, 400, 400, 400]
+    assert all(each["error"] for each in told[1:])
 
 
 @pytest.mark.parametrize("embedded", [False, True])
@@ -147,80 +156,72 @@ def test_a_client_is_told_where_the_tail_is_whenever_it_moves(
         own.run(scenario(own))
 
 
-def test_what_nobody_watches_is_not_told(server: Door, path: str) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        await create(server, path + "/other")
-        async with open_socket(server) as client:
-            await client.watch(path, path + "/other")
-            await client.say(unwatch=[path, "/v1/stream/never-watched"])
-            await client.say(action="ping")
-            assert [await client.told(), await client.told()] == [[], []]
-            assert await client.is_silent()
-            await append(server, path)
-            await append(server, path + "/other")
-            assert await client.told() == [tail(path + "/other", 5)]
-
-    server.run(scenario())
+@by_the_server
+async def test_what_nobody_watches_is_not_told(server: Door, path: str) -> None:
+    await create(server, path)
+    await create(server, path + "/other")
+    async with open_socket(server) as client:
+        await client.watch(path, path + "/other")
+        await client.say(unwatch=[path, "/v1/stream/never-watched"])
+        await client.say(action="ping")
+        assert [await client.told(), await client.told()] == [[], []]
+        assert await client.is_silent()
+        await append(server, path)
+        await append(server, path + "/other")
+        assert await client.told() == [tail(path + "/other", 5)]
 
 
 @pytest.mark.parametrize("body", [b"", b"last"])
-def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: bytes) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server) as client:
-            await client.watch(path)
-            await append(server, path, body, Stream_Closed="true")
-            closed = tail(path, len(body), closed=True)
-            assert await client.told() == [closed]
-            assert server.backend.wake.hub.following == 0
-            assert await client.watch(path) == [closed]
-            assert server.backend.wake.hub.following == 0
-
-    server.run(scenario())
+@by_the_server
+async def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: bytes) -> None:
+    await create(server, path)
+    async with open_socket(server) as client:
+        await client.watch(path)
+        await append(server, path, body, Stream_Closed="true")
+        closed = tail(path, len(body), closed=True)
+        assert await client.told() == [closed]
+        assert server.backend.wake.hub.following == 0
+        assert await client.watch(path) == [closed]
+        assert server.backend.wake.hub.following == 0
 
 
-def test_a_deleted_stream_ends_its_watch_and_the_next_one_of_its_name_is_watched_anew(
+@by_the_server
+async def test_a_deleted_stream_ends_its_watch_and_the_next_one_of_its_name_is_watched_anew(
     server: Door, path: str
 ) -> None:
-    async def scenario() -> None:
+    await create(server, path)
+    await append(server, path)
+    async with open_socket(server) as client:
+        await client.watch(path)
+        assert (await server.ask("DELETE", path)).status == 204
+        [ended] = await client.told()
+        assert (ended["stream"], ended["status"]) == (path, 404)
         await create(server, path)
+        assert await client.watch(path) == [tail(path, 0, seconds=3600)]
         await append(server, path)
-        async with open_socket(server) as client:
-            await client.watch(path)
-            assert (await server.ask("DELETE", path)).status == 204
-            [ended] = await client.told()
-            assert (ended["stream"], ended["status"]) == (path, 404)
-            await create(server, path)
-            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
-            await append(server, path)
-            assert await client.told() == [tail(path, 5)]
-
-    server.run(scenario())
+        assert await client.told() == [tail(path, 5)]
 
 
-def test_a_stream_is_watched_once_under_the_name_that_was_used_last(server: Door, path: str) -> None:
+@by_the_server
+async def test_a_stream_is_watched_once_under_the_name_that_was_used_last(server: Door, path: str) -> None:
     alias, spelled = path.replace("/v1/stream/", "/v1/streams/"), path[:-1] + f"%{ord(path[-1]):02x}"
-
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server) as client:
-            told = await client.watch(path, alias, spelled)
-            assert told == [tail(name, 0, seconds=3600) for name in (path, alias, spelled)]
-            for name, offset in ((spelled, 5), (path, 10)):
-                assert server.backend.wake.hub.following == 1
-                await append(server, path)
-                assert await client.told() == [tail(name, offset)]
-                await client.watch(path)
-            await client.say(unwatch=[alias])
-            assert await client.told() == []
-            assert server.backend.wake.hub.following == 0
-
-    server.run(scenario())
+    await create(server, path)
+    async with open_socket(server) as client:
+        told = await client.watch(path, alias, spelled)
+        assert told == [tail(name, 0, seconds=3600) for name in (path, alias, spelled)]
+        for name, offset in ((spelled, 5), (path, 10)):
+            assert server.backend.wake.hub.following == 1
+            await append(server, path)
+            assert await client.told() == [tail(name, offset)]
+            await client.watch(path)
+        await client.say(unwatch=[alias])
+        assert await client.told() == []
+        assert server.backend.wake.hub.following == 0
 
 
 @pytest.mark.parametrize(("step", "ends"), [("watch", False), ("tail", False), ("tail", True)])
-def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
+@by_the_server
+async def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch, step: str, ends: bool
 ) -> None:
     """An append between the read of the tail and the message with it is told behind it, and is not lost;
@@ -235,35 +236,33 @@ def test_what_is_written_while_a_socket_is_told_is_told_behind_it(
             await go_on.wait()
         return result
 
-    async def scenario() -> None:
-        await create(server, path)
-        await create(server, path + "/other")
-        app = sockets_of(server)
-        monkeypatch.setattr(app, "_backend", replace(app._backend, share=held))
-        async with handshake(app) as client:
-            await client.next()
-            await client.say(watch=[path])
-            expected = [[tail(path, 0, seconds=3600)], [tail(path, 5)]]
-            if step == "tail":
-                assert await client.told() == expected.pop(0)
-                await append(server, path)
-                expected.append([tail(path, 10)])
-            await eventually(read.is_set)
+    await create(server, path)
+    await create(server, path + "/other")
+    app = sockets_of(server)
+    monkeypatch.setattr(app, "_backend", replace(app._backend, share=held))
+    async with handshake(app) as client:
+        await client.next()
+        await client.say(watch=[path])
+        expected = [[tail(path, 0, seconds=3600)], [tail(path, 5)]]
+        if step == "tail":
+            assert await client.told() == expected.pop(0)
             await append(server, path)
-            if ends:
-                await client.say(unwatch=[path])
-                assert await client.told() == []
-                await client.watch(path + "/other")
-                expected = [[tail(path + "/other", 5)]]
-                await append(server, path + "/other")
-            go_on.set()
-            assert [await client.told() for _ in expected] == expected
-
-    server.run(scenario())
+            expected.append([tail(path, 10)])
+        await eventually(read.is_set)
+        await append(server, path)
+        if ends:
+            await client.say(unwatch=[path])
+            assert await client.told() == []
+            await client.watch(path + "/other")
+            expected = [[tail(path + "/other", 5)]]
+            await append(server, path + "/other")
+        go_on.set()
+        assert [await client.told() for _ in expected] == expected
 
 
 @pytest.mark.parametrize("failure", [Busy(), RuntimeError("a bug")])
-def test_a_look_that_fails_ends_the_watch_and_no_other(
+@by_the_server
+async def test_a_look_that_fails_ends_the_watch_and_no_other(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """The client is told to watch again; it is never left waiting for what nobody looks for. A fault is
@@ -277,90 +276,75 @@ def test_a_look_that_fails_ends_the_watch_and_no_other(
             raise failure
         return await share(name, call)
 
-    async def scenario() -> None:
-        nonlocal failing
-        await create(server, path)
-        app = sockets_of(server)
-        monkeypatch.setattr(app, "_backend", replace(app._backend, share=failed))
-        async with handshake(app) as client:
-            await client.next()
-            await client.watch(path)
-            await append(server, path)
-            [told] = await client.told()
-            assert told["status"] == getattr(failure, "status", 500)
-            assert meter.snapshot().counts.get((FAULTS, ()), 0) == (told["status"] >= 500)
-            failing = False
-            assert await client.watch(path) == [tail(path, 5, seconds=3600)]
-            await append(server, path)
-            assert await client.told() == [tail(path, 10)]
-
-    server.run(scenario())
+    await create(server, path)
+    app = sockets_of(server)
+    monkeypatch.setattr(app, "_backend", replace(app._backend, share=failed))
+    async with handshake(app) as client:
+        await client.next()
+        await client.watch(path)
+        await append(server, path)
+        [told] = await client.told()
+        assert told["status"] == getattr(failure, "status", 500)
+        assert meter.snapshot().counts.get((FAULTS, ()), 0) == (told["status"] >= 500)
+        failing = False
+        assert await client.watch(path) == [tail(path, 5, seconds=3600)]
+        await append(server, path)
+        assert await client.told() == [tail(path, 10)]
 
 
-def test_a_lease_ends_and_a_repeated_watch_makes_another(
+@by_the_server
+async def test_a_lease_ends_and_a_repeated_watch_makes_another(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, other = 1000.0, path + "/other"
     monkeypatch.setattr("tidemark.http.socket_session.time", SimpleNamespace(monotonic=lambda: now))
-
-    async def scenario() -> None:
-        nonlocal now
-        await create(server, path)
-        await create(server, other)
-        async with open_socket(server) as client:
-            await client.watch(path)
-            now += 3599
-            await append(server, path)
-            assert await client.told() == [tail(path, 5)]
-            await client.watch(other)
-            now += 1
-            await append(server, path)
-            await append(server, other)
-            assert await client.told() == [tail(other, 5)]
-            assert await client.watch(path) == [tail(path, 10, seconds=3600)]
-            await append(server, path)
-            assert await client.told() == [tail(path, 15)]
-            server.backend.wake.hub.wake_all()  # What did not move is not told again.
-            await append(server, path)
-            assert await client.told() == [tail(path, 20)]
-
-    server.run(scenario())
+    await create(server, path)
+    await create(server, other)
+    async with open_socket(server) as client:
+        await client.watch(path)
+        now += 3599
+        await append(server, path)
+        assert await client.told() == [tail(path, 5)]
+        await client.watch(other)
+        now += 1
+        await append(server, path)
+        await append(server, other)
+        assert await client.told() == [tail(other, 5)]
+        assert await client.watch(path) == [tail(path, 10, seconds=3600)]
+        await append(server, path)
+        assert await client.told() == [tail(path, 15)]
+        server.backend.wake.hub.wake_all()  # What did not move is not told again.
+        await append(server, path)
+        assert await client.told() == [tail(path, 20)]
 
 
-def test_a_lease_that_has_ended_counts_as_no_watch(
+@by_the_server
+async def test_a_lease_that_has_ended_counts_as_no_watch(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(socket_session, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(socket, "MAX_WATCHED", 2)
-
-    async def scenario() -> None:
-        nonlocal now
-        for name in "abc":
-            await create(server, path + name)
-        async with open_socket(server) as client:
-            await client.watch(path + "a", path + "b")
-            now += 3600
-            assert await client.watch(path + "c") == [tail(path + "c", 0, seconds=3600)]
-            assert server.backend.wake.hub.following == 1
-
-    server.run(scenario())
+    for name in "abc":
+        await create(server, path + name)
+    async with open_socket(server) as client:
+        await client.watch(path + "a", path + "b")
+        now += 3600
+        assert await client.watch(path + "c") == [tail(path + "c", 0, seconds=3600)]
+        assert server.backend.wake.hub.following == 1
 
 
-def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, clock: Clock) -> None:
+@by_the_server
+async def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, clock: Clock) -> None:
     """A stream with a window lives as long as somebody watches it, once in each lease."""
-
-    async def scenario() -> None:
-        await create(server, path, Stream_TTL="100")
-        async with open_socket(server) as client:
-            for _ in range(3):
-                [answer] = await client.watch(path)
-                assert 50 <= answer["seconds"] <= 100
-                clock.advance(answer["seconds"] * 1000)
-            clock.advance(60_000)
-            assert [each["status"] for each in await client.watch(path)] == [404]
-
-    server.run(scenario())
+    await create(server, path, Stream_TTL="100")
+    async with open_socket(server) as client:
+        for _ in range(3):
+            [answer] = await client.watch(path)
+            assert 50 <= answer["seconds"] <= 100
+            clock.advance(answer["seconds"] * 1000)
+        clock.advance(60_000)
+        assert [each["status"] for each in await client.watch(path)] == [404]
 
 
 BAD_FRAMES = [
@@ -371,39 +355,34 @@ BAD_FRAMES = [
 
 
 @pytest.mark.parametrize("frame", BAD_FRAMES, ids=["no JSON", "bytes", "no list"])
-def test_a_frame_that_cannot_be_used_says_why_and_the_socket_goes_on(
+@by_the_server
+async def test_a_frame_that_cannot_be_used_says_why_and_the_socket_goes_on(
     server: Door, path: str, frame: Message
 ) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server) as client:
-            await client.received.put(frame)
-            [told] = await client.told()
-            assert told["status"] == 400
-            assert told["error"]
-            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
-
-    server.run(scenario())
+    await create(server, path)
+    async with open_socket(server) as client:
+        await client.received.put(frame)
+        [told] = await client.told()
+        assert told["status"] == 400
+        assert told["error"]
+        assert await client.watch(path) == [tail(path, 0, seconds=3600)]
 
 
-def test_a_socket_watches_so_many_streams_and_no_more(
+@by_the_server
+async def test_a_socket_watches_so_many_streams_and_no_more(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "MAX_WATCHED", 2)
-
-    async def scenario() -> None:
-        for name in "abc":
-            await create(server, path + name)
-        async with open_socket(server) as client:
-            await client.watch(path + "a", path + "b")
-            [told] = await client.watch(path + "c")
-            assert told["status"] == 400
-            assert "at most 2 streams" in told["error"]
-            await client.say(unwatch=[path + "a"])
-            assert await client.told() == []
-            assert (await client.watch(path + "c"))[0]["offset"]
-
-    server.run(scenario())
+    for name in "abc":
+        await create(server, path + name)
+    async with open_socket(server) as client:
+        await client.watch(path + "a", path + "b")
+        [told] = await client.watch(path + "c")
+        assert told["status"] == 400
+        assert "at most 2 streams" in told["error"]
+        await client.say(unwatch=[path + "a"])
+        assert await client.told() == []
+        assert (await client.watch(path + "c"))[0]["offset"]
 
 
 def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
@@ -430,40 +409,35 @@ def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
     assert now == pytest.approx(3, abs=0.01), "as many at once as in a second"
 
 
-def test_a_watch_is_three_small_reads_and_a_wake_up_one_query_for_all_sockets(
+@by_the_server
+async def test_a_watch_is_three_small_reads_and_a_wake_up_one_query_for_all_sockets(
     server: Door, path: str
 ) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server) as one, open_socket(server) as other:
-            server.process.calls.taken()
-            await one.watch(path)
-            assert server.process.calls.taken() == {"GetItem": 1, "Query": 1}
-            await other.watch(path)
-            await append(server, path)
-            server.process.calls.taken()
-            assert await one.told() == await other.told() == [tail(path, 5)]
-            assert server.process.calls.taken() == {"Query": 1}
-
-    server.run(scenario())
+    await create(server, path)
+    async with open_socket(server) as one, open_socket(server) as other:
+        server.process.calls.taken()
+        await one.watch(path)
+        assert server.process.calls.taken() == {"GetItem": 1, "Query": 1}
+        await other.watch(path)
+        await append(server, path)
+        server.process.calls.taken()
+        assert await one.told() == await other.told() == [tail(path, 5)]
+        assert server.process.calls.taken() == {"Query": 1}
 
 
-def test_a_client_that_leaves_is_listened_for_no_more(
+@by_the_server
+async def test_a_client_that_leaves_is_listened_for_no_more(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = Meter()
     monkeypatch.setattr(socket_session, "PROCESS", meter)
-
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server) as client:
-            await client.watch(path)
-            assert server.backend.wake.hub.following == 1
-            assert meter.snapshot().waiting == 1
-        assert server.backend.wake.hub.following == 0
-        assert meter.snapshot().waiting == 0
-
-    server.run(scenario())
+    await create(server, path)
+    async with open_socket(server) as client:
+        await client.watch(path)
+        assert server.backend.wake.hub.following == 1
+        assert meter.snapshot().waiting == 1
+    assert server.backend.wake.hub.following == 0
+    assert meter.snapshot().waiting == 0
 
 
 # --- who may --------------------------------------------------------------------------
@@ -474,26 +448,24 @@ SECURED = AuthorizationSettings(secret=SECRET)
 FAR = 4_000_000_000
 
 
-def test_a_watch_takes_the_right_to_read_and_tells_nobody_else_whether_a_stream_exists(
+@by_the_server
+async def test_a_watch_takes_the_right_to_read_and_tells_nobody_else_whether_a_stream_exists(
     server: Door, path: str
 ) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        name = path.removeprefix("/v1/stream/")
-        reader = token(f"read:v1/{name}", exp=FAR)
-        other = token("read:v1/others/* write:*", exp=FAR)
-        async with open_socket(server, authorization=SECURED) as client:
-            assert await client.watch(path, token=reader) == [tail(path, 0, seconds=3600)]
-            there, absent = await client.watch(path, path + "/absent", token=other)
-            assert there | {"stream": ""} == absent | {"stream": ""}
-            assert there["status"] == 404
-            [without] = await client.watch(path)
-            assert without["status"] == 401
-            assert "token" in without["error"]
-            [wrong] = await client.watch(path, token="x.y.z")
-            assert wrong["status"] == 401
-
-    server.run(scenario())
+    await create(server, path)
+    name = path.removeprefix("/v1/stream/")
+    reader = token(f"read:v1/{name}", exp=FAR)
+    other = token("read:v1/others/* write:*", exp=FAR)
+    async with open_socket(server, authorization=SECURED) as client:
+        assert await client.watch(path, token=reader) == [tail(path, 0, seconds=3600)]
+        there, absent = await client.watch(path, path + "/absent", token=other)
+        assert there | {"stream": ""} == absent | {"stream": ""}
+        assert there["status"] == 404
+        [without] = await client.watch(path)
+        assert without["status"] == 401
+        assert "token" in without["error"]
+        [wrong] = await client.watch(path, token="x.y.z")
+        assert wrong["status"] == 401
 
 
 def test_a_token_is_checked_once_for_all_streams_of_a_frame(
@@ -518,30 +490,26 @@ def test_a_token_is_checked_once_for_all_streams_of_a_frame(
     assert checked == ["x"]
 
 
-def test_everybody_may_watch_a_public_bucket(server: Door, path: str) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        is_public = replace(SECURED, public_read_buckets=frozenset({"v1"}))
-        async with open_socket(server, authorization=is_public) as client:
-            assert await client.watch(path) == [tail(path, 0, seconds=3600)]
-
-    server.run(scenario())
+@by_the_server
+async def test_everybody_may_watch_a_public_bucket(server: Door, path: str) -> None:
+    await create(server, path)
+    is_public = replace(SECURED, public_read_buckets=frozenset({"v1"}))
+    async with open_socket(server, authorization=is_public) as client:
+        assert await client.watch(path) == [tail(path, 0, seconds=3600)]
 
 
-def test_a_watch_lasts_no_longer_than_its_token(server: Door, path: str, clock: Clock) -> None:
-    async def scenario() -> None:
-        await create(server, path)
-        async with open_socket(server, authorization=SECURED) as client:
-            ends = clock.now_ms // 1000 + 300
-            assert await client.watch(path, token=token("read:*", exp=ends)) == [
-                tail(path, 0, seconds=300 + LEEWAY_SECONDS)
-            ]
-            [refused] = await client.watch(path, token=token("read:*", exp=1))
-            assert (refused["status"], refused["error"]) == (401, "Token has expired")
-            await append(server, path)
-            assert await client.is_silent(), "a watch that is refused is over"
-
-    server.run(scenario())
+@by_the_server
+async def test_a_watch_lasts_no_longer_than_its_token(server: Door, path: str, clock: Clock) -> None:
+    await create(server, path)
+    async with open_socket(server, authorization=SECURED) as client:
+        ends = clock.now_ms // 1000 + 300
+        assert await client.watch(path, token=token("read:*", exp=ends)) == [
+            tail(path, 0, seconds=300 + LEEWAY_SECONDS)
+        ]
+        [refused] = await client.watch(path, token=token("read:*", exp=1))
+        assert (refused["status"], refused["error"]) == (401, "Token has expired")
+        await append(server, path)
+        assert await client.is_silent(), "a watch that is refused is over"
 
 
 @pytest.mark.parametrize(
@@ -552,17 +520,15 @@ def test_a_watch_lasts_no_longer_than_its_token(server: Door, path: str, clock: 
         (socket.PATH, {"Host": "rebound.example"}, 421),
     ],
 )
-def test_a_handshake_that_is_refused_gets_an_answer(
+@by_the_server
+async def test_a_handshake_that_is_refused_gets_an_answer(
     server: Door, path: str, headers: dict[str, str], status: int
 ) -> None:
-    async def scenario() -> None:
-        async with handshake(sockets_of(server), path, headers) as client:
-            start, body = await client.next(), await client.next()
-        assert start["type"] == "websocket.http.response.start"
-        assert start["status"] == status
-        assert json.loads(body["body"])["error"]
-
-    server.run(scenario())
+    async with handshake(sockets_of(server), path, headers) as client:
+        start, body = await client.next(), await client.next()
+    assert start["type"] == "websocket.http.response.start"
+    assert start["status"] == status
+    assert json.loads(body["body"])["error"]
 
 
 def test_a_server_without_a_socket_says_so(server: Door) -> None:
