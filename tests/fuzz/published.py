@@ -177,7 +177,7 @@ WRITES: Final = (
     ),
 )
 NAMED: Final = {"path": "a", "bucket": "agents", "stream": "a", "at": "0" * 16, "id": "mailer"}
-ASKED: Final = {"offset": "-1", "stream": "/v1/stream/a", "last": "1"}
+ASKED: Final = {"offset": "0" * 16, "stream": "/v1/stream/a", "last": "1"}
 
 
 def read_all(subject: Subject, way: Way) -> Iterator[tuple[str, int]]:
