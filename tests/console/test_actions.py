@@ -154,6 +154,27 @@ def test_a_stream_is_deleted_only_once_its_name_is_typed(console: Console) -> No
         send(console.server, "HEAD", path)
 
 
+def test_of_several_streams_one_that_is_refused_does_not_keep_the_others(console: Console) -> None:
+    group = uuid.uuid4().hex[:8]
+    for number in range(4):
+        make_stream(console.server, [1], name=f"{group}/{number}")
+    page = console.open(f"#/streams?prefix={group}/")
+    refused = {"status": 503, "json": {"error": "Storage does not answer"}}
+    page.route(f"**/v1/stream/{group}/1", lambda route: route.fulfill(**refused))
+    for number in range(3):
+        page.get_by_label(f"Choose {group}/{number}").check()
+    shown = dialog(page, "Delete 3 streams…")
+    expect(shown.get_by_role("listitem")).to_have_text([f"{group}/{number}" for number in range(3)])
+    expect(shown.get_by_role("button", name="Delete", exact=True)).to_be_disabled()
+    shown.get_by_label("to confirm").fill("3")
+    console.check_accessible()
+    shown.get_by_role("button", name="Delete", exact=True).click()
+    expect(shown.get_by_role("status")).to_have_text("2 of 3 deleted, 1 not")
+    expect(shown.get_by_role("listitem").nth(1)).to_have_text(f"{group}/1 – Storage does not answer")
+    page.keyboard.press("Escape")
+    expect(page.locator("tbody a")).to_have_text([f"{group}/1", f"{group}/3"])
+
+
 def test_everything_is_done_with_the_keyboard_alone(console: Console) -> None:
     group = uuid.uuid4().hex[:8]
     for number in range(3):

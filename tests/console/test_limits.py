@@ -69,6 +69,8 @@ def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("alert")).to_contain_text("the token lacks read:v1")
     page.locator("#search").fill(f"{group}/mine/")
+    expect(page.get_by_role("link", name=f"{group}/mine/run")).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
     page.get_by_role("link", name=f"{group}/mine/run").click()
     expect(page.locator("#state")).to_contain_text("live")
     page.get_by_text("More", exact=True).click()

@@ -65,6 +65,11 @@ def test_lists_of_some_streams_say_of_which(console: Console) -> None:
     console.open()
     for title in ("Written last", "Expiring next", "Closed lately"):
         expect(console.page.get_by_role("heading", name=f"{title} of the first 200 by name")).to_be_visible()
+    listed["next_cursor"] = "a"
+    console.open("#/streams?order=written")
+    expect(console.page.get_by_role("status")).to_contain_text(
+        "20 streams of the first 20 by name, and no more"
+    )
 
 
 def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:

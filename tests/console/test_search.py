@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from playwright.sync_api import Route, expect
 
-from tests.console.conftest import Console, append, make_stream
+from tests.console.conftest import Console, append, make_stream, send
 
 
 def test_a_filter_finds_what_the_page_does_not_hold(console: Console) -> None:
@@ -80,9 +81,39 @@ def test_streams_are_found_by_what_their_names_contain(console: Console) -> None
     expect(page.get_by_role("status")).to_have_text("50 streams on page 1")
     expect(page.get_by_role("link", name=f"{group}/098/even")).to_be_visible()
     page.get_by_role("button", name="Next page").click()
-    expect(page.get_by_role("status")).to_have_text("10 streams on page 2")
+    expect(page.get_by_role("status")).to_have_text("10 streams on page 2, 60 in all")
     page.reload()
     expect(page.get_by_role("link", name=f"{group}/118/even")).to_be_visible()
     page.get_by_label("and contains").fill("neither")
     expect(page.get_by_text("No stream has a name that contains this.")).to_be_visible()
+    console.check_accessible()
+
+
+def test_streams_are_counted_sorted_and_chosen_by_state(console: Console) -> None:
+    """Over all of them, not a page. The address opens the same."""
+    group = uuid.uuid4().hex[:8]
+    paths = [make_stream(console.server, [], name=f"{group}/{number:02}") for number in range(52)]
+    append(console.server, paths[7], 1)
+    send(console.server, "POST", paths[7], Stream_Closed="true")
+    page = console.open(f"#/streams?prefix={group}/")
+    said, first = page.get_by_role("status"), page.locator("tbody a").first
+    page.get_by_role("button", name="Count all").click()
+    expect(said).to_have_text("52 streams, page 1")
+    for name, order, number in (
+        ("last write", "descending", "07"),
+        ("last write", "ascending", "00"),
+        ("stream", "ascending", "00"),
+        ("stream", "descending", "51"),
+    ):
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.get_by_role("columnheader", name=name)).to_have_attribute("aria-sort", order)
+        expect(first).to_have_text(f"{group}/{number}")
+    page.get_by_role("button", name="Next page").click()
+    expect(said).to_have_text("52 streams, page 2")
+    expect(page).to_have_url(re.compile("order=-name&after=50"))
+    page.reload()
+    expect(first).to_have_text(f"{group}/01")
+    page.get_by_label("State").select_option("closed")
+    expect(said).to_have_text("1 stream of 52")
+    expect(first).to_have_text(f"{group}/07")
     console.check_accessible()
