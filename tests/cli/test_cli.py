@@ -27,6 +27,7 @@ from tests.ports import free_port
 from tidemark.cli.__main__ import main
 from tidemark.cli.terminal import visible
 
+TIME = r"20\d\d-\d\d-\d\dT[\d:]{8}\.\d{3}Z"
 COMMAND = [sys.executable, "-m", "tidemark.cli"]
 
 
@@ -71,8 +72,9 @@ def test_lines_become_messages_and_come_back(server: Server, stream: str) -> Non
     assert run(server, "tail", stream, "--no-follow") == lines.replace(b"\n\n", b"\n")
     assert values(run(server, "tail", stream, "--no-follow", "--last", "2")) == [[2], "ü"]
     assert values(run(server, "tail", stream, "--no-follow", "--from", f"{39:016}")) == [[2], "ü"]
-    assert run(server, "tail", stream, "--no-follow", "--from", "2099-01-01T00:00Z") == b""
-    assert len(values(run(server, "tail", stream, "--no-follow", "--from", "2020-01-01T00:00Z"))) == 3
+    starts = {"2099-01-01T00:00Z": 0, "2020-01-01T00:00Z": 3, "0s": 0, "1h": 3, "2d": 3, "999999999d": 3}
+    for start, count in starts.items():
+        assert len(values(run(server, "cat", stream, "--from", start))) == count, start
     for command in ("tail", "cat"):
         assert values(run(server, command, stream, "-n", "1", "--before", f"{43:016}")) == [[2]]
 
@@ -95,13 +97,28 @@ def test_bytes_and_text_come_back_byte_for_byte(
 
 @pytest.mark.parametrize(
     ("content_type", "sent", "said"),
-    [("text/plain", "zwei ü".encode(), {"text": "zwei ü"}), ("image/png", b"\xff", {"base64": "/w=="})],
+    [
+        ("text/plain", "zwei ü".encode(), {"text": "zwei ü"}),
+        ("text/plain", b"half \xc3", {"base64": "aGFsZiDD"}),
+        ("image/png", b"\xff", {"base64": "/w=="}),
+    ],
 )
-def test_with_json_a_chunk_of_bytes_is_json_too(
+def test_with_json_a_write_of_bytes_is_an_object(
     server: Server, stream: str, content_type: str, sent: bytes, said: dict[str, str]
 ) -> None:
     run(server, "append", stream, "--create", content_type, stdin=sent)
-    assert values(run(server, "cat", stream, "--json")) == [{"offset": f"{len(sent):016}", **said}]
+    [line] = values(run(server, "cat", stream, "--json"))
+    assert re.fullmatch(TIME, line.pop("time"))
+    assert line == {"offset": f"{0:016}", "next_offset": f"{len(sent):016}", **said}
+
+
+def test_with_json_a_message_is_in_an_object_as_it_was_sent(server: Server, stream: str) -> None:
+    lines = b'1\n{"n":  0.1234567890123456789}\n'
+    run(server, "append", stream, "--create", "application/json", stdin=lines)
+    for command in (("cat", stream, "--json"), ("--json", "cat", stream, "-n", "1")):
+        line = run(server, *command).decode().splitlines()[-1]
+        begin = re.escape(f'{{"offset": "{2:016}", "next_offset": "{32:016}", "time": "')
+        assert re.fullmatch(rf'{begin}{TIME}", "message": {{"n":  0.1234567890123456789}}}}', line)
 
 
 def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server, stream: str) -> None:
@@ -111,7 +128,7 @@ def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server,
     assert [line.split()[:2] for line in lines] == [
         [f"{a:016}", f"{b:016}"] for a, b in ((0, 2), (2, 14), (14, 17))
     ]
-    assert re.fullmatch(r'\S+ \S+ 20\d\d-\d\d-\d\dT[\d:]{8}\.\d{3}Z {"a":\t"%s"} %', lines[1])
+    assert re.fullmatch(rf'\S+ \S+ {TIME} {{"a":\t"%s"}} %', lines[1])
     assert run(server, "cat", stream, "--format", "%s", "--from", f"{2:016}") == b'{"a":\t"%s"}\n33\n'
     assert run(server, "tail", stream, "-n", "1", "--before", f"{14:016}", "--format", "%o") == b"%016d\n" % 2
     text = f"{stream}/text"
@@ -270,7 +287,10 @@ def test_the_shell_completes_names_that_it_need_not_quote(
     monkeypatch.setenv("TIDEMARK_URL", server.base_url)
     assert completed("tail", name) == completed("cp", "-", f"{name}/") == [f"{name}/a"]
     assert completed("cat", f"{bucket}/d") == [f"{bucket}/doc"]
-    assert completed("--url", f"http://127.0.0.1:{free_port()}", "tail", name) == []
+    away = f"http://127.0.0.1:{free_port()}"
+    assert completed("--url", away, "tail", name) == completed("tail", "--url", away, name) == []
+    for shell in ("bash", "zsh", "fish"):
+        assert f"_TIDEMARK_COMPLETE={shell}_complete".encode() in run(server, "completion", shell)
 
 
 def test_info_prints_the_status_and_the_message_count(server: Server, stream: str) -> None:
@@ -363,13 +383,16 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("token", "--hours", "0"), "0.0 is not in the range 0<x<=1000000"),
         (("token", "--scopes", "read:v1 bogus"), "'bogus' is not a scope; one is read:v1, "),
         (("token", "--scopes", ""), "'' is not a scope"),
-        (("cat", "x", "--from", "1h"), "such as 2026-11-21T10:00Z, got '1h'\n"),
+        (("tail", "x", "--from", "1 week"), "'1 week' is none of these: an offset, now, a time such as"),
+        (("tail", "x", "--from", "2026-11-21"), "or how long ago (90s, 15m, 1h, 2d)"),
+        (("tail", "x", "--json", "--format", "%o"), "Give --format or --json, not both"),
+        (("completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     ],
 )
 def test_an_error_is_printed_without_a_traceback(
     server: Server, arguments: tuple[str, ...], said: str
 ) -> None:
-    status = 2 if {"tail", "localhost", "token"} & {*arguments} else 1
+    status = 2 if {"tail", "localhost", "token", "completion"} & {*arguments} else 1
     printed = run(server, *arguments, status=status, AUTH_SECRET="s" * 32).decode()
     assert said in printed
     assert "Traceback" not in printed

@@ -159,6 +159,34 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
     assert refused.exit_code in {1, 2}
 
 
+PROFILES = 'profiles = {default = {url="http://mine"}, prod = {url="http://prod", token_file="prod.token"}}'
+
+
+def written_profiles(home: Path, text: str, *, token_mode: int = 0o600) -> Path:
+    (home / "tidemark").mkdir()
+    (home / "tidemark" / "config.toml").write_text(text)
+    (token := home / "tidemark" / "prod.token").write_text("p\n")
+    token.chmod(token_mode)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("profile", "text", "said"),
+    [
+        ("prod", PROFILES, "others may read the token in"),
+        ("test", PROFILES, "; the profiles in it: default, prod"),
+        ("prod", '[profiles.prod]\nurl = "http://prod"\ntoken = "t"', 'at most token_file = "…"'),
+        ("prod", '[profiles.prod]\nurl = "prod:80"', "'prod:80' is not the URL of a server"),
+        ("prod", PROFILES.replace("prod.", "~nobody-at-all/"), "'~nobody-at-all/token' cannot be read"),
+        ("default", "profiles = 1", "is not TOML with [profiles.NAME]"),
+    ],
+)
+def test_an_unusable_profile_is_wrong_usage(tmp_path: Path, profile: str, text: str, said: str) -> None:
+    home = {"XDG_CONFIG_HOME": str(written_profiles(tmp_path, text, token_mode=0o640))}
+    done = CliRunner().invoke(main, ["ls", "--profile", profile], env=home)
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "expected"),
     [
@@ -175,12 +203,23 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
         ("cat x --url http://away", {"TIDEMARK_TOKEN": "t", "TIDEMARK_URL": ""}, "away t"),
         ("cat moved", {"TIDEMARK_TOKEN": "t"}, "home t, away -"),
         ("cat x", {"TOKEN": "not ours"}, "home -"),
+        ("--profile prod cat x", {"TIDEMARK_TOKEN": "t"}, "prod p"),
+        ("cat x --profile prod --url http://away", {"TIDEMARK_TOKEN": "t"}, "away -"),
+        ("--token a cat x --profile prod", {}, "prod a"),
+        ("cat x", {"TIDEMARK_URL": ""}, "mine -"),
+        ("cat x", {"TIDEMARK_URL": "", "TIDEMARK_TOKEN": "t"}, "mine t"),
+        ("--profile default cat http://prod/x", {"TIDEMARK_TOKEN": "t"}, "prod -"),
     ],
 )
 def test_a_token_goes_to_its_own_server_alone(
-    monkeypatch: pytest.MonkeyPatch, arguments: str, environment: dict[str, str], expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: str,
+    environment: dict[str, str],
+    expected: str,
 ) -> None:
     sent = set()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(written_profiles(tmp_path, PROFILES)))
 
     def answer(request: httpx.Request) -> httpx.Response:
         token = request.headers.get("Authorization", "-").removeprefix("Bearer ")
@@ -204,7 +243,7 @@ def test_a_refusal_says_that_the_token_of_the_environment_was_not_sent(
     with running(tidemark_server("asgi", tmp_path, **private)) as away:
         environment = {"TIDEMARK_URL": server.base_url, "TIDEMARK_TOKEN": "t"}
         done = CliRunner().invoke(main, ["cat", f"{away.base_url}/v1/stream/x"], env=environment)
-    assert f"; TIDEMARK_TOKEN goes to {server.base_url} alone: give --token" in done.output
+    assert f"; the token is for {server.base_url} alone: give --token" in done.output
 
 
 def test_a_server_behind_a_path_has_its_streams_there() -> None:

@@ -14,10 +14,10 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import click
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from tidemark import __version__
 from tidemark.cli.commands import (
-    DEFAULT_URL,
     EXIT_CODES,
     PATIENCE,
     PRINTS_JSON,
@@ -26,22 +26,14 @@ from tidemark.cli.commands import (
     Commands,
     RemoteServer,
     asks_a_server,
-    checked_url,
     complete_stream,
     listing_of,
-    server_of,
+    says_which_server,
     stream_path,
 )
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
-from tidemark.cli.terminal import (
-    as_json,
-    described,
-    show,
-    show_rows,
-    visible,
-    visible_bytes,
-)
+from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
 from tidemark.cli.transfer import cp
 from tidemark.client import NotFound, StreamGone
 from tidemark.client.blocking import BlockingDriver
@@ -53,28 +45,17 @@ from tidemark.settings import MIN_SECRET_BYTES
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
+_SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--url",
-    envvar="TIDEMARK_URL",
-    default=DEFAULT_URL,
-    show_default=True,
-    callback=checked_url,
-)
-@click.option(
-    "--token", help="A bearer token (or TIDEMARK_TOKEN, which goes to the server of TIDEMARK_URL alone)."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")
+@says_which_server
+@PRINTS_JSON
 @click.version_option(__version__)
-@click.pass_context
-def main(ctx: click.Context, url: str, token: str | None, *, as_json: bool) -> None:
+def main() -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Its encoding may not have every character.
-    ctx.obj = server_of(url, token)
-    ctx.meta["as_json"] = as_json
 
 
 @main.command()
@@ -315,6 +296,14 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
 
 for _command in (append, cat, cp, sub, tail):
     main.add_command(_command)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice([*_SHELLS]))
+def completion(shell: str) -> None:
+    """Print the script by which a shell completes commands and names of streams: eval "$(tidemark completion
+    bash)", or tidemark completion fish | source."""
+    click.echo(_SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
 
 
 @main.command()

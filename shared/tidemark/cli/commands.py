@@ -18,6 +18,7 @@ import click
 import httpx
 from click.shell_completion import CompletionItem
 
+from tidemark.cli.profiles import DEFAULT_URL, checked_url, load_profile
 from tidemark.cli.terminal import visible
 from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
 from tidemark.client.blocking import BlockingDriver
@@ -27,7 +28,6 @@ from tidemark.protocol.errors import ProtocolError
 
 _T = TypeVar("_T")
 
-DEFAULT_URL: Final = "http://127.0.0.1:4437"
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
 )
@@ -35,6 +35,12 @@ EXIT_CODES: Final = (
 PATIENCE: Final = Retry(max_retries=6)
 _COMPLETION_SECONDS: Final = 1.0
 STREAM_ROOT: Final = "/v1/stream/"
+_SAID: Final = {
+    "token": "A bearer token (or TIDEMARK_TOKEN, which goes to the server of TIDEMARK_URL alone).",
+    "url": f"The server (or TIDEMARK_URL, or {DEFAULT_URL}).",
+    "profile": "A server in ~/.config/tidemark/config.toml. --url and --token win over it; it wins over "
+    "TIDEMARK_URL and TIDEMARK_TOKEN, and they win over the profile `default`.",
+}
 _COMPLETED_NAMES: Final = "100"
 #: The shell completes a name without quotes, so it would run a `$(…)` in it.
 _NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
@@ -110,11 +116,17 @@ class RemoteServer:
             after = page["next_cursor"] if page["has_more"] else None
 
 
-def server_of(url: str, token: str | None) -> RemoteServer:
-    """A token of the environment is for the server that the environment names."""
+def server_of(url: str | None = None, token: str | None = None, profile: str | None = None) -> RemoteServer:
+    """Options win over the profile that they name, this over the environment, and that over the profile
+    `default`. A profile's token is for its own server, and the environment's for that of TIDEMARK_URL."""
+    known, environment = load_profile(profile), {} if profile else os.environ
+    home = environment.get("TIDEMARK_URL") or None
+    url = url or (checked_url(home, "TIDEMARK_URL") if home else known.url)
     if token is not None:
         return RemoteServer(url, token)
-    return RemoteServer(url, os.environ.get("TIDEMARK_TOKEN", ""), os.environ.get("TIDEMARK_URL") or url)
+    if held := environment.get("TIDEMARK_TOKEN"):
+        return RemoteServer(url, held, home or url)
+    return RemoteServer(url, known.load_token(), known.url)
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
@@ -174,12 +186,10 @@ def _told(ctx: click.Context, missing: NotFound) -> str:
     stream = ctx.meta.get("stream")
     if stream is None:
         return str(missing)
-    hint = (
-        f"; create it with `tidemark create {stream}`"
-        if ctx.invoked_subcommand in {"append", "cat", "tail"}
-        else ""
-    )
-    return f"there is no such stream: {stream} ({missing}){hint}"
+    said = f"there is no such stream: {stream} ({missing})"
+    if ctx.invoked_subcommand in {"append", "cat", "tail"}:
+        said += f"; create it with `tidemark create {stream}`"
+    return said
 
 
 def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
@@ -188,11 +198,10 @@ def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
 
 
 def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names on the server of `--url` before the command, or of TIDEMARK_URL. None if it does not answer."""
-    given = ctx.find_root().params
-    server = server_of(given.get("url") or DEFAULT_URL, given.get("token"))
+    """Names on the server that the options before them say. None if it does not answer."""
     path, prefix, before = listing_of(begun)
     try:
+        server = server_of(**ctx.meta.get("server", {}))
         reply = httpx.get(
             server.url.rstrip("/") + path,
             params={"prefix": prefix, "limit": _COMPLETED_NAMES},
@@ -200,7 +209,7 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
             timeout=_COMPLETION_SECONDS,
         )
         names = [before + each["stream_id"] for each in reply.json()["streams"]]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+    except (click.UsageError, httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return []
     return [CompletionItem(name) for name in names if _NEEDS_NO_QUOTES.fullmatch(name)]
 
@@ -217,31 +226,28 @@ def listing_of(begun: str) -> tuple[str, str, str]:
 STREAM: Final = click.argument("stream", callback=_remember, shell_complete=complete_stream)
 
 
-def checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} is not the URL of a server; one begins with http:// or https://")
-    return url
-
-
-def _use_json(ctx: click.Context, _: click.Parameter, *, as_json: bool) -> None:
-    ctx.meta["as_json"] |= as_json
-
-
-def _use_server(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    if option.name == "url":
-        checked_url(ctx, option, value)
+def use_server(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    """What stands behind the command wins over what stands before it."""
     if value is not None:
-        known = {"url": ctx.obj.url, "token": None if ctx.obj.token_home else ctx.obj.token}
-        ctx.obj = server_of(**known | {str(option.name): value})
+        if option.name == "url":
+            checked_url(value, "--url")
+        ctx.meta.setdefault("server", {})[option.name] = value
 
 
 PRINTS_JSON: Final = click.option(
     "--json",
     is_flag=True,
     expose_value=False,
-    callback=lambda ctx, option, value: _use_json(ctx, option, as_json=value),
+    callback=lambda ctx, _, value: ctx.meta.update(as_json=value or ctx.meta.get("as_json")),
     help="Print JSON, one value a line.",
 )
+
+
+def says_which_server(command: Callable[..., None], said: Mapping[str, str] = _SAID) -> Callable[..., None]:
+    for name in ("token", "url", "profile"):
+        option = click.option(f"--{name}", expose_value=False, callback=use_server, help=said[name])
+        command = option(command)
+    return command
 
 
 def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
@@ -250,17 +256,14 @@ def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def given(**values: Any) -> None:
-        server = click.get_current_context().obj
+        server = server_of(**click.get_current_context().meta.get("server", {}))
         serving = server.serving(values.get("stream", ""))
         try:
             command(serving, **values)
         except NotAllowed as refused:
             if not serving.withholds_token:
                 raise
-            hint = f"TIDEMARK_TOKEN goes to {server.token_home} alone: give --token"
-            raise click.ClickException(visible(f"{refused}; {hint}")) from None
+            said = f"{refused}; the token is for {server.token_home} alone: give --token"
+            raise click.ClickException(visible(said)) from None
 
-    for name in ("--token", "--url"):
-        option = click.option(name, expose_value=False, callback=_use_server, help="As before the command.")
-        given = option(given)
-    return PRINTS_JSON(given)
+    return PRINTS_JSON(says_which_server(given, dict.fromkeys(_SAID, "As before the command.")))

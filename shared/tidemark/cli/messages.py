@@ -8,10 +8,12 @@ import os
 import re
 import stat
 import sys
+import time
 import uuid
 from base64 import b64encode
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import islice
@@ -33,9 +35,25 @@ APPEND_LINES: Final = 1000
 #: An append takes so many bytes, beside the brackets around them.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
 _TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
-_FROM: Final = click.option(
-    "--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z."
-)
+_JSON_LINE: Final = '{"offset": "%o", "next_offset": "%e", "time": "%t", %s}'
+_STARTS: Final = "an offset, now, a time such as 2026-11-21T10:00Z, or how long ago (90s, 15m, 1h, 2d)"
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def checked_start(_: click.Context, __: click.Parameter, start: str) -> str:
+    """An offset or `now` as it is; a time, also where the start says how long ago."""
+    if ago := re.fullmatch("([0-9]{1,9})([smhd])", start):
+        seconds = time.time() - int(ago[1]) * _UNIT_SECONDS[ago[2]]
+        return rendered_time(max(0, int(seconds * 1000)))
+    try:
+        if parse_read_from(start or None) is None and not datetime.fromisoformat(start.upper()).tzinfo:
+            raise ValueError(start)
+    except ValueError:
+        raise click.BadParameter(f"{start!r} is none of these: {_STARTS}") from None
+    return start
+
+
+_FROM: Final = click.option("--from", "start", default="", callback=checked_start, help=f"One of {_STARTS}.")
 _LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
 _BEFORE: Final = click.option("--before", help="With --last: those before an offset, and nothing behind it.")
 
@@ -66,7 +84,8 @@ _FORMAT: Final = click.option(
 @click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
 @asks_a_server
 def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
-    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
+    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told.
+    With --json, an object for each: its offset, the next one's, its time, and the message."""
     print_messages(server, stream, **asked)
 
 
@@ -83,11 +102,19 @@ def cat(server: RemoteServer, stream: str, **asked: Any) -> None:
 
 
 def print_messages(server: RemoteServer, stream: str, *, template: str | None, **asked: Any) -> None:
+    if as_json():
+        if template is not None:
+            raise click.UsageError("Give --format or --json, not both")
+        template = _JSON_LINE
     place, chunks = chunks_of(server, stream, by_message=template is not None, **asked)
     out = sys.stdout.buffer
     is_terminal = out.isatty()
     for chunk in chunks:
-        lines = formatted(placed(server, stream, chunk, place), template) if template else printed(chunk)
+        lines = (
+            formatted(placed(server, stream, chunk, place), template, chunk.content_type)
+            if template
+            else printed(chunk)
+        )
         place = chunk.offset
         for number, data in enumerate(lines):
             out.write(visible_bytes(data) if is_terminal else data)
@@ -189,9 +216,9 @@ def append(
 
 
 def printed(chunk: Chunk) -> Iterator[bytes]:
-    """Messages of JSON as they were sent, each on a line; or the bytes, in JSON if that is asked for."""
+    """Messages of JSON as they were sent, each on a line; or the bytes."""
     if not is_json(chunk.content_type):
-        yield chunk_line(chunk) if as_json() and chunk.data else chunk.data
+        yield chunk.data
     elif chunk.data:
         yield from map(message_line, split_array(chunk.data))
 
@@ -222,12 +249,11 @@ def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Itera
                 begin = end
 
 
-def formatted(messages: Iterator[Placed], template: str) -> Iterator[bytes]:
+def formatted(messages: Iterator[Placed], template: str, content_type: str) -> Iterator[bytes]:
     for begin, end, time_ms, data in messages:
-        time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        values = {"o": render_offset(begin), "e": render_offset(end), "t": time.replace("+00:00", "Z")}
+        values = {"o": render_offset(begin), "e": render_offset(end), "t": rendered_time(time_ms)}
         shown = {name.encode(): value.encode() for name, value in values.items()}
-        shown |= {b"s": data, b"%": b"%"}
+        shown |= {b"s": json_member(data, content_type) if template is _JSON_LINE else data, b"%": b"%"}
         yield re.sub(rb"%(.)", lambda found: shown[found[1]], template.encode()) + b"\n"  # noqa: B023
 
 
@@ -236,10 +262,19 @@ def message_line(message: bytes) -> bytes:
     return message.translate(_TO_SPACES) + b"\n"
 
 
-def chunk_line(chunk: Chunk) -> bytes:
-    is_text = chunk.content_type.startswith("text/")
-    data = {"text": chunk.text} if is_text else {"base64": b64encode(chunk.data).decode()}
-    return json.dumps({"offset": chunk.offset, **data}).encode() + b"\n"
+def json_member(data: bytes, content_type: str) -> bytes:
+    """JSON as it was sent: a large number keeps its digits. A write of text may end inside a character."""
+    if is_json(content_type):
+        return b'"message": ' + data
+    with suppress(UnicodeDecodeError):
+        if content_type.startswith("text/"):
+            return b'"text": ' + json.dumps(data.decode()).encode()
+    return b'"base64": "%b"' % b64encode(data)
+
+
+def rendered_time(time_ms: int) -> str:
+    instant = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return instant.replace("+00:00", "Z")
 
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:

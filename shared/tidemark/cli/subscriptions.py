@@ -36,9 +36,8 @@ def ls(server: RemoteServer, prefix: str) -> None:
         told = [wake["state"], str(wake["attempts"]), wake["holder"] or "-", each["pattern"] or "-"]
         return [each["id"], each["type"], *told]
 
-    found = server.pages(_PATH, "subscriptions", prefix=prefix)
     header = ("ID", "TYPE", "STATE", "FAILED", "HOLDER", "PATTERN")
-    show_rows(found, header, cells)
+    show_rows(server.pages(_PATH, "subscriptions", prefix=prefix), header, cells)
 
 
 @sub.command()

@@ -39,9 +39,7 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
 @click.option(
-    "--source-token",
-    envvar="TIDEMARK_SOURCE_TOKEN",
-    help="The source's, if it is on another server.",
+    "--source-token", envvar="TIDEMARK_SOURCE_TOKEN", help="The source's, if it is on another server."
 )
 @asks_a_server
 def cp(
