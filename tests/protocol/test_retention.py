@@ -9,10 +9,6 @@ from hypothesis import strategies as st
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.retention import FOREVER, Retention, parse_retention
 
-places = st.integers(0, 30)
-stretches_of_any_kind = st.lists(st.tuples(places, places).map(lambda pair: (min(pair), max(pair))))
-
-
 HOUR_MS = 3_600_000
 
 
