@@ -217,7 +217,7 @@ release: ## sign the tag of VERSION=0.2.0, with its section of CHANGELOG.md as t
 	@grep -qx 'version = "$(VERSION)"' pyproject.toml || { echo "pyproject.toml does not have the version '$(VERSION)'" >&2; exit 1; }
 	@awk '/^## \[/ { on = index($$0, "[$(VERSION)]"); next } on' CHANGELOG.md | grep -q . || { echo "CHANGELOG.md has no section [$(VERSION)]" >&2; exit 1; }
 	@{ printf 'Tidemark %s\n\n' "$(VERSION)"; awk '/^## \[/ { on = index($$0, "[$(VERSION)]"); next } on' CHANGELOG.md; } | git tag --sign --cleanup=whitespace --file=- "v$(VERSION)"
-	@echo "Publish it: git push origin v$(VERSION). The notes: git tag --list --format='%(contents:body)' v$(VERSION)"
+	@echo "Publish it: git push origin v$(VERSION). Then start the workflow Publish on it. The notes: git tag --list --format='%(contents:body)' v$(VERSION)"
 
 .PHONY: base-image
 base-image: ## write the digest that the base image's tag has now into Dockerfile (needs Docker)
