@@ -21,37 +21,22 @@ from typing import Any, Final
 
 import httpx
 
-from tidemark import __version__
-from tidemark.client import (
-    AsyncStream,
-    Chunk,
-    InvalidRequest,
-    MalformedReply,
-    NotFound,
-    Retry,
-    SequenceConflict,
-    StatusError,
-    Stream,
-    StreamClosed,
-    StreamConflict,
-    StreamError,
-    Unreachable,
-)
+from tidemark import __version__, client
 
 Command = dict[str, Any]
 Result = dict[str, Any]
 
 #: The suite has a server that answers 500 twenty times.
-RETRY: Final = Retry(max_retries=5)
+RETRY: Final = client.Retry(max_retries=5)
 ERROR_CODES: Final = (
-    (NotFound, "NOT_FOUND"),
-    (StreamClosed, "STREAM_CLOSED"),
-    (SequenceConflict, "SEQUENCE_CONFLICT"),
-    (StreamConflict, "CONFLICT"),
-    (InvalidRequest, "INVALID_OFFSET"),
-    (StatusError, "UNEXPECTED_STATUS"),
-    (MalformedReply, "PARSE_ERROR"),
-    (Unreachable, "NETWORK_ERROR"),
+    (client.NotFound, "NOT_FOUND"),
+    (client.StreamClosed, "STREAM_CLOSED"),
+    (client.SequenceConflict, "SEQUENCE_CONFLICT"),
+    (client.StreamConflict, "CONFLICT"),
+    (client.InvalidRequest, "INVALID_OFFSET"),
+    (client.StatusError, "UNEXPECTED_STATUS"),
+    (client.MalformedReply, "PARSE_ERROR"),
+    (client.Unreachable, "NETWORK_ERROR"),
     (ValueError, "INVALID_ARGUMENT"),
 )
 #: The suite's names for our options, and ours for them. Times are in milliseconds there.
@@ -80,16 +65,18 @@ class Adapter:
         self._statuses: list[tuple[str, int]] = []
         blocking = httpx.Client(event_hooks={"response": [self._see]})
         self._client = (
-            blocking if kind is Stream else httpx.AsyncClient(event_hooks={"response": [self._see_later]})
+            blocking
+            if kind is client.Stream
+            else httpx.AsyncClient(event_hooks={"response": [self._see_later]})
         )
 
     async def answer(self, command: Command) -> Result:
         kind = command["type"]
         try:
             result: Result = await getattr(self, kind.replace("-", "_"))(command)
-        except (StreamError, ValueError) as error:
+        except (client.StreamError, ValueError) as error:
             code = next(code for known, code in ERROR_CODES if isinstance(error, known))
-            status = {"status": error.status} if isinstance(error, StatusError) else {}
+            status = {"status": error.status} if isinstance(error, client.StatusError) else {}
             message = re.sub("|".join(OPTIONS.values()), lambda found: _theirs(found[0]), str(error))
             failed = {"type": "error", "success": False, "commandType": kind, "errorCode": code}
             return failed | status | {"message": message}
@@ -118,7 +105,7 @@ class Adapter:
         try:
             await _awaited(self._kind(url, retry=RETRY).head())
             status = 200
-        except NotFound:
+        except client.NotFound:
             status = 201
         content_type = command.get("contentType", "application/octet-stream")
         stream = await _awaited(
@@ -164,9 +151,9 @@ class Adapter:
         live = "auto" if command.get("live") is True else command.get("live") or False
         offset = command.get("offset") or "-1"
         followed = _each(self._stream(command).follow(offset, live=live))
-        chunks, heard = list[Chunk](), False
+        chunks, heard = list[client.Chunk](), False
         # A long-poll that nothing has answered yet has caught up.
-        last = Chunk(b"", offset, up_to_date=True)
+        last = client.Chunk(b"", offset, up_to_date=True)
         end = time.monotonic() + command.get("timeoutMs", 5000) / 1000
         try:
             while len(chunks) < command.get("maxChunks", 100):
@@ -232,7 +219,7 @@ class Adapter:
         kind, producer_id = target.pop("target"), target.pop("producerId", "p")
         ours = {OPTIONS[name]: value / (1000 if name.endswith("Ms") else 1) for name, value in target.items()}
         if kind == "retry-options":
-            Retry(**ours)
+            client.Retry(**ours)
         else:
             self._kind(self._server + "/s", content_type="text/plain").producer(producer_id, **ours)
         return {}
@@ -279,7 +266,7 @@ def _theirs(name: str) -> str:
     return next(theirs for theirs, ours in OPTIONS.items() if ours == name)
 
 
-def _shown(chunk: Chunk) -> str:
+def _shown(chunk: client.Chunk) -> str:
     """JSON as JavaScript writes it, which also shows that it is JSON."""
     if chunk.content_type.startswith("application/json"):
         return json.dumps(chunk.messages, separators=(",", ":"), ensure_ascii=False)
@@ -294,13 +281,13 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _each(followed: Any) -> AsyncGenerator[Chunk]:
+def _each(followed: Any) -> AsyncGenerator[client.Chunk]:
     return followed if isinstance(followed, AsyncGenerator) else _on_a_thread(followed)
 
 
-async def _on_a_thread(followed: Iterator[Chunk]) -> AsyncGenerator[Chunk]:
+async def _on_a_thread(followed: Iterator[client.Chunk]) -> AsyncGenerator[client.Chunk]:
     """A blocking reader, which can be given up: its thread ends with the process."""
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Chunk | Exception]()
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[client.Chunk | Exception]()
 
     def read() -> None:
         try:
@@ -318,7 +305,7 @@ async def _on_a_thread(followed: Iterator[Chunk]) -> AsyncGenerator[Chunk]:
 
 
 async def main() -> None:
-    adapter = Adapter(AsyncStream if "--async" in sys.argv else Stream)
+    adapter = Adapter(client.AsyncStream if "--async" in sys.argv else client.Stream)
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         print(json.dumps(await adapter.answer(command)), flush=True)

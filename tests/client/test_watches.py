@@ -13,19 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.client.watches import (
-    ANSWER_SECONDS,
-    PONG_SECONDS,
-    QUIET_SECONDS,
-    SILENT_SECONDS,
-    SocketReader,
-    Watches,
-    Woken,
-)
+from tidemark.client import watches
 from tidemark.protocol.socket import Frame, parse_frame
 
 A, B = "/v1/stream/a", "/v1/stream/b"
-READ, AGAIN, ELSEWHERE = Woken.READ, Woken.AGAIN, Woken.ELSEWHERE
+READ, AGAIN, ELSEWHERE = watches.Woken.READ, watches.Woken.AGAIN, watches.Woken.ELSEWHERE
 
 
 Watching = partial(Frame, data=True)
@@ -35,34 +27,34 @@ class Client:
     """Watches whose connection is open, and what its readers were woken with."""
 
     def __init__(self) -> None:
-        self.watches = Watches()
+        self.watches = watches.Watches()
         self.now = 1000.0
-        self.woken: list[tuple[str, Woken]] = []
+        self.woken: list[tuple[str, watches.Woken]] = []
 
-    def wait(self, reader: SocketReader, offset: str, token: str | None = None) -> None:
-        def wake(why: Woken) -> None:
+    def wait(self, reader: watches.SocketReader, offset: str, token: str | None = None) -> None:
+        def wake(why: watches.Woken) -> None:
             self.woken.append((reader.name, why))
 
         self.watches.wait(reader, offset, token, self.now, wake)
 
-    def waiting(self, name: str, offset: str, token: str | None = None) -> SocketReader:
+    def waiting(self, name: str, offset: str, token: str | None = None) -> watches.SocketReader:
         reader = self.watches.join(name)
         self.wait(reader, offset, token)
         return reader
 
-    def hear(self, *messages: Any) -> list[tuple[str, Woken]]:
+    def hear(self, *messages: Any) -> list[tuple[str, watches.Woken]]:
         """Who is woken by it."""
         self.watches.received(json.dumps(messages if len(messages) > 1 else messages[0]), self.now)
         return self.woken_now()
 
-    def woken_now(self) -> list[tuple[str, Woken]]:
+    def woken_now(self) -> list[tuple[str, watches.Woken]]:
         woken, self.woken = self.woken, []
         return woken
 
     def frames(self) -> list[Frame]:
         return [parse_frame(frame) for frame in self.watches.frames(self.now)]
 
-    def pass_to(self, now: float) -> list[tuple[str, Woken]]:
+    def pass_to(self, now: float) -> list[tuple[str, watches.Woken]]:
         self.now = now
         self.watches.tick(now)
         return self.woken_now()
@@ -101,7 +93,7 @@ def tail(name: str, offset: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_message_wakes_who_has_read_to_another_offset(
-    messages: list[Any], woken: list[tuple[str, Woken]]
+    messages: list[Any], woken: list[tuple[str, watches.Woken]]
 ) -> None:
     client = connected()
     client.waiting(A, "42")
@@ -258,7 +250,7 @@ def test_an_answer_that_does_not_come_ends_the_connection() -> None:
     client = connected()
     client.waiting(A, "42")
     client.frames()
-    assert client.watches.next_at() == client.now + ANSWER_SECONDS
+    assert client.watches.next_at() == client.now + watches.ANSWER_SECONDS
     client.pass_to(client.watches.next_at())
     assert client.watches.is_broken
 
@@ -297,7 +289,7 @@ def guarded() -> Client:
     client.waiting(A, "42")
     client.frames()
     client.hear(tail(A, "42", seconds=3600))
-    assert client.watches.next_at() == client.now + SILENT_SECONDS
+    assert client.watches.next_at() == client.now + watches.SILENT_SECONDS
     client.watches.received("[]", client.now)
     return client
 
@@ -307,7 +299,7 @@ def test_a_connection_by_which_nothing_comes_is_asked_and_given_up_within_75_sec
     for _ in range(3):
         heard_at = client.now
         client.pass_to(client.watches.next_at())
-        assert (client.now, client.frames()) == (heard_at + QUIET_SECONDS, [Frame()])
+        assert (client.now, client.frames()) == (heard_at + watches.QUIET_SECONDS, [Frame()])
         assert client.hear(tail(B, "1")) == []
     heard_at = client.now
     for _ in range(2):
@@ -315,13 +307,13 @@ def test_a_connection_by_which_nothing_comes_is_asked_and_given_up_within_75_sec
         client.pass_to(client.watches.next_at())
         client.frames()
     assert client.watches.is_broken
-    assert client.now == heard_at + QUIET_SECONDS + PONG_SECONDS < heard_at + 75
+    assert client.now == heard_at + watches.QUIET_SECONDS + watches.PONG_SECONDS < heard_at + 75
 
 
 def test_after_a_sleep_the_connection_is_asked_at_once_and_has_five_seconds() -> None:
     """An answer to an earlier ping may have come in the sleep."""
     client = guarded()
-    client.now += QUIET_SECONDS
+    client.now += watches.QUIET_SECONDS
     client.frames()
     client.now += 600
     client.watches.doubt(client.now)
@@ -343,12 +335,12 @@ def test_a_server_that_answers_no_ping_gets_one_after_8_minutes_and_is_not_given
     for heard in ("[]", json.dumps(tail(B, "42", seconds=3600)), json.dumps(tail(A, "1"))):
         client.now += 1
         client.watches.received(heard, client.now)
-    assert client.watches.next_at() == client.now - 3 + SILENT_SECONDS
+    assert client.watches.next_at() == client.now - 3 + watches.SILENT_SECONDS
     client.now = client.watches.next_at()
     assert (client.frames(), client.frames()) == ([Frame()], [])
     client.watches.doubt(client.now)
     assert client.frames() == [Frame()]
-    assert client.watches.next_at() == client.now + SILENT_SECONDS
+    assert client.watches.next_at() == client.now + watches.SILENT_SECONDS
 
 
 def test_who_leaves_before_anything_was_asked_sends_nothing() -> None:
@@ -493,10 +485,10 @@ SELDOM = st.sampled_from([False] * 9 + [True])
 class Follower:
     """As `follow`: it reads, waits, and does as it is told."""
 
-    def __init__(self, reader: SocketReader) -> None:
+    def __init__(self, reader: watches.SocketReader) -> None:
         self.reader = reader
         self.offset = "00"
-        self.woken: Woken | None = None
+        self.woken: watches.Woken | None = None
         self.is_waiting = self.has_read = False
 
 
@@ -506,7 +498,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watches = Watches()
+        self.watches = watches.Watches()
         self.now = 0.0
         self.tails = Counter[str]()
         self.closed = set[str]()
@@ -568,7 +560,7 @@ class AnyOrder(RuleBasedStateMachine):
         return "stream-closed" in page.headers
 
     def wait(self, follower: Follower) -> None:
-        def wake(why: Woken) -> None:
+        def wake(why: watches.Woken) -> None:
             assert follower.is_waiting, "it is woken once"
             if why is READ and self.about is not None:
                 assert follower.reader.name in self.about, "it is woken by its own stream"

@@ -16,18 +16,7 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from tests.janitor.scene import (
-    BREAKS,
-    FORK,
-    KEY,
-    ONE,
-    SMALL,
-    Scene,
-    before_the_next,
-    break_call,
-    counted,
-    die,
-)
+from tests.janitor import scene
 from tests.simulation.tasks import Crashed
 from tests.support import HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor import compact
@@ -97,9 +86,9 @@ class Reader:
 class Rows:
     """A stream of changes to rows, what was written to it, and readers on their way."""
 
-    def __init__(self, seed: int, packing: Packing = SMALL, compaction: Compaction = HOURLY) -> None:
+    def __init__(self, seed: int, packing: Packing = scene.SMALL, compaction: Compaction = HOURLY) -> None:
         self.chance = random.Random(seed)
-        self.scene = Scene(packing, JSON, compaction=compaction)
+        self.scene = scene.Scene(packing, JSON, compaction=compaction)
         self.compaction = compaction
         self.log: list[Change] = []
         self.readers: list[Reader] = []
@@ -140,7 +129,7 @@ class Rows:
 
     def sweep_broken(self) -> None:
         stores = self.scene.process()
-        break_call(stores, self.chance.randrange(40), self.chance.choice(BREAKS))
+        scene.break_call(stores, self.chance.randrange(40), self.chance.choice(scene.BREAKS))
         with suppress(Crashed):
             sweep(stores)
 
@@ -148,9 +137,11 @@ class Rows:
         """Janitors that make packs of other sizes; some stop before they remove what theirs replace."""
 
         def janitor() -> None:
-            stores = self.scene.process(replace(SMALL, pack_bytes=self.chance.choice((60, 150, 300, 650))))
+            stores = self.scene.process(
+                replace(scene.SMALL, pack_bytes=self.chance.choice((60, 150, 300, 650)))
+            )
             if self.chance.random() < 0.5:
-                before_the_next(stores, "BatchWriteItem", die)
+                scene.before_the_next(stores, "BatchWriteItem", scene.die)
             with suppress(Crashed):
                 sweep(stores)
 
@@ -168,7 +159,7 @@ class Rows:
         self.read_page(self.chance.choice(self.readers))
 
     def read_page(self, reader: Reader) -> bool:
-        reading = read(reader.stores, KEY, reader.offset, small=True)
+        reading = read(reader.stores, scene.KEY, reader.offset, small=True)
         for _, body in messages(reading):
             apply(reader.state, body)
         reader.offset, reader.at_ms = reading.page.end, self.now_ms
@@ -185,11 +176,11 @@ class Rows:
         """Of the whole log up to there."""
         return fold([change.body for change in self.log if change.end <= up_to])
 
-    def state_read(self, stores: Stores | None = None, key: StreamKey = KEY) -> State:
+    def state_read(self, stores: Stores | None = None, key: StreamKey = scene.KEY) -> State:
         return fold([body for _, body in self.found(0, stores, key)])
 
     def found(
-        self, offset: int, stores: Stores | None = None, key: StreamKey = KEY
+        self, offset: int, stores: Stores | None = None, key: StreamKey = scene.KEY
     ) -> list[tuple[int, bytes]]:
         stores, found, at_tail = stores or self.scene.process(), list[tuple[int, bytes]](), False
         while not at_tail:
@@ -252,12 +243,12 @@ def test_every_reader_ends_with_the_state_of_the_whole_log(seed: int) -> None:
     assert rows.scene.record().compacted, "something was compacted"
 
 
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", scene.BREAKS)
 def test_a_pass_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
     for at in count_up():
         rows = of_rows("abcAdaBe" * 4)
         stores = rows.scene.process()
-        calls = break_call(stores, at, how)
+        calls = scene.break_call(stores, at, how)
         rows.wait(HOUR_MS)
         with suppress(Crashed):
             sweep(stores)
@@ -296,9 +287,9 @@ def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
         stores = rows.scene.process() if is_fresh else knowing
         if any(start < offset < end for start, end in places):
             with pytest.raises(Malformed, match="is not the end of a message"):
-                read(stores, KEY, offset, small=True)
+                read(stores, scene.KEY, offset, small=True)
         else:
-            reading = read(stores, KEY, offset, small=True)
+            reading = read(stores, scene.KEY, offset, small=True)
             assert list(messages(reading)) == [(e, b) for e, b in left if offset < e <= reading.page.end]
             assert reading.page.end > offset or offset == tail
     with pytest.raises(HistoryGone):
@@ -308,27 +299,29 @@ def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
 def test_start_points_and_times_are_those_of_what_is_left() -> None:
     rows = of_passes()
     left, stores = rows.found(0), rows.scene.process()
-    counting, calls = counted(rows.scene)
-    assert list(messages(read_back(counting, KEY, left[len(left) // 2][0], 1))) == [left[len(left) // 2]]
+    counting, calls = scene.counted(rows.scene)
+    assert list(messages(read_back(counting, scene.KEY, left[len(left) // 2][0], 1))) == [
+        left[len(left) // 2]
+    ]
     assert calls == {"GetItem": 1, "Query": 2, "GetRange": 1}
     written = {change.end: change.time_ms for change in rows.log}
     for count in range(1, len(left), 5):
-        found = find_start(stores, KEY, LastMessages(count))
+        found = find_start(stores, scene.KEY, LastMessages(count))
         assert found.messages == count or not found.complete
         last = found.messages or 0
         assert rows.found(found.offset) == left[-last:]
         place = next(i for i, (end, _) in enumerate(left) if end > found.offset)
-        before = read_back(stores, KEY, found.offset, count)
+        before = read_back(stores, scene.KEY, found.offset, count)
         assert list(messages(before)) == [each for each in left[:place] if each[0] > before.page.start]
         assert before.page.start < found.offset or place == 0
-        times = load_times(stores, KEY, found.offset)
+        times = load_times(stores, scene.KEY, found.offset)
         each = [ms for ms, count in zip(times.times_ms, times.messages, strict=True) for _ in range(count)]
         ends = [end for end, _ in left[-last:]]
         assert each == [written[end] for end in ends]
         is_whole = sum(times.sizes) == times.end - times.start
         assert times.message_ends == (None if is_whole else ends)
     for change in rows.log[::20]:
-        behind = rows.found(find_start(stores, KEY, WrittenFrom(change.time_ms)).offset)
+        behind = rows.found(find_start(stores, scene.KEY, WrittenFrom(change.time_ms)).offset)
         assert {end for end, _ in behind} >= {end for end, _ in left if written[end] >= change.time_ms}
 
 
@@ -343,7 +336,7 @@ def test_a_block_is_cut_between_the_messages_that_are_left() -> None:
 
 def test_what_a_process_remembers_is_not_read_below_what_is_compacted() -> None:
     """It has read a row, and not that the row was deleted; both are gone a few seconds later."""
-    rows = Rows(0, replace(SMALL, after_ms=0), Compaction(after_seconds=0, tombstone_seconds=0))
+    rows = Rows(0, replace(scene.SMALL, after_ms=0), Compaction(after_seconds=0, tombstone_seconds=0))
     rows.write("ab")
     knowing = rows.scene.process()
     assert rows.state_read(knowing).keys() == {"a", "b", ""}
@@ -370,7 +363,7 @@ def test_a_body_that_is_packed_is_forgotten_before_its_object_goes(monkeypatch: 
 
 def test_the_number_of_messages_is_estimated_by_what_is_left() -> None:
     rows = of_passes()
-    stats, left = load_stats(rows.scene.process(), KEY), len(rows.found(0))
+    stats, left = load_stats(rows.scene.process(), scene.KEY), len(rows.found(0))
     assert not stats.messages_exact
     assert left * 0.8 <= stats.messages <= left * 1.25 < len(rows.log) / 2
 
@@ -378,9 +371,9 @@ def test_the_number_of_messages_is_estimated_by_what_is_left() -> None:
 def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:
     """It may begin and end at the same offsets."""
     rows = of_rows("abab")
-    before = read(rows.scene.process(), KEY, 0).page
+    before = read(rows.scene.process(), scene.KEY, 0).page
     rows.wait_and_sweep(2)
-    after = read(rows.scene.process(), KEY, 0).page
+    after = read(rows.scene.process(), scene.KEY, 0).page
     assert (before.start, before.end) == (after.start, after.end)
     assert len(before.data) > len(after.data)
     assert before.crc != after.crc
@@ -405,15 +398,15 @@ def test_a_fork_keeps_deletions_of_what_it_inherits() -> None:
     rows = Rows(0)
     rows.write("ab")
     rows.scene.compaction, fork_at = None, rows.log[-1].end
-    asked = create_request(None, fork=ForkPoint(KEY, fork_at), compaction=HOURLY)
-    create(rows.scene.process(), FORK, asked)
+    asked = create_request(None, fork=ForkPoint(scene.KEY, fork_at), compaction=HOURLY)
+    create(rows.scene.process(), scene.FORK, asked)
     for key in "AcAcAcdd":
         operation = "delete" if key.isupper() else "upsert"
         change = {"type": "row", "key": key.lower(), "value": 1, "headers": {"operation": operation}}
-        append(rows.scene.stores, FORK, [append_request(orjson.dumps(change), content_type=JSON)])
+        append(rows.scene.stores, scene.FORK, [append_request(orjson.dumps(change), content_type=JSON)])
     rows.wait_and_sweep(80)
-    assert rows.state_read(key=FORK).keys() == {"b", "c", "d", ""}
-    assert rows.scene.record(FORK).compacted > fork_at
+    assert rows.state_read(key=scene.FORK).keys() == {"b", "c", "d", ""}
+    assert rows.scene.record(scene.FORK).compacted > fork_at
 
 
 def test_a_stream_is_compacted_once_its_last_fork_is_gone_also_if_nothing_more_is_written() -> None:
@@ -422,7 +415,7 @@ def test_a_stream_is_compacted_once_its_last_fork_is_gone_also_if_nothing_more_i
     rows.wait_and_sweep(60)
     assert rows.scene.record().compacted == 0
     assert len(rows.scene.due("pack")) == 1, "one look is asked for, a day later"
-    delete(rows.scene.process(), FORK)
+    delete(rows.scene.process(), scene.FORK)
     rows.wait_and_sweep(26)
     assert rows.scene.record().compacted
     assert all_is_read(rows)
@@ -478,7 +471,7 @@ def test_what_is_retained_bounds_a_pass() -> None:
     rows = of_rows("abcdABCDabcd" * 3)
     [first, *_] = rows.scene.packs()
     inside = next(change.end for change in rows.log if first.start < change.end < first.end)
-    assert trim_below(rows.scene.process(), KEY, inside)
+    assert trim_below(rows.scene.process(), scene.KEY, inside)
     rows.wait_and_sweep(60)
     assert rows.scene.record().compacted
     assert [pack.compacted > 0 for pack in rows.scene.packs()][:2] == [False, True]
@@ -488,7 +481,7 @@ def test_what_is_retained_bounds_a_pass() -> None:
 
 def sweep_without_removal(janitor: Stores) -> None:
     """It dies once the first pack is made, and what that one replaces is still there."""
-    before_the_next(janitor, "BatchWriteItem", die)
+    scene.before_the_next(janitor, "BatchWriteItem", scene.die)
     with suppress(Crashed):
         sweep(janitor)
 
@@ -496,11 +489,11 @@ def sweep_without_removal(janitor: Stores) -> None:
 def test_a_pack_that_was_replaced_and_is_not_removed_yet_is_in_no_pass() -> None:
     """It is the first one of what is retained by then."""
     rows = of_rows("uvwxyzabcdefghijklmnopq")
-    rows.scene.pack_by(replace(SMALL, pack_bytes=500))
+    rows.scene.pack_by(replace(scene.SMALL, pack_bytes=500))
     _, retained, *_ = rows.scene.starts()
     rows.wait(HOUR_MS + 1000)
     sweep_without_removal(rows.scene.process())
-    assert trim_below(rows.scene.process(), KEY, retained)
+    assert trim_below(rows.scene.process(), scene.KEY, retained)
     rows.wait_and_sweep(2)
     assert [end for end, _ in rows.found(retained)] == [each.end for each in rows.log if each.end > retained]
 
@@ -509,29 +502,29 @@ def test_a_deletion_stays_for_a_day_after_a_trim_has_taken_what_it_deletes() -> 
     """That lay in a pack on both sides of what was retained before, which no pass has rewritten."""
     rows = of_rows("zabcdeAbcdef")
     _, second, *_ = rows.scene.starts()
-    assert trim_below(rows.scene.process(), KEY, rows.log[0].end)
+    assert trim_below(rows.scene.process(), scene.KEY, rows.log[0].end)
     rows.wait_and_sweep(30)
     reader = Reader(rows.scene.process(), second, rows.now_ms, rows.state(second))
-    assert trim_below(rows.scene.process(), KEY, second)
+    assert trim_below(rows.scene.process(), scene.KEY, second)
     rows.write("ghij")
     rows.wait_and_sweep(4)
     while not rows.read_page(reader):
         pass
     assert reader.state.keys() == {*"zbcdefghij", ""}
     rows.wait_and_sweep(26)
-    assert b'"delete"' not in read(rows.scene.process(), KEY, second).data
+    assert b'"delete"' not in read(rows.scene.process(), scene.KEY, second).data
 
 
 def test_a_stream_is_trimmed_to_where_any_of_its_messages_ended() -> None:
     rows = of_passes()
     left = rows.found(0)
     for offset in rows.scene.ends[1:]:
-        assert trim_below(rows.scene.process(), KEY, offset)
+        assert trim_below(rows.scene.process(), scene.KEY, offset)
         assert rows.found(offset) == [(end, body) for end, body in left if end > offset]
     rows = of_passes()
     (end, body) = rows.found(0)[3]
     with pytest.raises(Malformed, match="is not the end of a message"):
-        trim_below(rows.scene.process(), KEY, end - len(body))
+        trim_below(rows.scene.process(), scene.KEY, end - len(body))
 
 
 def test_a_pack_that_cannot_be_read_is_told_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -568,7 +561,7 @@ def test_the_calls_of_a_pass() -> None:
     """A pack that no pass has seen is read twice. One that is made is an object and a transaction, one that
     goes an entry of the queue; and the horizon is moved, and another look asked for."""
     rows = of_rows("abcdefgh" * 4)
-    stores, calls = counted(rows.scene)
+    stores, calls = scene.counted(rows.scene)
     before = len(rows.scene.packs())
     rows.wait(HOUR_MS)
     sweep(stores)
@@ -581,8 +574,8 @@ def test_the_calls_of_a_pass() -> None:
 def test_a_pass_that_is_resumed_compacts_all_of_it() -> None:
     """It was killed when it had made its first pack. Else a deletion would go before what it deletes."""
     rows = of_rows("ijklmnop" + "abcdefgh" * 2 + "ABCD")
-    janitor, write = rows.scene.process(SMALL), "TransactWriteItems"
-    before_the_next(janitor, write, lambda: before_the_next(janitor, write, die))
+    janitor, write = rows.scene.process(scene.SMALL), "TransactWriteItems"
+    scene.before_the_next(janitor, write, lambda: scene.before_the_next(janitor, write, scene.die))
     rows.wait(HOUR_MS)
     with suppress(Crashed):
         sweep(janitor)
@@ -614,7 +607,7 @@ def test_a_pass_that_storage_interrupts_is_made_in_the_next_round(caplog: pytest
 SLOWER = replace(HOURLY, after_seconds=2 * 3600)
 
 
-def of_rows(keys: str, compaction: Compaction = SLOWER, packing: Packing = SMALL) -> Rows:
+def of_rows(keys: str, compaction: Compaction = SLOWER, packing: Packing = scene.SMALL) -> Rows:
     """In packs that no pass has seen: an upsert of each key, of a capital letter a deletion, and remarks."""
     rows = Rows(0, packing, compaction)
     rows.write(keys)
@@ -624,7 +617,7 @@ def of_rows(keys: str, compaction: Compaction = SLOWER, packing: Packing = SMALL
 
 
 def all_is_read(
-    rows: Rows, key: StreamKey = KEY, up_to: float = math.inf, stores: Stores | None = None
+    rows: Rows, key: StreamKey = scene.KEY, up_to: float = math.inf, stores: Stores | None = None
 ) -> bool:
     with suppress(Damaged):
         return rows.state_read(stores, key) == rows.state(up_to)
@@ -635,10 +628,10 @@ def a_fork_that_is_made_during_a_pass_has_all() -> bool:
     """The pass has its list of packs when the fork is made."""
     rows = of_rows("abab")
     fork_at, janitor = rows.log[1].end, rows.scene.process()
-    before_the_next(janitor, "TransactWriteItems", lambda: rows.scene.fork(fork_at))
+    scene.before_the_next(janitor, "TransactWriteItems", lambda: rows.scene.fork(fork_at))
     rows.wait(HOUR_MS)
     sweep(janitor)
-    return all_is_read(rows, FORK, fork_at)
+    return all_is_read(rows, scene.FORK, fork_at)
 
 
 def a_fork_that_a_pass_overtakes_has_all() -> bool:
@@ -646,10 +639,10 @@ def a_fork_that_a_pass_overtakes_has_all() -> bool:
     rows = of_rows("abab")
     fork_at, creator = rows.log[1].end, rows.scene.process()
     rows.wait(HOUR_MS)
-    before_the_next(creator, "TransactWriteItems", rows.sweep)
+    scene.before_the_next(creator, "TransactWriteItems", rows.sweep)
     with suppress(Conflict):
-        create(creator, FORK, create_request(None, fork=ForkPoint(KEY, fork_at)))
-        return all_is_read(rows, FORK, fork_at)
+        create(creator, scene.FORK, create_request(None, fork=ForkPoint(scene.KEY, fork_at)))
+        return all_is_read(rows, scene.FORK, fork_at)
     return True
 
 
@@ -670,9 +663,9 @@ def a_pack_takes_in_nothing_that_a_pass_replaces() -> bool:
     rows = of_rows("abababab")
     rows.write("cdcd")
     rows.wait(HOUR_MS)
-    packer = rows.scene.process(replace(ONE, pack_bytes=650))
-    other = rows.scene.process(replace(ONE, after_ms=3 * HOUR_MS))
-    before_the_next(packer, "TransactWriteItems", lambda: sweep_without_removal(other))
+    packer = rows.scene.process(replace(scene.ONE, pack_bytes=650))
+    other = rows.scene.process(replace(scene.ONE, after_ms=3 * HOUR_MS))
+    scene.before_the_next(packer, "TransactWriteItems", lambda: sweep_without_removal(other))
     sweep(packer)
     rows.wait_and_sweep(2)
     return all_is_read(rows)
@@ -682,19 +675,19 @@ def of_two_passes_at_once_one_goes_on() -> bool:
     """The later one lets go of deletions as well, so that its packs end elsewhere."""
     rows = of_rows("abcdefghGH")
     rows.wait_and_sweep(3)
-    rows.scene.pack_by(replace(SMALL, pack_bytes=100))
+    rows.scene.pack_by(replace(scene.SMALL, pack_bytes=100))
     rows.wait(18 * HOUR_MS)
     rows.write("abcmnopqrstuvwxyz")
     rows.wait_and_sweep()
     rows.wait(rows.scene.record().horizon.next_ms - rows.now_ms - 1)
-    janitor, other = rows.scene.process(SMALL), rows.scene.process(SMALL)
+    janitor, other = rows.scene.process(scene.SMALL), rows.scene.process(scene.SMALL)
 
     def look_later() -> None:
         rows.wait(1)
         sweep_without_removal(other)
 
     write = "TransactWriteItems"
-    before_the_next(janitor, write, lambda: before_the_next(janitor, write, look_later))
+    scene.before_the_next(janitor, write, lambda: scene.before_the_next(janitor, write, look_later))
     sweep(janitor)
     rows.wait_and_sweep(2)
     return all_is_read(rows)

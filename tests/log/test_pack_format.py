@@ -18,20 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.log.pack_format import (
-    BLOCK_BYTES,
-    MAGIC,
-    BatchTimes,
-    Block,
-    BlockEntry,
-    CorruptPack,
-    PackWriter,
-    batches_of,
-    decode_block,
-    decode_index,
-    deflate_library,
-    read_index,
-)
+from tidemark.log import pack_format
 
 
 @pytest.fixture(scope="module", params=["isal", "zlib"])
@@ -40,13 +27,13 @@ def inflated_by(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setitem(sys.modules, "isal", None)
-        deflate_library.cache_clear()
+        pack_format.deflate_library.cache_clear()
         yield request.param
-    deflate_library.cache_clear()
+    pack_format.deflate_library.cache_clear()
 
 
 def test_a_block_is_inflated_by_isal_or_by_zlib_where_that_is_missing(inflated_by: str) -> None:
-    assert deflate_library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
+    assert pack_format.deflate_library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
 
 
 def test_the_library_is_not_imported_before_a_block_is_read() -> None:
@@ -76,36 +63,43 @@ def batches(draw: st.DrawFn) -> Written:
     return Written(b"".join(messages), tuple(map(len, messages)), counts, time_ms)
 
 
-def write(start: int, given: list[Written], block_bytes: int = BLOCK_BYTES) -> tuple[bytes, bytes]:
-    writer = PackWriter(start, block_bytes)
+def write(
+    start: int, given: list[Written], block_bytes: int = pack_format.BLOCK_BYTES
+) -> tuple[bytes, bytes]:
+    writer = pack_format.PackWriter(start, block_bytes)
     for batch in given:
         writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
     assert writer.end == start + sum(len(batch.data) for batch in given)
     return writer.finish()
 
 
-def stored_of(pack: bytes, entry: BlockEntry) -> bytes:
+def stored_of(pack: bytes, entry: pack_format.BlockEntry) -> bytes:
     return pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
 
 
-def blocks_of(pack: bytes, index: bytes) -> list[Block]:
-    assert read_index(pack) == decode_index(index)
-    return [decode_block(entry, stored_of(pack, entry)) for entry in decode_index(index).blocks]
+def blocks_of(pack: bytes, index: bytes) -> list[pack_format.Block]:
+    assert pack_format.read_index(pack) == pack_format.decode_index(index)
+    return [
+        pack_format.decode_block(entry, stored_of(pack, entry))
+        for entry in pack_format.decode_index(index).blocks
+    ]
 
 
 def a_block(
     data: bytes, lengths: list[int], appends: list[int], batches: list[int], times_ms: list[int]
-) -> Block:
-    return Block(data, array("I", lengths), array("I", appends), array("I", batches), array("q", times_ms))
+) -> pack_format.Block:
+    return pack_format.Block(
+        data, array("I", lengths), array("I", appends), array("I", batches), array("q", times_ms)
+    )
 
 
-def an_entry(data: bytes = b"x") -> BlockEntry:
+def an_entry(data: bytes = b"x") -> pack_format.BlockEntry:
     """Of a pack of one batch."""
-    [entry] = decode_index(write(0, [Written(data, (len(data),), (), 7)])[1]).blocks
+    [entry] = pack_format.decode_index(write(0, [Written(data, (len(data),), (), 7)])[1]).blocks
     return entry
 
 
-def fitted(entry: BlockEntry, stored: bytes) -> BlockEntry:
+def fitted(entry: pack_format.BlockEntry, stored: bytes) -> pack_format.BlockEntry:
     """As if these bytes had been written: their length and checksum are right."""
     return replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
 
@@ -134,16 +128,16 @@ def test_every_byte_length_append_and_time_comes_back(
     st.integers(1, 200),
 )
 def test_a_pack_of_packs_has_what_they_have(start: int, given: list[list[Written]], block_bytes: int) -> None:
-    merged = PackWriter(start, block_bytes)
+    merged = pack_format.PackWriter(start, block_bytes)
     for written in given:
         pack, index = write(merged.end, written, block_bytes)
-        for entry in decode_index(index).blocks:
+        for entry in pack_format.decode_index(index).blocks:
             merged.take(entry, memoryview(stored_of(pack, entry)))
     blocks = blocks_of(*merged.finish())
     found = [
         Written(data, lengths, appends if len(appends) > 1 else (), time_ms)
         for block in blocks
-        for data, lengths, appends, time_ms in batches_of(block)
+        for data, lengths, appends, time_ms in pack_format.batches_of(block)
     ]
     assert found == [batch for written in given for batch in written]
     # No small block is followed by another small one with which it would still be small.
@@ -153,14 +147,14 @@ def test_a_pack_of_packs_has_what_they_have(start: int, given: list[list[Written
 
 def test_a_large_block_is_taken_as_it_is_and_a_damaged_one_never() -> None:
     pack, index = write(7, [Written(b"x" * 60, (60,), (), 1)], 100)
-    [entry] = decode_index(index).blocks
+    [entry] = pack_format.decode_index(index).blocks
     stored = stored_of(pack, entry)
-    merged = PackWriter(7, 100)
+    merged = pack_format.PackWriter(7, 100)
     merged.take(entry, stored)
     assert merged.finish() == (pack, index)
     for block_bytes in (100, 1000):
-        with pytest.raises(CorruptPack):
-            PackWriter(7, block_bytes).take(entry, b"?" + stored[1:])
+        with pytest.raises(pack_format.CorruptPack):
+            pack_format.PackWriter(7, block_bytes).take(entry, b"?" + stored[1:])
 
 
 @given(
@@ -173,14 +167,14 @@ def test_what_is_left_of_a_stretch_keeps_its_place(
     start: int, given: list[tuple[int, Written]], behind: int, block_bytes: int
 ) -> None:
     """The gaps are longer than four gigabytes, too; one is behind the last batch."""
-    writer, ends = PackWriter(start, block_bytes), list[int]()
+    writer, ends = pack_format.PackWriter(start, block_bytes), list[int]()
     for gap, batch in given:
         writer.skip(gap)
         ends += list(accumulate(batch.lengths, initial=writer.reached))[1:]
         writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
     writer.skip(behind)
     pack, encoded = writer.finish()
-    index = decode_index(encoded)
+    index = pack_format.decode_index(encoded)
     assert (index.start, index.end) == (start, ends[-1] + behind)
     assert index.data_bytes == sum(len(batch.data) for _, batch in given)
     assert all(one.end == other.start for one, other in pairwise(index.blocks))
@@ -197,7 +191,7 @@ def test_what_is_left_of_a_stretch_keeps_its_place(
 def test_blocks_follow_each_other_end_where_batches_end_and_are_found_by_an_offset(
     start: int, given: list[Written], block_bytes: int, data: st.DataObject
 ) -> None:
-    index = decode_index(write(start, given, block_bytes)[1])
+    index = pack_format.decode_index(write(start, given, block_bytes)[1])
     ends = list(accumulate((len(batch.data) for batch in given), initial=start))
     assert (index.start, index.end) == (start, ends[-1])
     assert all(block.end in ends for block in index.blocks)
@@ -210,8 +204,8 @@ def test_blocks_follow_each_other_end_where_batches_end_and_are_found_by_an_offs
 
 
 def test_blocks_of_the_largest_batches_of_the_table_are_at_least_half_full() -> None:
-    index = decode_index(write(0, [Written(b"x" * 65_536, (65_536,), (), 0)] * 9)[1])
-    assert {block.end - block.start for block in index.blocks[:-1]} == {BLOCK_BYTES}
+    index = pack_format.decode_index(write(0, [Written(b"x" * 65_536, (65_536,), (), 0)] * 9)[1])
+    assert {block.end - block.start for block in index.blocks[:-1]} == {pack_format.BLOCK_BYTES}
 
 
 @given(st.lists(batches(), min_size=1, max_size=12), st.data())
@@ -219,25 +213,25 @@ def test_a_block_with_any_byte_changed_or_missing_is_refused(
     given: list[Written], data: st.DataObject
 ) -> None:
     pack, encoded = write(0, given, 100)
-    entry = data.draw(st.sampled_from(decode_index(encoded).blocks))
+    entry = data.draw(st.sampled_from(pack_format.decode_index(encoded).blocks))
     stored = stored_of(pack, entry)
     place = data.draw(st.integers(0, len(stored) - 1))
     flipped = bytes([stored[place] ^ data.draw(st.integers(1, 255))])
     for damaged in (stored[:place] + flipped + stored[place + 1 :], stored[:place], stored + b"x", b""):
-        with pytest.raises(CorruptPack):
-            decode_block(entry, damaged)
+        with pytest.raises(pack_format.CorruptPack):
+            pack_format.decode_block(entry, damaged)
 
 
 def test_a_block_whose_gaps_do_not_fit_its_length_is_refused() -> None:
-    writer = PackWriter(0, BLOCK_BYTES)
+    writer = pack_format.PackWriter(0, pack_format.BLOCK_BYTES)
     for gap in (0, 9):
         writer.skip(gap)
         writer.add(b"x", (1,), (), 7)
     pack, index = writer.finish()
-    [entry] = decode_index(index).blocks
-    assert decode_block(replace(entry, end=12), stored_of(pack, entry)).gaps == array("Q", [0, 9])
-    with pytest.raises(CorruptPack, match="the gaps of the block at 0 do not add up"):
-        decode_block(replace(entry, end=10), stored_of(pack, entry))
+    [entry] = pack_format.decode_index(index).blocks
+    assert pack_format.decode_block(replace(entry, end=12), stored_of(pack, entry)).gaps == array("Q", [0, 9])
+    with pytest.raises(pack_format.CorruptPack, match="the gaps of the block at 0 do not add up"):
+        pack_format.decode_block(replace(entry, end=10), stored_of(pack, entry))
 
 
 @given(st.lists(batches(), min_size=1, max_size=12), st.data())
@@ -246,13 +240,13 @@ def test_a_block_is_refused_whose_checksum_fits_and_whose_content_does_not(
 ) -> None:
     """The checksum of a block that was written wrongly is right; its numbers must add up all the same."""
     pack, encoded = write(0, given)
-    [entry] = decode_index(encoded).blocks
+    [entry] = pack_format.decode_index(encoded).blocks
     plain = zlib.decompress(stored_of(pack, entry), -zlib.MAX_WBITS)
     place = data.draw(st.sampled_from([0, 4, 8, 12]))
     more = struct.pack("<I", struct.unpack_from("<I", plain, place)[0] + data.draw(st.integers(1, 1000)))
     for content in (plain[:place] + more + plain[place + 4 :], plain[:-1], plain + b"x", plain[:11], b""):
-        with pytest.raises(CorruptPack):
-            decode_block(fitted(entry, deflated(content)), deflated(content))
+        with pytest.raises(pack_format.CorruptPack):
+            pack_format.decode_block(fitted(entry, deflated(content)), deflated(content))
 
 
 @pytest.mark.parametrize(
@@ -264,8 +258,8 @@ def test_a_block_is_refused_whose_checksum_fits_and_whose_content_does_not(
     ids=["endless", "bad type", "no data", "bad length"],
 )
 def test_what_does_not_inflate_to_a_block_is_refused(inflated_by: str, stored: bytes, said: str) -> None:
-    with pytest.raises(CorruptPack, match=said):
-        decode_block(fitted(an_entry(), stored), stored)
+    with pytest.raises(pack_format.CorruptPack, match=said):
+        pack_format.decode_block(fitted(an_entry(), stored), stored)
 
 
 @pytest.mark.parametrize("level", range(10))
@@ -275,35 +269,35 @@ def test_a_block_of_any_level_and_many_sizes_is_inflated(inflated_by: str, level
     for size in (1, 100, 120_000):
         for data in (b"a" * size, random.Random(size).randbytes(size), text[:size]):
             stored = deflated(struct.pack("<IIIIIIq", 1, 1, 1, size, 1, 1, 7) + data, level)
-            found = decode_block(fitted(an_entry(data), stored), memoryview(stored))
+            found = pack_format.decode_block(fitted(an_entry(data), stored), memoryview(stored))
             assert found == a_block(data, [size], [1], [1], [7])
 
 
 def test_an_index_of_another_size_or_of_a_later_version_is_refused() -> None:
     for encoded in (b"", b"\1", b"\1" + bytes(8), b"\1" + bytes(19), b"\1" + bytes(21)):
-        with pytest.raises(CorruptPack, match="an index has no"):
-            decode_index(encoded)
+        with pytest.raises(pack_format.CorruptPack, match="an index has no"):
+            pack_format.decode_index(encoded)
     _, encoded = write(0, [Written(b"x", (1,), (), 0)])
-    with pytest.raises(CorruptPack, match="version 3, and this release reads up to 2"):
-        decode_index(b"\3" + encoded[1:])
+    with pytest.raises(pack_format.CorruptPack, match="version 3, and this release reads up to 2"):
+        pack_format.decode_index(b"\3" + encoded[1:])
 
 
 @given(st.data())
 def test_an_object_that_is_cut_or_is_no_pack_is_refused(data: st.DataObject) -> None:
     pack, _ = write(0, [Written(b"x" * 100, (100,), (), 0)])
-    cut = data.draw(st.integers(0, len(pack) - len(MAGIC) - 1))
-    for damaged in (pack[:cut], b"x" + pack[1:], pack[:-1] + b"x", pack[:cut] + MAGIC):
-        with pytest.raises(CorruptPack):
-            read_index(damaged)
+    cut = data.draw(st.integers(0, len(pack) - len(pack_format.MAGIC) - 1))
+    for damaged in (pack[:cut], b"x" + pack[1:], pack[:-1] + b"x", pack[:cut] + pack_format.MAGIC):
+        with pytest.raises(pack_format.CorruptPack):
+            pack_format.read_index(damaged)
 
 
 def test_a_pack_as_it_is_stored_for_ever() -> None:
     """Readers of every later release must read this object."""
     pack = bytes.fromhex(STORED)
-    [entry] = read_index(pack).blocks
+    [entry] = pack_format.read_index(pack).blocks
     stored = stored_of(pack, entry)
     assert (entry.start, entry.end) == (42, 53)
-    assert decode_block(entry, stored) == a_block(
+    assert pack_format.decode_block(entry, stored) == a_block(
         b'"a","bb",1,', [4, 5, 2], [1, 1, 1], [2, 1], [1767225600000, 1767225600123]
     )
 
@@ -312,10 +306,10 @@ def test_a_compacted_pack_as_it_is_stored_for_ever() -> None:
     """The same messages; nine bytes are gone before the second one, five billion before the third, and seven
     behind it."""
     pack = bytes.fromhex(COMPACTED)
-    [entry] = read_index(pack).blocks
+    [entry] = pack_format.read_index(pack).blocks
     assert (entry.start, entry.end, entry.data_bytes) == (42, 69 + 5 * 10**9, 11)
     plain = a_block(b'"a","bb",1,', [4, 5, 2], [1, 1, 1], [1, 1, 1], [1767225600000] * 2 + [1767225600123])
-    found = decode_block(entry, stored_of(pack, entry))
+    found = pack_format.decode_block(entry, stored_of(pack, entry))
     assert found == replace(plain, gaps=array("Q", [0, 9, 5 * 10**9]))
 
 
@@ -333,7 +327,7 @@ STORED = (
 @pytest.mark.parametrize("skipped", range(8))
 def test_the_times_behind_the_first_messages_of_a_block_are_those_of_their_batches(skipped: int) -> None:
     counts, times_ms = [2, 1, 4], [10, 20, 10]
-    left = BatchTimes(array("I", counts), array("q", times_ms)).without_first(skipped)
+    left = pack_format.BatchTimes(array("I", counts), array("q", times_ms)).without_first(skipped)
     of_each = [ms for count, ms in zip(counts, times_ms, strict=True) for _ in range(count)]
     told = [ms for count, ms in zip(left.messages, left.times_ms, strict=True) for _ in range(count)]
     assert told == of_each[skipped:]
