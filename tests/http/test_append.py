@@ -73,14 +73,6 @@ def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Ma
 # --- closing ------------------------------------------------------------------------
 
 
-def test_a_close_without_a_body_gets_204_and_closes(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"data")
-    answer = door.post(path, CLOSE)
-    assert answer.status == 204
-    assert (answer["stream-closed"], answer.next_offset) == ("true", "0000000000000004")
-    assert door.get(path).body == b"data"
-
-
 @pytest.mark.parametrize("content_type", ["application/json", "nonsense", "text/plain, text/plain", ""])
 def test_a_close_without_a_body_ignores_the_content_type(
     door: Door, make_stream: Make, content_type: str
@@ -119,22 +111,3 @@ def test_a_closed_stream_gets_409_before_any_other_check(door: Door, make_stream
     door.put(f"{path}/json", JSON | CLOSE)
     for body in (b"{", b"[]", b'"\xff"'):
         check_closed(door.post(f"{path}/json", JSON, body), "0000000000000000")
-
-
-def test_stream_seq_must_increase_byte_by_byte(door: Door, make_stream: Make) -> None:
-    """An append without it neither needs nor changes the last value."""
-    path = make_stream()
-
-    def send(seq: str | None) -> int:
-        return door.post(path, TEXT | ({"Stream-Seq": seq} if seq else {}), b"x").status
-
-    assert [send(seq) for seq in ("1", "10", "2", None, "2", "09", "A")] == [204] * 4 + [409] * 2 + [204]
-    assert len(door.get(path).body) == 5
-
-
-def test_a_deleted_stream_gets_404_and_its_name_is_free(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"data", Stream_Closed="true")
-    assert door.delete(path).status == 204
-    assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]
-    assert [door.post(path, TEXT, b"x").status, door.post(path, CLOSE).status] == [404, 404]
-    assert door.put(path, TEXT).status == 201

@@ -32,11 +32,6 @@ def test_the_same_creation_again_gets_200_and_the_current_tail(door: Door, path:
     assert door.get(path).body == b"hello"
 
 
-def test_a_stream_without_a_content_type_is_octet_stream(door: Door, path: str) -> None:
-    assert door.put(path)["content-type"] == "application/octet-stream"
-    assert door.put(path, {"Content-Type": "application/octet-stream"}).status == 200
-
-
 @pytest.mark.parametrize(
     ("headers", "body", "content"),
     [
@@ -69,16 +64,6 @@ def test_a_stream_can_be_created_closed(  # noqa: PLR0917 - fixtures and a case
     assert door.post(path, headers, b"1").status == 409
     found = door.get(path)
     assert (found.body, found["stream-closed"], found["stream-up-to-date"]) == (read, "true", "true")
-
-
-def test_a_repeated_creation_must_match_the_closure(door: Door, path: str) -> None:
-    """The table of §5.1, for a stream that was closed later than it was created."""
-    door.put(path, TEXT)
-    closed = TEXT | {"Stream-Closed": "true"}
-    assert [door.put(path, headers).status for headers in (TEXT, closed)] == [200, 409]
-    door.post(path, {"Stream-Closed": "true"})
-    assert [door.put(path, headers).status for headers in (TEXT, closed)] == [409, 200]
-    assert door.put(path, closed)["stream-closed"] == "true"
 
 
 @pytest.mark.parametrize(

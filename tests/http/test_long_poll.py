@@ -56,24 +56,6 @@ def test_a_long_poll_without_data_ends_with_204(door: Door, make_stream: Make, c
         assert answer["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("offset", ["0000000000000004", "now"])
-def test_a_long_poll_at_the_end_of_a_closed_stream_does_not_wait(
-    server: Door, path: str, offset: str
-) -> None:
-    """§5.7: MUST NOT wait. This server would wait for ten minutes."""
-    server.put(path, TEXT | CLOSE, b"data")
-    answer = server.get(f"{path}?offset={offset}{POLL}")
-    assert answer.status == 204
-    assert (answer["stream-closed"], answer["stream-up-to-date"]) == ("true", "true")
-    assert answer.next_offset == "0000000000000004"
-
-
-def test_a_long_poll_before_the_end_of_a_closed_stream_gets_the_rest_of_it(server: Door, path: str) -> None:
-    server.put(path, TEXT | CLOSE, b"data")
-    answer = server.get(f"{path}?offset=0000000000000001{POLL}")
-    assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"ata", "true")
-
-
 # --- waiting ------------------------------------------------------------------------
 
 
