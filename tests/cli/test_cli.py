@@ -123,12 +123,13 @@ def test_with_json_a_message_is_in_an_object_as_it_was_sent(server: Server, stre
 
 def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server, stream: str) -> None:
     """Also of a page backwards, and of the writes of a stream of bytes."""
-    run(server, "append", stream, "--create", "application/json", stdin=b'1\n{"a":\t"%s"}\n33\n')
-    lines = run(server, "cat", stream, "--format", "%o %e %t %s %%").decode().splitlines()
-    assert [line.split()[:2] for line in lines] == [
+    for lines in (b'1\n{"a":\t"%s"}\n', b"33\n"):
+        run(server, "append", stream, "--create", "application/json", stdin=lines)
+    found = run(server, "cat", stream, "--format", "%o %e %t %s %%").decode().splitlines()
+    assert [line.split()[:2] for line in found] == [
         [f"{a:016}", f"{b:016}"] for a, b in ((0, 2), (2, 14), (14, 17))
     ]
-    assert re.fullmatch(rf'\S+ \S+ {TIME} {{"a":\t"%s"}} %', lines[1])
+    assert re.fullmatch(rf'\S+ \S+ {TIME} {{"a":\t"%s"}} %', found[1])
     assert run(server, "cat", stream, "--format", "%s", "--from", f"{2:016}") == b'{"a":\t"%s"}\n33\n'
     assert run(server, "tail", stream, "-n", "1", "--before", f"{14:016}", "--format", "%o") == b"%016d\n" % 2
     text = f"{stream}/text"

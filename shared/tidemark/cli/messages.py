@@ -231,7 +231,7 @@ def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Itera
     """The messages of a chunk that begins at `start`; of bytes, those of each write together. Asks the server
     for their times, once a page."""
     of_json, at = is_json(chunk.content_type), 0
-    messages = split_array(chunk.data) if of_json and chunk.data else iter(())
+    messages = iter(split_array(chunk.data) if of_json and chunk.data else ())
     while chunk.data and start < chunk.offset:
         told = server.get("/v1/times", stream=stream_path(stream), offset=start)
         begin, start = int(told["offset"]), told["end_offset"]
