@@ -73,26 +73,6 @@ def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Ma
 # --- closing ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "nonsense", "text/plain, text/plain", ""])
-def test_a_close_without_a_body_ignores_the_content_type(
-    door: Door, make_stream: Make, content_type: str
-) -> None:
-    """§5.2: clients often send a Content-Type with every request."""
-    path = make_stream()
-    assert door.post(path, CLOSE | {"Content-Type": content_type}).status == 204
-
-
-def test_an_append_can_close_the_stream(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"one,")
-    answer = door.post(path, TEXT | CLOSE, b"two")
-    assert (answer.status, answer["stream-closed"], answer.next_offset) == (204, "true", "0000000000000007")
-    read = door.get(path)
-    assert (read.body, read["stream-closed"]) == (b"one,two", "true")
-    check_closed(door.post(path, TEXT | CLOSE, b"two"), "0000000000000007")
-    first, again = door.post(path, CLOSE), door.post(path, CLOSE)
-    assert (first, first.status) == (again, 204), "only a close without a body may be repeated"
-
-
 def test_a_closed_stream_gets_409_before_any_other_check(door: Door, make_stream: Make) -> None:
     """Otherwise the client would correct its body and send it again in vain. Every other check is in
     `protocol/test_append.py`."""

@@ -53,20 +53,6 @@ def test_a_creation_may_carry_the_first_messages(
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "read"), [(TEXT, b"all there is", b"all there is"), (JSON, b"", b"[]")]
-)
-@pytest.mark.parametrize("value", ["true", "tRuE"])
-def test_a_stream_can_be_created_closed(  # noqa: PLR0917 - fixtures and a case
-    door: Door, path: str, value: str, headers: dict[str, str], body: bytes, read: bytes
-) -> None:
-    answer = door.put(path, headers | {"Stream-Closed": value}, body)
-    assert (answer.status, answer["stream-closed"]) == (201, "true")
-    assert door.post(path, headers, b"1").status == 409
-    found = door.get(path)
-    assert (found.body, found["stream-closed"], found["stream-up-to-date"]) == (read, "true", "true")
-
-
-@pytest.mark.parametrize(
     ("first", "second", "status"),
     [
         ({"Stream-TTL": "60"}, {"Stream-TTL": "60"}, 200),

@@ -205,26 +205,6 @@ def test_a_page_that_does_not_reach_the_tail_says_so(
     assert (end.body, state(end)) == (b"def", ("true", "true"))
 
 
-# --- offset=now ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
-@pytest.mark.parametrize("closed", [False, True])
-def test_offset_now_returns_no_data_and_the_tail(
-    door: Door, make_stream: Make, content_type: str, empty: bytes, closed: bool
-) -> None:
-    """Whatever the stream holds. No cache may keep the response, and without an ETag it never gets 304."""
-    path = make_stream(content_type, b"123", **({"Stream_Closed": "true"} if closed else {}))
-    for headers in ({}, {"If-None-Match": "*"}, {"If-None-Match": door.head(path)["etag"] or ""}):
-        answer = door.get(f"{path}?offset=now", headers)
-        assert (answer.status, answer.body) == (200, empty)
-        assert answer.next_offset == door.head(path).next_offset
-        assert state(answer) == ("true", "true" if closed else None)
-        assert answer["cache-control"] == "no-store"
-        assert answer["content-type"] == content_type
-        assert answer["etag"] is None
-
-
 # --- If-None-Match ------------------------------------------------------------------
 
 

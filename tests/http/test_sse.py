@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -82,20 +81,6 @@ def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make
         assert answer[absent] is None, "it is told by the events"
 
 
-@pytest.mark.parametrize("offset", ["now", "0000000000000004"])
-def test_an_event_stream_at_the_tail_begins_with_a_control_event(
-    door: Door, make_stream: Make, clock: Clock, offset: str
-) -> None:
-    """It comes at once, with the offset of the tail and `upToDate`."""
-    path = make_stream(body=b"data")
-    answer = door.get(f"{path}?offset={offset}{SSE}")
-    assert data(answer.events) == []
-    own = str(door.cursor_of(path, interval(clock)))
-    assert controls(answer.events) == [
-        {"streamNextOffset": "0000000000000004", "streamCursor": own, "upToDate": True}
-    ]
-
-
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("piece_bytes", [live.PIECE_BYTES, 2])
 def test_every_part_of_the_data_has_its_control_event(
@@ -117,37 +102,6 @@ def test_every_part_of_the_data_has_its_control_event(
     for at, control in enumerate(told):
         rest = server.get(f"{path}?offset={control['streamNextOffset']}{SSE}").events
         assert data(rest) == data(events)[at + 1 :]
-
-
-@pytest.mark.parametrize("offset", ["-1", "now", "0000000000000004"])
-def test_the_event_stream_of_a_closed_stream_ends(server: Door, path: str, offset: str) -> None:
-    """The last control event says so, and has no cursor, because no reader comes back. This server would go
-    on for ten minutes."""
-    server.put(path, TEXT | CLOSE, b"data")
-    events = server.get(f"{path}?offset={offset}{SSE}").events
-    assert data(events) == (["data"] if offset == "-1" else [])
-    assert controls(events) == [
-        {"streamNextOffset": "0000000000000004", "upToDate": True, "streamClosed": True}
-    ]
-
-
-def test_no_text_can_end_its_event_or_begin_another(door: Door, make_stream: Make) -> None:
-    """Every odd text is in `protocol/test_sse.py`."""
-    text = "a\r\nb\rc data: x\n\nevent: control\ndata: {}\n\n"
-    answer = door.get(f"{make_stream(body=text.encode())}?offset=-1{SSE}")
-    assert answer["stream-sse-data-encoding"] is None
-    check_order(answer.events)
-    assert data(answer.events) == [text.replace("\r\n", "\n").replace("\r", "\n")]
-
-
-def test_binary_data_is_sent_as_base64(door: Door, make_stream: Make) -> None:
-    """Which types are text is in `protocol/test_messages.py`."""
-    path = make_stream("image/png", bytes(range(256)))
-    answer = door.get(f"{path}?offset=-1{SSE}")
-    assert answer["stream-sse-data-encoding"] == "base64"
-    check_order(answer.events)
-    assert [base64.b64decode(text, validate=True) for text in data(answer.events)] == [bytes(range(256))]
-    assert controls(answer.events)[0]["upToDate"] is True
 
 
 @pytest.mark.parametrize("ahead", [-1, 0, 1000])
