@@ -144,6 +144,7 @@ def test_an_unknown_key_id_fetches_the_document_but_not_too_often() -> None:
     publisher.entries = (public_jwk("RS256", "old"), public_jwk("RS256", "new", new))
     publisher.now += MISSING_SECONDS
     tokens.check(as_issued("RS256", "new", new))
+    tokens.check(as_issued("RS256", "old", exp=4_000_000_000))
     assert publisher.fetched == 2
     for number in range(50):
         with pytest.raises(Unauthorized, match="not known"):

@@ -83,11 +83,6 @@ def test_a_request_cannot_add_lines_to_the_log() -> None:
     assert request_log.printable("é") == "é"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     "body", [b"", b"not JSON", b"\xff", b"[1]", b'{"error": 5}', b'{"other": "x"}', b'"x"']
 )
