@@ -7,7 +7,7 @@ import zlib
 from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipResponder, IdentityResponder
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipResponder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.log.pack_format import deflate_library
@@ -39,16 +39,14 @@ class Compressed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         address, _ = scope.get("client") or ("", 0)
-        is_read = scope["type"] == "http" and scope["method"] == "GET"
+        is_read = scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}
         if not is_read or (_LOOPBACK.match(address) and "X-Forwarded-For" not in Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        responder: IdentityResponder
-        if accepts_gzip(Headers(scope=scope)):
-            responder = _Gzip(self._app, MIN_BYTES, exclude_content_types=_AS_THEY_ARE)
-        else:  # It adds `Vary`: a cache must know that other clients get other bytes.
-            responder = IdentityResponder(self._app, MIN_BYTES, exclude_content_types=_AS_THEY_ARE)
-        await responder(scope, receive, _tidied(send))
+        app = self._app
+        if scope["method"] == "GET" and accepts_gzip(Headers(scope=scope)):
+            app = _Gzip(app, MIN_BYTES, exclude_content_types=_AS_THEY_ARE)
+        await app(scope, receive, _varied(send))
 
 
 def accepts_gzip(headers: Headers) -> bool:
@@ -56,18 +54,18 @@ def accepts_gzip(headers: Headers) -> bool:
     return any(each.startswith("gzip") and not re.search(r";q=0(\.0*)?$", each) for each in codings)
 
 
-def _tidied(send: Send) -> Send:
-    """The entity tag of compressed bytes is a weak one: a strong one has one form of the bytes (RFC 9110
-    §8.8.3.3). What varies is named once."""
+def _varied(send: Send) -> Send:
+    """Tells caches that other clients get other bytes. The entity tag of compressed bytes is a weak one: a
+    strong one has one form of the bytes (RFC 9110 §8.8.3.3). Refusals stay alike, wherever they are made."""
 
-    async def send_tidied(message: Message) -> None:
-        if message["type"] == "http.response.start":
+    async def send_varied(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] in {200, 304}:
             headers = MutableHeaders(raw=message["headers"])
-            tag, varies = headers.get("ETag", ""), headers.get("Vary")
+            varies = [*filter(None, headers.get("Vary", "").split(", ")), "Accept-Encoding"]
+            headers["Vary"] = ", ".join(dict.fromkeys(varies))
+            tag = headers.get("ETag", "")
             if tag.startswith('"') and "Content-Encoding" in headers:
                 headers["ETag"] = f"W/{tag}"
-            if varies is not None:
-                headers["Vary"] = ", ".join(dict.fromkeys(varies.split(", ")))
         await send(message)
 
-    return send_tidied
+    return send_varied
