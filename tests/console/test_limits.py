@@ -319,12 +319,14 @@ def test_a_long_stream_is_not_read_from_its_beginning_because_the_server_was_bus
 def test_every_page_fits_in_both_themes(
     server: Server, browser: Browser, scheme: Literal["light", "dark"], width: int, height: int
 ) -> None:
-    """Messages are on the first screen, nothing scrolls sideways, no word is broken."""
+    """Messages are on the first screen, nothing scrolls sideways, no word is broken, and a long name is cut
+    until somebody looks at it."""
     context = browser.new_context(
         color_scheme=scheme, reduced_motion="reduce", viewport={"width": width, "height": height}
     )
     made = Console(server, context, context.new_page())
-    path = make_stream(server, [{"n": n, "who": "a", "yes": True} for n in range(50)])
+    name = f"{uuid.uuid4().hex[:12]}{'-long' * 24}"
+    path = make_stream(server, [{"n": n, "who": "a", "yes": True} for n in range(50)], name=name)
     shown = f"/v1/console#/stream?path={quote(path, safe='')}"
     for place in (
         "/",
@@ -342,6 +344,11 @@ def test_every_page_fits_in_both_themes(
     box = made.page.get_by_role("listbox").bounding_box()
     assert box is not None
     assert box["y"] + 200 < height
+    heading = made.page.get_by_role("heading", level=1)
+    is_cut = "heading => heading.scrollHeight > heading.clientHeight"
+    assert heading.evaluate(is_cut) == (width == 360)
+    heading.focus()
+    assert not heading.evaluate(is_cut)
     made.rows.last.click()
     made.check_accessible()
     made.page.get_by_role("button", name="Requests").click()

@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 import uuid
+from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -24,6 +25,9 @@ def test_the_overview_shows_what_the_server_did_before_the_page_was_opened(conso
     with pytest.raises(urllib.error.HTTPError, match="409"):
         send(console.server, "POST", path, b"text", Content_Type="text/plain")
     page = console.page
+    wakes = {'_bucket{le="0.005"}': 9, '_bucket{le="+Inf"}': 10, "_count": 10}
+    metrics = "\n".join(f"tidemark_wake_seconds{name} {count}" for name, count in wakes.items())
+    page.route("**/v1/metrics", lambda route: route.fulfill(body=metrics))
     page.goto(console.server.base_url + "/")
     page.get_by_role("link", name="Console").click()
     expect(page).to_have_title("Overview – Tidemark")
@@ -39,6 +43,7 @@ def test_the_overview_shows_what_the_server_did_before_the_page_was_opened(conso
         chart = page.get_by_role("region", name="Bytes a second")
         expect(chart.locator(".line").first).to_be_attached()
         expect(chart).to_contain_text("appended")
+        expect(page.locator("#health")).to_contain_text("append to reader: p50 ≤ 5 ms, p99 > 30 s")
         busiest.get_by_role("link", name=name).click()
         expect(page).to_have_url(re.compile("#/stream"))
 
@@ -73,10 +78,19 @@ def test_lists_of_some_streams_say_of_which(console: Console) -> None:
 
 
 def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:
-    console.open().get_by_label("Colours").select_option("Dark")
-    for place in ("/", "/v1/docs", "/v1/console"):
-        console.page.goto(console.server.base_url + place)
-        expect(console.page.locator("html")).to_have_attribute("data-colours", "dark")
+    """And may be chosen on each."""
+    page, chosen = console.open(), ""
+    for place, colours in (
+        ("/v1/console", "dark"),
+        ("/", "light"),
+        ("/v1/docs", "dark"),
+        ("/v1/console", ""),
+    ):
+        page.goto(console.server.base_url + place)
+        expect(page.get_by_label("Colours")).to_have_value(chosen)
+        page.get_by_label("Colours").select_option(colours)
+        expect(page.locator("html")).to_have_attribute("data-colours", colours)
+        chosen = colours
 
 
 def test_an_unknown_address_says_so(console: Console) -> None:
@@ -270,7 +284,7 @@ def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> 
     expect(detail.locator("pre")).to_contain_text("7b 22 77 68 6f")
     console.rows.nth(1).click()
     detail.get_by_role("button", name="text").click()
-    expect(detail).to_contain_text("The first 256.0 KB of it.")
+    expect(detail).to_contain_text("The first 256.0 KiB of it.")
     console.check_accessible()
 
 
@@ -418,11 +432,11 @@ def test_a_stream_that_does_not_exist_can_be_created_and_is_then_shown(console: 
 
 
 def test_the_inspector_shows_each_request_with_its_headers(console: Console) -> None:
-    path = make_stream(console.server, [1])
+    path = make_stream(console.server, [1], name=f"{uuid.uuid4().hex[:8]}%20%C3%A9/a")
     page = console.open_stream(path)
     page.get_by_role("button", name="Requests").click()
     inspector = page.get_by_role("complementary", name="Request inspector")
-    inspector.locator(".call").filter(has_text=f"{path}?offset=").last.click()
+    inspector.locator(".call").filter(has_text=f"{unquote(path)}?offset=").last.click()
     expect(inspector).to_contain_text("Server-Timing: storage;dur=")
     name = page.get_by_role("rowheader", name="stream-next-offset", exact=True)
     expect(inspector.locator("tr", has=name)).to_contain_text(f"{2:016}")

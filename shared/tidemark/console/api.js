@@ -153,7 +153,7 @@ export function pathOf(bucket, streamId) {
   return `/${bucket}/${encodeURIComponent(streamId)}`
 }
 
-function decode(text) {
+export function decode(text) {
   try {
     return decodeURIComponent(text)
   } catch {

@@ -9,7 +9,7 @@ const LEAST_SECONDS = 300
 const TICK_PX = 64
 const STEPS = [60, 120, 300, 600, 900, 1800]
 
-// The first round number that is not below, of which the half is round too, of the unit (1, KB, MB…) that it is told in.
+// The first round number that is not below, of which the half is round too, of the unit (1, KiB, MiB…) that it is told in.
 function roundUp(value, base) {
   const unit = base ** Math.max(0, Math.floor(Math.log(Math.max(value, 1)) / Math.log(base)))
   const power = 10 ** Math.floor(Math.log10(Math.max(value / unit, 1)))

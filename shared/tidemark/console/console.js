@@ -1,9 +1,9 @@
-// The page: which of its parts is shown, its keys, and its colours.
+// The page: which of its parts is shown, and its keys.
 import { render } from "./preact.js"
 import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
 import { loadMe, me, needsToken, placeOf, silentSince, token } from "./api.js"
-import { choose, chosenColours } from "./colours.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
+import { Brand, Colours } from "./header.js"
 import { html, visible } from "./html.js"
 import { Inspector } from "./inspector.js"
 import { parseAddress } from "./links.js"
@@ -61,7 +61,6 @@ const titleOf = ({ place, query }) =>
 
 function App() {
   const address = useAddress()
-  const [colours, setColours] = useState(chosenColours)
   const [dialog, setDialog] = useState("")
   const [isInspecting, setIsInspecting] = useState(false)
   useKeys(setDialog)
@@ -76,14 +75,12 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
     <header>
-      <a class="brand" href="../" aria-label="Tidemark"><img src="console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a>
+      <${Brand} />
       <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}${tab("/subscriptions", "Subscriptions")}<a href="docs">API</a></nav>
       <span class="tools">
         <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
         <button aria-expanded=${isInspecting ? "true" : "false"} onClick=${() => setIsInspecting(!isInspecting)}>Requests</button>
-        <label class="colours"><span class="unseen">Colours</span>
-          <select value=${colours} onChange=${(event) => { choose(event.currentTarget.value); setColours(event.currentTarget.value) }}><option value="">System colours</option><option value="light">Light</option><option value="dark">Dark</option></select>
-        </label>
+        <${Colours} />
         <button onClick=${() => setDialog("help")} aria-label="Keys">?</button>
       </span>
     </header>

@@ -2,8 +2,8 @@
 import { render } from "./preact.js"
 import { useEffect, useState } from "./preact-hooks.js"
 import { getJson } from "./api.js"
-import "./colours.js"
 import { Code, TokenDialog } from "./dialogs.js"
+import { Brand, Colours } from "./header.js"
 import { html } from "./html.js"
 import { snippets } from "./snippets.js"
 import { Try } from "./try.js"
@@ -50,15 +50,15 @@ function Operation({ document, path, method, operation, shared }) {
     <summary><b class=${`method ${method}`}>${method.toUpperCase()}</b> <code>${path}</code> <span>${operation.summary}</span></summary>
     ${scopes.length > 0 && html`<p>Right: ${scopes.map((each, index) => html`${index ? " or " : ""}<code>${each}</code>`)}</p>`}
     ${parameters.length > 0 &&
-    html`<table><caption>Parameters</caption><thead><tr><th scope="col">name</th><th scope="col">in</th><th scope="col">what it is</th><th scope="col">value</th></tr></thead>
-      <tbody>${parameters.map((each) => html`<tr key=${each.name}><td><code>${each.name}</code></td><td>${each.in}</td><td>${each.description}</td><td><input aria-label=${each.name} value=${values[each.name] ?? ""} placeholder=${shown(each) ?? ""} onInput=${(event) => setValues({ ...values, [each.name]: event.currentTarget.value })} autocomplete="off" spellcheck=${false} /></td></tr>`)}</tbody></table>`}
+    html`<div class="wide"><table><caption>Parameters</caption><thead><tr><th scope="col">name</th><th scope="col">in</th><th scope="col">what it is</th><th scope="col">value</th></tr></thead>
+      <tbody>${parameters.map((each) => html`<tr key=${each.name}><td><code>${each.name}</code></td><td>${each.in}</td><td>${each.description}</td><td><input aria-label=${each.name} value=${values[each.name] ?? ""} placeholder=${shown(each) ?? ""} onInput=${(event) => setValues({ ...values, [each.name]: event.currentTarget.value })} autocomplete="off" spellcheck=${false} /></td></tr>`)}</tbody></table></div>`}
     ${sends && html`<label>Body<textarea rows="2" value=${body} onInput=${(event) => setBody(event.currentTarget.value)} spellcheck=${false}></textarea></label>`}
-    <table><caption>Responses</caption><thead><tr><th scope="col">status</th><th scope="col">meaning</th><th scope="col">body</th></tr></thead>
+    <div class="wide" tabindex="0"><table><caption>Responses</caption><thead><tr><th scope="col">status</th><th scope="col">meaning</th><th scope="col">body</th></tr></thead>
       <tbody>${Object.entries(operation.responses).map(([status, part]) => {
         const response = resolve(document, part)
         const [type, content] = Object.entries(response.content ?? {})[0] ?? []
         return html`<tr key=${status}><td>${status}</td><td>${response.description}</td><td>${type}${content?.schema && type === "application/json" && Number(status) < 300 && html` <${Schema} document=${document} schema=${content.schema} />`}</td></tr>`
-      })}</tbody></table>
+      })}</tbody></table></div>
     <${Code} versions=${snippets(request)} />
     <${Try} request=${request} />
   </details>`
@@ -70,7 +70,7 @@ function Docs() {
   const [asksToken, setAsksToken] = useState(false)
   useEffect(() => void getJson("/v1/openapi.json").then(setDocument, (failure) => setError(failure.message)), [])
   if (!document) return html`<main><p role="alert" class="error">${error}</p></main>`
-  return html`<header><a class="brand" href="../" aria-label="Tidemark"><img src="console/icon.svg" alt="" width="24" height="24" /><span>Tidemark</span></a><nav aria-label="Pages"><a href="console">Overview</a><a href="console#/streams">Streams</a><a href="console#/subscriptions">Subscriptions</a><a href="docs" aria-current="page">API</a></nav><span class="tools"><button onClick=${() => setAsksToken(true)}>Token</button></span></header>
+  return html`<header><${Brand} /><nav aria-label="Pages"><a href="console">Overview</a><a href="console#/streams">Streams</a><a href="console#/subscriptions">Subscriptions</a><a href="docs" aria-current="page">API</a></nav><span class="tools"><button onClick=${() => setAsksToken(true)}>Token</button><${Colours} /></span></header>
     ${asksToken && html`<${TokenDialog} onClose=${() => setAsksToken(false)} />`}
     <main id="main" class="docs"><h1>${document.info.title} ${document.info.version}</h1><p>${document.info.description} <a href="openapi.json">As an OpenAPI document</a></p>
     ${document.tags.map(({ name, description }) => html`<section key=${name} aria-labelledby=${`tag-${name}`}><h2 id=${`tag-${name}`}>${name}</h2><p>${description}</p>

@@ -1,9 +1,9 @@
-// Numbers and times for people.
-const UNITS = ["bytes", "KB", "MB", "GB", "TB"]
+// Numbers and times for people. A KiB is 1024 bytes.
+const UNITS = ["byte", "KiB", "MiB", "GiB", "TiB"]
 
 export function bytes(count) {
   const unit = count < 1024 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(count) / 10))
-  return unit ? `${(count / 1024 ** unit).toFixed(1)} ${UNITS[unit]}` : `${count} ${UNITS[0]}`
+  return unit ? `${(count / 1024 ** unit).toFixed(1)} ${UNITS[unit]}` : counted(count, UNITS[0])
 }
 
 export const time = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, "Z")

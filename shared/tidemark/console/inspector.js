@@ -1,6 +1,6 @@
 // Every request of this page, with its headers: what the protocol looks like on the wire.
 import { useEffect, useRef, useState } from "./preact-hooks.js"
-import { calls } from "./api.js"
+import { calls, decode } from "./api.js"
 import { html } from "./html.js"
 import { time } from "./format.js"
 
@@ -26,7 +26,7 @@ export function Inspector({ onClose }) {
         const outcome = call.failure || call.status || "waiting"
         return html`<li key=${call.number}>
           <button class="call" aria-expanded=${open === call.number ? "true" : "false"} onClick=${() => setOpen(open === call.number ? null : call.number)}>
-            <b>${call.method}</b> <span class="call-path">${call.path}</span>
+            <b>${call.method}</b> <span class="call-path" title=${call.path}>${decode(call.path)}</span>
             <span class=${call.failure || call.status >= 400 ? "error" : ""}>${outcome}</span>
             <span class="call-time">${call.ms === null ? "" : `${Math.round(call.ms)} ms`}</span>
           </button>

@@ -3,7 +3,7 @@ import { getJson, missing, pathOf, send, silentSince } from "./api.js"
 import { Chart } from "./chart.js"
 import { FirstStream } from "./dialogs.js"
 import { bytes, counted, number, short } from "./format.js"
-import { html } from "./html.js"
+import { NameLink, html } from "./html.js"
 import { linkTo } from "./links.js"
 import { useLoaded } from "./loading.js"
 import { Ago, Left, complaint, health, showsNumbers } from "./server.js"
@@ -30,7 +30,7 @@ function quantile(metrics, name, share) {
   if (!all) return ""
   for (const [key, below] of metrics) {
     const bound = key.startsWith(`${name}_bucket`) && Number(key.match(/le="([^"]+)"/)[1].replace("+Inf", "Infinity"))
-    if (bound && below >= share * all) return bound === Infinity ? "over 30 s" : `${bound * 1000} ms`
+    if (bound && below >= share * all) return bound === Infinity ? "> 30 s" : `≤ ${bound * 1000} ms`
   }
 }
 
@@ -48,7 +48,7 @@ async function loadStreams(signal) {
 
 function Latency({ metrics, name, title }) {
   const [half, most] = [quantile(metrics, name, 0.5), quantile(metrics, name, 0.99)]
-  return half && html`<span>${title} <b>≤ ${half}</b>, 99 % ≤ ${most}</span>`
+  return half && html`<span>${title}: p50 <b>${half}</b>, p99 ${most}</span>`
 }
 
 function State({ metrics }) {
@@ -56,8 +56,8 @@ function State({ metrics }) {
   return html`<p class="facts" id="health">
     ${health.value && !complaint.value && !silentSince.value && html`<span class="well">● healthy</span>`}
     ${version && html`<span>version ${version}${commit ? `, ${commit}` : ""}</span>`}
-    ${metrics && html`<${Latency} metrics=${metrics} name="tidemark_storage_seconds" title="a storage call takes" />
-      <${Latency} metrics=${metrics} name="tidemark_wake_seconds" title="an append reaches its reader in" />`}
+    ${metrics && html`<${Latency} metrics=${metrics} name="tidemark_storage_seconds" title="storage calls" />
+      <${Latency} metrics=${metrics} name="tidemark_wake_seconds" title="append to reader" />`}
   </p>`
 }
 
@@ -65,7 +65,7 @@ function Charts({ rates }) {
   const times = rates.at_ms.map((each) => each / 1000)
   const perSecond = (name) => rates[name].map((count, index) => (1000 * count) / rates.ms[index])
   if (!times.length) return html`<p class="hint charts-later">The first numbers come within a few seconds.</p>`
-  const size = (count) => bytes(Math.round(count)).replace("bytes", "B")
+  const size = (count) => bytes(Math.round(count)).replace(/bytes?/, "B")
   return html`<div class="charts">
     <${Chart} title="Requests a second" times=${times} show=${short} series=${[{ name: "appends", colour: "first", values: perSecond("appends") }, { name: "reads", colour: "second", values: perSecond("reads") }]} />
     <${Chart} title="Bytes a second" times=${times} show=${size} base=${1024} least=${1024} series=${[{ name: "appended", colour: "first", values: perSecond("append_bytes") }, { name: "read", colour: "second", values: perSecond("read_bytes") }]} />
@@ -75,7 +75,7 @@ function Charts({ rates }) {
 }
 
 const nameOf = ({ bucket_id: bucket, stream_id: id }) => (bucket === undefined || bucket === "v1" ? id : `${bucket}/${id}`)
-const To = ({ stream }) => html`<a href=${linkTo(pathOf(stream.bucket_id ?? "v1", stream.stream_id))}>${nameOf(stream)}</a>`
+const To = ({ stream }) => html`<${NameLink} href=${linkTo(pathOf(stream.bucket_id ?? "v1", stream.stream_id))} name=${nameOf(stream)} />`
 
 function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
   const perSecond = (count) => short(count / Math.max(seconds, 1))

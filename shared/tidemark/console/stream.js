@@ -6,7 +6,7 @@ import { CreateDialog } from "./create.js"
 import { Extent, Facts, brought } from "./facts.js"
 import { guess, save } from "./file-types.js"
 import { counted, number, unescaped } from "./format.js"
-import { html } from "./html.js"
+import { html, visible } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { VirtualList } from "./list.js"
 import { useLoaded } from "./loading.js"
@@ -224,7 +224,7 @@ export function StreamPage({ path }) {
   const looksLike = kind === "binary" && messages.at(first)?.offset === 0 ? guess(messages.at(first).bytes).name : ""
   return html`<main id="main" tabindex="-1" class="stream">
     <div class="page-head">
-      <h1>${place.streamId}</h1>
+      <h1 class="name" tabindex="0" title=${visible(place.streamId)}>${place.streamId}</h1>
       <${Actions} place=${place} stats=${stats} onAction=${setAction} onDownload=${download} />
     </div>
     <${Facts} path=${path} place=${place} stats=${stats} kind=${kind} state=${state} rate=${rate} held=${isWhole ? held.end - held.first : null} looksLike=${looksLike} />

@@ -5,7 +5,7 @@ import { CreateDialog } from "./create.js"
 import { DeleteDialog } from "./delete.js"
 import { FirstStream } from "./dialogs.js"
 import { bytes, counted, number } from "./format.js"
-import { html, visible } from "./html.js"
+import { NameLink, html, visible } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
 import { Ago, Left, showsNumbers } from "./server.js"
@@ -159,7 +159,7 @@ export function Streams() {
       <thead><tr><${Sorted} label="stream" orders=${[order === "name" ? "name" : "", "-name"]} order=${order} onOrder=${begin(setOrder)} /><th scope="col">state</th><th scope="col" class="of-type">type</th><th scope="col" class="of-number">size</th><${Sorted} label="last write" class="of-number" orders=${["-written", "written"]} order=${order} onOrder=${begin(setOrder)} /></tr></thead>
       <tbody>
         ${streams.map((each, index) => html`<tr key=${each.stream_id} class=${index === selected ? "selected" : ""}>
-          <td><span class="choice">${mayDelete(each) && html`<input type="checkbox" aria-label=${`Choose ${visible(each.stream_id)}`} checked=${ticked.has(pathOf(bucket, each.stream_id))} onChange=${tick(each.stream_id)} />`}<a href=${linkTo(pathOf(bucket, each.stream_id))}>${each.stream_id}</a></span></td>
+          <td><span class="choice">${mayDelete(each) && html`<input type="checkbox" aria-label=${`Choose ${visible(each.stream_id)}`} checked=${ticked.has(pathOf(bucket, each.stream_id))} onChange=${tick(each.stream_id)} />`}<${NameLink} href=${linkTo(pathOf(bucket, each.stream_id))} name=${each.stream_id} /></span></td>
           <td><${Status} stream=${each} /></td><td class="of-type">${each.content_type}</td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td>
         </tr>`)}
       </tbody>

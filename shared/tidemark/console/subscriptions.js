@@ -3,7 +3,7 @@ import { useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf, send } from "./api.js"
 import { ActionDialog, First } from "./dialogs.js"
 import { bytes, counted, number, time } from "./format.js"
-import { html } from "./html.js"
+import { NameLink, html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
 import { Ago, Left } from "./server.js"
@@ -85,7 +85,7 @@ function List() {
       <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th><th scope="col">last delivery</th></tr></thead>
       <tbody>
         ${(found?.subscriptions ?? []).map((each) => html`<tr key=${each.id}>
-          <td><a href=${linkToSubscription(each.id)}>${each.id}</a></td>
+          <td><${NameLink} href=${linkToSubscription(each.id)} name=${each.id} /></td>
           <td>${each.type}</td><td>${each.pattern ? html`<code>${each.pattern}</code>` : "streams by name"}</td>
           <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? html`<${Ago} at=${Date.parse(each.wake.last_delivery_at)} />` : "never"}</td>
         </tr>`)}
@@ -152,7 +152,7 @@ function Links({ subscription }) {
   return html`<h2>Streams</h2>
     <div class="wide"><table class="streams">
       <thead><tr><th scope="col">stream</th><th scope="col">why</th><th scope="col">processed up to</th><th scope="col">pending</th></tr></thead>
-      <tbody>${shown.map((each, index) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td><td>${index < MAX_TAILS && html`<${Pending} stream=${each} />`}</td></tr>`)}</tbody>
+      <tbody>${shown.map((each, index) => html`<tr key=${each.path}><td><${NameLink} href=${linkTo(pathOf("v1", each.path))} name=${each.path} /></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td><td>${index < MAX_TAILS && html`<${Pending} stream=${each} />`}</td></tr>`)}</tbody>
     </table></div>
     <p class="hint">${isCut ? `The first ${shown.length} by name.` : shown.length ? "" : "No stream yet: one that matches is followed from its first message on."}</p>`
 }
