@@ -12,9 +12,10 @@ import time
 import uuid
 from base64 import b64encode
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from io import BufferedReader
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -26,6 +27,7 @@ from tidemark.cli.terminal import as_json, show, visible_bytes
 from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.protocol.errors import Malformed
+from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from, render_offset
 
@@ -44,7 +46,7 @@ def checked_start(_: click.Context, __: click.Parameter, start: str) -> str:
     """An offset or `now` as it is; a time, also where the start says how long ago."""
     if ago := re.fullmatch("([0-9]{1,9})([smhd])", start):
         seconds = time.time() - int(ago[1]) * _UNIT_SECONDS[ago[2]]
-        return rendered_time(max(0, int(seconds * 1000)))
+        return render_instant(max(0, int(seconds * 1000)))
     try:
         if parse_read_from(start or None) is None and not datetime.fromisoformat(start.upper()).tzinfo:
             raise ValueError(start)
@@ -110,11 +112,10 @@ def print_messages(server: RemoteServer, stream: str, *, template: str | None, *
     out = sys.stdout.buffer
     is_terminal = out.isatty()
     for chunk in chunks:
-        lines = (
-            formatted(placed(server, stream, chunk, place), template, chunk.content_type)
-            if template
-            else printed(chunk)
-        )
+        lines = printed(chunk)
+        if template:
+            shown = partial(json_member, content_type=chunk.content_type) if as_json() else bytes
+            lines = formatted(placed(server, stream, chunk, place), template.encode(), shown)
         place = chunk.offset
         for number, data in enumerate(lines):
             out.write(visible_bytes(data) if is_terminal else data)
@@ -249,12 +250,14 @@ def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Itera
                 begin = end
 
 
-def formatted(messages: Iterator[Placed], template: str, content_type: str) -> Iterator[bytes]:
+def formatted(
+    messages: Iterable[Placed], template: bytes, shown: Callable[[bytes], bytes]
+) -> Iterator[bytes]:
     for begin, end, time_ms, data in messages:
-        values = {"o": render_offset(begin), "e": render_offset(end), "t": rendered_time(time_ms)}
-        shown = {name.encode(): value.encode() for name, value in values.items()}
-        shown |= {b"s": json_member(data, content_type) if template is _JSON_LINE else data, b"%": b"%"}
-        yield re.sub(rb"%(.)", lambda found: shown[found[1]], template.encode()) + b"\n"  # noqa: B023
+        named = {"o": render_offset(begin), "e": render_offset(end), "t": render_instant(time_ms)}
+        values = {name.encode(): value.encode() for name, value in named.items()}
+        values |= {b"s": shown(data), b"%": b"%"}
+        yield re.sub(rb"%(.)", lambda found: values[found[1]], template) + b"\n"  # noqa: B023
 
 
 def message_line(message: bytes) -> bytes:
@@ -270,11 +273,6 @@ def json_member(data: bytes, content_type: str) -> bytes:
         if content_type.startswith("text/"):
             return b'"text": ' + json.dumps(data.decode()).encode()
     return b'"base64": "%b"' % b64encode(data)
-
-
-def rendered_time(time_ms: int) -> str:
-    instant = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return instant.replace("+00:00", "Z")
 
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
