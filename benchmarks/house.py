@@ -25,7 +25,7 @@ LIMITS: Final = {
     "lines of template.yaml": 1_676,
     "parameters of the template": 26,
     "variables of the environment": 35,
-    "lines of tests": 67_030,
+    "lines of tests": 67_010,
     "words of docs/": 45_200,
     "private helpers used once, per 1,000 lines": 6.05,
     "class names of several things": 0,

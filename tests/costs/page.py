@@ -18,6 +18,7 @@ from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
 from tests.wake.support import Sockets, make_queues
+from tidemark.http.backend import one_at_a_time
 from tidemark.http.socket import SocketEvents
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
@@ -26,13 +27,12 @@ from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import BucketExists
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy.calls import ANSWERS, CALLS, Calls, answer_key
-from tidemark.service.append import AppendRequest, append
+from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.pending import remind
-from tidemark.wake import follow
 from tidemark.wake.notifier import Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
@@ -307,21 +307,16 @@ def measure_call(world: World) -> Bill:
             create_bucket(process.stores, bucket)
     bill = open_bill(process)
 
-    async def run(operation: Callable[[], Any]) -> Any:
-        return operation()
-
-    async def append_one(key: StreamKey, request: AppendRequest) -> Any:
-        return append(process.stores, key, [request])[0]
+    backend = one_at_a_time(process.stores, process.settings)
 
     async def call(name: str) -> None:
-        nobody_waits: Any = None
-        calls = Calls(follow.Process(process.stores, run, nobody_waits, nobody_waits), append_one)
+        calls = Calls(backend, backend.append)
         assert await calls.begin(name, entry="model", subject="ada", fingerprint="f" * 64)
         assert await calls.take(name)
         await calls.open_answer(name, "text/event-stream")
         assert (await calls.load(name)).is_answered
         await calls.renew(name)
-        await append_one(answer_key(name), AppendRequest(None, b"", close=True))
+        await backend.append(answer_key(name), AppendRequest(None, b"", close=True))
         assert await calls.tell(name, close=True, error="")
 
     asyncio.run(call(str(uuid.uuid4())))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.responses import Response
+from starlette.types import Receive
 
 from tests.http.asgi import Door, make_scope
 from tidemark.http.compression import MIN_BYTES, Compressed
@@ -36,10 +37,7 @@ def test_what_is_compressed_and_for_whom(  # noqa: PLR0917 - a case each
     client: str, method: str, given: list[tuple[str, str]], kind: str, size: int, is_compressed: bool
 ) -> None:
     """And only then the entity tag is a weak one."""
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, str]:
-        return {"type": "http.request"}
+    sent, receive = list[Any](), cast("Receive", None)
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -113,15 +113,11 @@ def test_the_pages_view_parses_messages_into_columns(lake: Lake) -> None:
         table.write_batch(Rows(table, [{"stream": stream, "value": orders}]), batch(number))
     page = (Path(__file__).parents[2] / "docs" / "spark" / "jobs.md").read_text()
     view = re.findall(r"test_lake.py -->\n```sql\n(.*?)```", page, re.DOTALL)[0]
-    place = lake.table.metadata_location
+    scan = f"iceberg_scan('{lake.table.metadata_location}')"
     with connect_duckdb() as duckdb:
-        duckdb.execute(re.sub(r"iceberg_scan\('.*?'\)", f"iceberg_scan('{place}')", view))
-        found = duckdb.execute("SELECT stream, id, total FROM orders").fetchall()
-    assert sorted(found, key=str) == [
-        ("orders/eu", "a", 9.5),
-        ("orders/eu", "b", None),
-        ("orders/eu", None, None),
-    ]
+        duckdb.execute(re.sub(r"iceberg_scan\('.*?'\)", scan, view))
+        found = sorted(duckdb.execute("SELECT stream, id, total FROM orders").fetchall(), key=str)
+    assert found == [("orders/eu", "a", 9.5), ("orders/eu", "b", None), ("orders/eu", None, None)]
 
 
 def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherited(
