@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from tidemark.http.streams import hang_up
 from tidemark.server import Receive, Scope, Send, connections, http_server
 from tidemark.server.connections import (
     MAX_HEAD_BYTES,
@@ -74,15 +75,11 @@ class Application:
 
     async def _endless(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        leaving = asyncio.create_task(self._until_gone(receive))
+        leaving = asyncio.create_task(hang_up(receive))
         while not leaving.done():
             await send({"type": "http.response.body", "body": MEGABYTE, "more_body": True})
             await asyncio.sleep(0)
         self.gone.set()
-
-    async def _until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
     async def _echo(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -126,7 +123,10 @@ def play(
             await serving
         return await result if isinstance(result, asyncio.Task) else result
 
-    return asyncio.run(playing())
+    with patch.object(http_server, "spare_what_is_loaded") as spared:
+        result = asyncio.run(playing())
+    spared.assert_called_once_with()
+    return result
 
 
 async def until_refused(port: int) -> None:
@@ -523,17 +523,16 @@ def test_the_server_ends_without_waiting_for_a_client_that_does_not_read(
 
 def test_a_server_that_is_not_healthy_does_not_become_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "READY_SECONDS", 0.2)
-    called: list[bool] = []
+    monkeypatch.setattr(http_server, "spare_what_is_loaded", lambda: None)
 
     async def scenario() -> None:
         application = Application(PATIENT)
         application.health = 503
         with listening_socket(LOOPBACK, 0) as listener:
-            await serve(application, listener, lambda: called.append(True), asyncio.Event())
+            await serve(application, listener, pytest.fail, asyncio.Event())
 
     with pytest.raises(NotHealthy, match="responds with 503"):
         asyncio.run(scenario())
-    assert called == []
 
 
 # --- limits and memory ----------------------------------------------------------------------

@@ -20,7 +20,6 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
-from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.local.emulators import EngineFailed
 from tidemark.local.engines import ROOT, LocalServices
@@ -154,7 +153,6 @@ class System:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
             return
-        spare_what_is_loaded()
         place = f"via lambda; data in {self.configuration.data_dir}/lambda"
         served = own_pages_only(application, self.settings)
         await serve.serve_logged(

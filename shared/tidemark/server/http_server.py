@@ -21,6 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Response
 from websockets.server import ServerProtocol
 
+from tidemark.cold_start import spare_what_is_loaded
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Application, Message, Receive, Scope, Send, connections
 from tidemark.server.ports import LOOPBACK, health, port_of
@@ -227,7 +228,8 @@ async def serve(
     """
     requests = Requests(application)
     server = Server(_configuration(requests, limits, grace_seconds))
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread():  # The process is a server, and nothing else.
+        spare_what_is_loaded()
         for name in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -282,6 +284,7 @@ def _configuration(
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PING_SECONDS,
         access_log=False,
+        proxy_headers=False,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(grace_seconds) + BACKSTOP_SECONDS,
