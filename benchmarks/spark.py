@@ -22,20 +22,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.spark_floors import FLOORS, Floor
 from benchmarks.spark_standin import PAGE_ROWS, STORED, row
+from pipeline.archive import map_by_tasks
 from tidemark.protocol.offset import render_offset
+from tidemark.spark.archive import FILE_BYTES
 from tidemark.spark.job import open_session
 from tidemark.spark.lake import LakeTable, files_in
+from tidemark.spark.lake_files import write_partitions
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
-from tidemark.spark.queries import load_heads
-from tidemark.spark.reach import ArchiveBatch
+from tidemark.spark.queries import load_heads, pack, plan_partitions
+from tidemark.spark.reach import ArchiveBatch, first_offsets
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import BATCH_ROWS
-from tidemark.spark.source import source_of_files
 from tidemark.spark.whole import read_whole
 
 RESULTS = Path(__file__).with_name("results")
@@ -52,8 +56,6 @@ TARGETS = {
 CORES_TARGET = 1.7
 #: A read of these columns is measured beside one of all columns: a text source makes one.
 NARROW = "offset,value"
-#: Of a file of the lake, about, before compression.
-FILE_BYTES = 256 * 1024 * 1024
 #: For what a query costs before its first row.
 FEW = 2_000
 #: At least a page of each stream over HTTP, and a pack.
@@ -146,19 +148,21 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
     archived = rows * 99 // 10_000 * 100
     place = str(directory / f"lake-{rows}")
     catalog = {"type": "sql", "uri": f"sqlite:///{place}.db", "warehouse": f"file://{place}"}
-    ending = json.dumps({"bench": render_offset(archived * STORED)})
-    large = options | {"endingOffsets": ending, "bytesPerPartition": str(FILE_BYTES)}
-    large["columns"] = ",".join([*DEFAULT_COLUMNS, "key"])
-    asked = parse_read_options(options, streaming=False)
-    end = load_heads(asked, connect(asked.connection))["bench"].tail.at(render_offset(archived * STORED))
-    batch = ArchiveBatch("bench", 0, asked.connection.bucket, {}, {"bench": end})
+    asked = parse_read_options(options | {"bytesPerPartition": str(FILE_BYTES)}, streaming=False)
+    asked = replace(asked, columns=(*DEFAULT_COLUMNS, "key"))
+    reader, begin = connect(asked.connection), load_heads(asked, connect(asked.connection))["bench"].earliest
+    batch = ArchiveBatch(
+        "v1", {"bench": begin}, {"bench": begin.at(render_offset(archived * STORED))}, {}, {}
+    )
 
     def archive(name: str) -> list[str]:
         """Returns the files of a new table."""
         lake = LakeTable("default", catalog, name)
         lake.ensure()
-        spark.dataSource.register(source_of_files(lake.place()))
-        lake.write_batch(spark.read.format("tidemark_files").options(**large).load(), batch)
+        packs = pack(plan_partitions(asked, reader, batch.start, batch.end), FILE_BYTES)
+        written = map_by_tasks(spark, partial(write_partitions, asked, lake.place()), packs)
+        begins = first_offsets(each for every in written for each in every.read)
+        lake.add([path for each in written for path in each.files], batch, begins)
         return files_in(lake.load())
 
     files, number = archive("lake.messages"), itertools.count()

@@ -11,10 +11,9 @@ compacted before it was archived. Run again with the same --id after a failure.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from tidemark.protocol.offset import parse_token
-from tidemark.spark.gaps import find_gaps
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -28,6 +27,7 @@ from tidemark.spark.job import (
 )
 from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import BEGINNING
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import StagedBatches
 from tidemark.spark.writer.publish import Publisher
@@ -89,6 +89,40 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 
 
+#: Offsets at which a stream begins, on this server and on any (§8).
+_BEGINNINGS: Final = frozenset({BEGINNING, "0000000000000000"})
+
+
+class Gap(NamedTuple):
+    """Messages between two offsets are missing, all of them or, where the two are a page, some. `start` is
+    empty if everything up to `end` is missing."""
+
+    start: str
+    end: str
+
+    def __str__(self) -> str:
+        return f"from {self.start or 'the beginning'} to {self.end}"
+
+
+def find_gaps(rows: Any) -> list[Gap]:
+    """The gaps of one stream, in order: each message, or page over HTTP, begins where the last one ended.
+    `rows` has its `offset`, `end_offset` and `position`, each pair of offset and position once. The rows of
+    a page share its two offsets, and their positions count from 0."""
+    from pyspark.sql import functions
+
+    pages = rows.groupBy("offset", "end_offset").agg(
+        functions.max("position").alias("last"), functions.count("*").alias("count")
+    )
+    torn = pages.where("count != last + 1").collect()
+    gaps = [Gap(page["offset"], page["end_offset"]) for page in torn]
+    ends = pages.select(functions.col("end_offset").alias("at"))
+    orphans = pages.join(ends, pages["offset"] == ends["at"], "left_anti").select("offset").collect()
+    for begin in {row["offset"] for row in orphans} - _BEGINNINGS:
+        before = pages.where(functions.col("end_offset") <= begin).agg(functions.max("end_offset")).first()[0]
+        gaps.append(Gap(before or "", begin))
+    return sorted(gaps, key=lambda gap: (gap.end, gap.start))
+
+
 def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
     """Raises JobFailed where the new stream has messages already, unless an earlier run under this id began
     to write it: behind them the archived stream would not be itself."""
@@ -105,10 +139,11 @@ def is_closed(rows: Any, given: argparse.Namespace) -> bool:
     """Whether the archived stream was closed where its rows end."""
     from pyspark.sql import functions
 
+    from tidemark.spark.lake import reaches_in
+
     incarnation = functions.coalesce("incarnation", functions.lit(""))
     last, ends = rows.agg(functions.max("end_offset"), functions.collect_set(incarnation)).first()
-    lake = open_lake(given)
-    reaches = lake.reach(rows.sparkSession, lake.load(), given.from_bucket)
+    reaches = reaches_in(open_lake(given).load(), given.from_bucket)
     found = [reaches.get((given.stream, incarnation)) for incarnation in ends]
     return any(reach is not None and reach.closed and reach.last == last for reach in found)
 

@@ -1,30 +1,34 @@
 """How far consumers and the archive's table are behind, in each stream.
 
 A consumer is a streaming query, given as NAME=CHECKPOINT. Its lag in a stream is the number of bytes that it
-has not taken yet; with --iceberg `lag_lake` is that of the table. `bytes` is what the stream retains. No
+has not taken yet; with --iceberg `lag_lake` is that of the archive. `bytes` is what the stream retains. No
 message is read. Rates and sizes of messages are a query of the table.
 
-    spark-submit pipeline/stats.py --pattern '.*' --consumer archive=s3a://lake/_archive \\
+    spark-submit pipeline/stats.py --pattern '.*' --consumer invoices=s3a://queries/invoices \\
         --iceberg lake.messages --catalog-property type=glue
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import Any
 
 from tidemark.spark.job import (
     Job,
+    JobFailed,
     add_lake,
     add_subscription,
-    consumers_progress,
     open_lake,
+    parse_pairs,
     parser_for,
     read_options,
+    require_driver,
     run,
 )
 from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.progress import Progress, batches_in, decode_offset
 from tidemark.spark.queries import load_heads, require_all
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import Head, Position, bytes_between, is_past
@@ -48,8 +52,9 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     options = parse_read_options(read_options(given), streaming=False)
     reader, bucket = connect(options.connection), options.connection.bucket
     if given.iceberg:
-        lake = open_lake(given)
-        consumers["lake"] = LakeProgress(lake.reach(spark, lake.load(), bucket))
+        from tidemark.spark.lake import reaches_in
+
+        consumers["lake"] = LakeProgress(reaches_in(open_lake(given).load(), bucket))
     heads = load_heads(options, reader)
     require_all(options, reader, heads)
     table = [
@@ -63,6 +68,27 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
         schema = ", ".join(["stream STRING", *(f"`{name}` BIGINT" for name in columns[1:])])
         spark.createDataFrame(table, schema).coalesce(1).write.mode("overwrite").json(given.out)
     job.finish(streams=len(table))
+
+
+def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
+    """The streaming queries that `--consumer` names, and how far each has come. Raises JobFailed."""
+    named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
+    if named:
+        require_driver("--consumer reads a checkpoint: it")
+    return [(name, taken_progress(spark, checkpoint)) for name, checkpoint in named]
+
+
+def taken_progress(spark: Any, checkpoint: str) -> Progress:
+    """Up to where every batch was committed. Raises JobFailed."""
+    planned = batches_in(spark, f"{checkpoint}/offsets")
+    if not planned:
+        raise JobFailed(f"no streaming query has a checkpoint at {checkpoint}")
+    done = batches_in(spark, f"{checkpoint}/commits") & planned
+    if not done:
+        return Progress({})
+    # A version, the query's own state, then a line for each source.
+    lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
+    return decode_offset(json.loads(lines[2]))
 
 
 class LakeProgress:

@@ -92,10 +92,7 @@ def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
     job = TASKS[name]["Parameters"]["Name"]
     assert spark["EntryPoint"] == f"s3://${{Lake}}/code/{job}.py"
     assert job in package.JOBS
-    # Another table is filled from the beginning.
-    assert MACHINE["DefinitionSubstitutions"]["Progress"] == {"Sub": "${LakeTable}/${Streams}"}
-    progress = "s3://a-lake/checkpoints/lake.messages/agents"
-    given = arguments_of(job, spark["EntryPointArguments"], "lake.messages/agents")
+    given = arguments_of(job, spark["EntryPointArguments"])
     assert given.iceberg == "lake.messages"
     assert set(given.catalog_property) == {
         "type=glue",
@@ -104,11 +101,6 @@ def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
     }
     assert (given.table, given.bucket, given.pattern) == ("a-table", "agents", ".*")
     assert "region=eu-central-1" in given.option
-    if job == "archive":
-        assert given.checkpoint == progress
-    else:
-        # What the archive has taken is read where the archive keeps it.
-        assert given.consumer == [f"archive={progress}"]
 
 
 VALUES = {
@@ -123,9 +115,8 @@ VALUES = {
 }
 
 
-def arguments_of(job: str, texts: list[str], progress: str) -> argparse.Namespace:
-    values = VALUES | {"Progress": progress}
-    filled = [re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], text) for text in texts]
+def arguments_of(job: str, texts: list[str]) -> argparse.Namespace:
+    filled = [re.sub(r"\$\{(\w+)\}", lambda found: VALUES[found[1]], text) for text in texts]
     return parser_of(job).parse_args(filled)
 
 
@@ -186,5 +177,5 @@ def test_jobs_cannot_change_what_jobs_run() -> None:
     """Their code lies in the same bucket, under a prefix that none of theirs covers."""
     writing = [each for each in JOB_STATEMENTS.values() if "s3:PutObject" in each["Action"]]
     places = [text for each in writing for text in texts_in(each["Resource"])]
-    assert [text for text in places if text.startswith("${Lake.Arn}/c") and "checkpoints" not in text] == []
+    assert [text for text in places if text.startswith("${Lake.Arn}/c")] == []
     assert "${Lake.Arn}/*" not in places

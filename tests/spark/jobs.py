@@ -22,8 +22,6 @@ class Jobs:
     def start(self, name: str, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         module: Any = load_job(name)
-        # On a busy machine Python starts slowly, and again and again too slowly for Spark.
-        module.START_SECONDS = 3600
         code = run_with(name, module.parser(), getattr(module, name), arguments)
         captured = self._capsys.readouterr()
         return code, captured.out, captured.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tidemark.spark.lake import LakeTable
-from tidemark.spark.lake_files import write_files
+from tidemark.spark.lake_files import StreamRead, write_files
 from tidemark.spark.options.read import COLUMNS
-from tidemark.spark.reach import ArchiveBatch
+from tidemark.spark.reach import ArchiveBatch, Reach, first_offsets
 from tidemark.spark.readers.columns import ARROW_SCHEMA, make_batch
 from tidemark.spark.readers.port import Position
 
@@ -112,28 +112,24 @@ class Lake:
         return digest([(row["stream"], row["offset"], bytes(row["value"])) for row in found])
 
 
-def batch(number: int, query: str = "q") -> ArchiveBatch:
+def batch(number: int, stream: str = "s") -> ArchiveBatch:
     """Of one stream, a message long."""
-    start = {"s": Position(f"{number:016}")} if number else {}
-    return ArchiveBatch(query, number, "v1", start, {"s": Position(f"{number + 1:016}")})
+    start = {stream: Position(f"{number:016}")} if number else {}
+    known = {("v1", stream, ""): Reach("0", f"{number:016}")} if number else {}
+    return ArchiveBatch("v1", start, {stream: Position(f"{number + 1:016}")}, {}, known)
 
 
-class Rows:
-    """A batch in the place of a data frame, whose tasks write when it is collected. Each has the columns of
-    streams that follow one another."""
-
-    sparkSession = None  # noqa: N815 - Spark's name
-
-    def __init__(self, table: LakeTable, *tasks: Iterable[Mapping[str, Any]]) -> None:
-        self._place, self._tasks = table.place(), tasks
-
-    def collect(self) -> list[Any]:
-        return [row for task in self._tasks for row in write_files(map(_made, task), self._place).to_pylist()]
+def add(
+    table: LakeTable, planned: ArchiveBatch, *columns: Mapping[str, Any]
+) -> tuple[bool, list[StreamRead]]:
+    """Rows that a batch has read, by their columns, each of one stream. Whether they came to the table, and
+    what was read."""
+    written = write_files(map(_made, columns), table.place())
+    return table.add(list(written.files), planned, first_offsets(written.read)), written.read
 
 
-def message(table: LakeTable, value: bytes) -> Rows:
-    """A batch of one message."""
-    return Rows(table, [{"value": [value]}])
+def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:
+    return add(table, batch(number), {"value": [value]})[0]
 
 
 def _made(columns: Mapping[str, Any]) -> pa.RecordBatch:

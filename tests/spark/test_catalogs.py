@@ -15,11 +15,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 
 from tests.infra.test_pipeline import JOB_STATEMENTS
-from tests.spark.lakes import batch, message
+from tests.spark.lakes import add_message
 from tests.spark.recorder import Recorder
 from tidemark.local.emulators import Ministack, environment_for
 from tidemark.spark import lake
-from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake import LakeTable, reaches_of
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches
 
 REGION = "us-east-1"
@@ -73,18 +73,17 @@ def values(table: LakeTable) -> list[bytes]:
     return sorted(table.load().scan().to_arrow().column("value").to_pylist())
 
 
-def test_a_batch_is_in_the_table_once_and_its_repetition_writes_no_metadata(table: LakeTable) -> None:
-    """A file of metadata for each run would be there for ever."""
-    for number, query, value in [(0, "q", b"1"), (0, "q", b"again"), (1, "q", b"2"), (1, "other", b"3")]:
-        table.write_batch(message(table, value), batch(number, query))
-    assert values(table) == [b"1", b"2"]
-    assert table.reach(None, table.load(), "v1") == {("s", ""): Reach("0", f"{2:016}")}
-    scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.load().location()}/metadata")
+def test_a_batch_is_in_the_table_once_and_its_repetition_leaves_no_file(table: LakeTable) -> None:
+    """One for each run would be there for ever."""
+    assert [add_message(table, number, b"%d" % number) for number in (0, 0, 1, 1)] == [True, False] * 2
+    assert values(table) == [b"0", b"1"]
+    assert reaches_of(table.load()) == {("v1", "s", ""): Reach("0", f"{2:016}")}
+    scheme, authority, directory = PyArrowFileIO.parse_location(table.load().location())
     files = PyArrowFileIO(table.load().io.properties).fs_by_scheme(scheme, authority)
     here = FileSelector(directory, recursive=True)
     before = {each.path for each in files.get_file_info(here)}
     table.ensure()
-    table.write_batch(message(table, b"again"), batch(1))
+    assert not add_message(table, 1)
     assert {each.path for each in files.get_file_info(here)} == before
 
 
@@ -92,17 +91,16 @@ def test_of_two_that_commit_at_once_one_looks_again(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a commit's look and itself another one commits. pyiceberg must not repeat it by itself: it does
-    not know that the batch may be there by now."""
-    others = [lambda: LakeTable.write_batch(table, message(table, b"faster"), batch(0))]
-    added_to = ArchiveBatch.added_to
+    not know that the messages may be there by now."""
+    others, added_to = [lambda: add_message(table, 0, b"faster")], ArchiveBatch.added_to
 
-    def look(self: ArchiveBatch, known: Reaches, begins: Reaches) -> Reaches:
+    def look(self: ArchiveBatch, now: Reaches, begins: Mapping[tuple[str, str], str]) -> Reaches:
         if others:
             others.pop()()
-        return added_to(self, known, begins)
+        return added_to(self, now, begins)
 
     monkeypatch.setattr(ArchiveBatch, "added_to", look)
-    table.write_batch(message(table, b"slower"), batch(0))
+    assert not add_message(table, 0, b"slower")
     assert values(table) == [b"faster"]
 
 
@@ -116,7 +114,7 @@ def test_a_table_that_somebody_else_made_gets_what_is_missing(
     catalog.create_table(identifier, old, partition_spec=lake._PARTITIONS)
     table = LakeTable("default", properties, identifier)
     table.ensure()
-    table.write_batch(message(table, b"1"), batch(0))
+    add_message(table, 0, b"1")
     assert table.load().schema().column_names == lake.SCHEMA.column_names
     assert table.load().properties["commit.retry.num-retries"] == "0"
     assert values(table) == [b"1"]
@@ -132,7 +130,7 @@ def test_the_pipelines_role_allows_what_a_table_asks_for_and_nothing_else(
         table = LakeTable("default", {**properties, **through}, identifier)
         for number in range(3):
             table.ensure()
-            table.write_batch(message(table, b"x"), batch(number))
+            add_message(table, number)
     assert recorder.actions("catalog") == set(JOB_STATEMENTS["Catalog"]["Action"])
     bucket = properties["warehouse"].removeprefix("s3://").partition("/")[0]
     for_files = recorder.actions(bucket) - {"s3:GetObject", "s3:ListBucket"}

@@ -13,7 +13,7 @@ from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
 from tests.spark.streams import Streams, plan_here
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.gaps import losses_beside_compaction
+from tidemark.spark.archive import losses_beside_compaction
 from tidemark.spark.whole import read_whole
 
 
@@ -28,7 +28,7 @@ def test_the_jobs_go_over_what_a_compaction_has_removed(
     """An archive that came too late for some of it lost nothing, and `read_whole` goes on behind it."""
     rows, lake = Rows(streams), Lake(tmp_path / "lake")
     archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]
-    archive += ["--checkpoint", str(tmp_path / "c"), "--option", "failOnDataLoss=false"]
+    archive += ["--option", "failOnDataLoss=false"]
     rows.change(10)
     first = rows.rows()
     assert "streams_with_loss=0" in jobs.run(*archive)

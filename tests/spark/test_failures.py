@@ -17,7 +17,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here
 from tests.support import JSON
 from tidemark.spark import register
-from tidemark.spark.failures import Exit, explain_failure, repeat_slow_start
+from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.http_client import ForbiddenHttpFault
 
 
@@ -73,8 +73,7 @@ def test_a_refusal_of_aws_is_the_last_line_of_a_streaming_job(
     """Planned in a process of Spark's, which hands on a trace."""
     refusing.code = "AccessDeniedException"
     where = ["--table", "t", "--option", "region=r", "--option", f"dynamodbEndpoint={refusing.url}"]
-    places = [*Lake(tmp_path / "lake").given, "--checkpoint", str(tmp_path / "c")]
-    code, said, err = jobs.start("archive", *where, "--subscribe", "a", *places)
+    code, said, err = jobs.start("archive", *where, "--subscribe", "a", *Lake(tmp_path / "lake").given)
     assert (code, said) == (Exit.YOUR_RIGHTS, ""), err
     assert err.splitlines()[-1].startswith("archive: DynamoDB GetItem of table t in r at http://127.0.0.1:")
 
@@ -275,30 +274,3 @@ KILLED: list[tuple[BaseException, str]] = [
 @pytest.mark.parametrize(("fault", "words"), KILLED)
 def test_a_job_whose_python_worker_was_killed_may_try_again(fault: Exception, words: str) -> None:
     assert explain_failure(fault) == (words, Exit.TRY_AGAIN)
-
-
-def test_a_query_starts_again_where_python_is_slow_to_start() -> None:
-    """Nothing was read then. Any other failure, or one of this kind when the time is over, is raised."""
-    from pyspark.errors import StreamingQueryException
-
-    slow = StreamingQueryException(message="[STREAM_FAILED] … Python worker failed to connect back. SQLSTATE")
-    told: list[str] = []
-
-    def take(*faults: Exception | None, seconds: float = 600) -> int:
-        left = list(faults)
-
-        def run() -> int:
-            fault = left.pop(0)
-            if fault is not None:
-                raise fault
-            return 3
-
-        return repeat_slow_start(run, seconds, told.append)
-
-    assert take(slow, slow, None) == 3
-    assert [text.endswith("the query starts again") for text in told] == [True, True]
-    with pytest.raises(StreamingQueryException, match="other"):
-        take(StreamingQueryException(message="other"), None)
-    with pytest.raises(StreamingQueryException, match="failed to connect back"):
-        take(slow, None, seconds=-1)
-    assert explain_failure(slow)[1] == Exit.TRY_AGAIN

@@ -1,37 +1,41 @@
-"""The archive job: batches, what it could not read, and which checkpoint fits which table."""
+"""The archive job, by Spark and without it: batches, what it could not read, and other archives beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
 from tests.spark.opaque import OpaqueServer
-from tests.spark.streams import Start, Streams, filled, key, table_options
+from tests.spark.streams import Streams, filled, key, table_options
 from tests.support import JSON, World
 from tidemark.log.schema import log_pk
 from tidemark.protocol.offset import render_offset
 from tidemark.service.load import load_head
+from tidemark.spark.archive import Archive, WritePacks
 from tidemark.spark.failures import Exit
+from tidemark.spark.lake import LakeTable, reaches_of
+from tidemark.spark.lake_files import FilesWritten
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.readers.port import DataLoss
 from tidemark.spark.whole import read_whole
 
 
 def test_an_archive_is_made_in_batches_of_bounded_size(
     jobs: Jobs, streams: Streams, small_pages: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By either transport, on every version of Spark: a run that fails goes on behind its last batch. What it
-    wrote is not read again to look for losses, which would have stopped it."""
-    monkeypatch.setattr("tidemark.spark.gaps.find_losses", None)
+    """By either transport: a run that fails goes on behind its last batch. What it wrote is not looked at for
+    losses, which would have stopped it."""
+    monkeypatch.setattr("tidemark.spark.archive.find_losses", None)
     streams.fill(*[bytes(200)] * 3)
     for transport, connection in (("http", ["--url", streams.server.url]), ("dynamodb", jobs.where)):
         lake = Lake(tmp_path / transport)
         archive = ["--subscribe", streams.name, "--batch-bytes", "250", *lake.given]
-        place = str(tmp_path / f"{transport}-checkpoint")
-        code, _, err = jobs.start("archive", *connection, *archive, "--checkpoint", place)
+        code, _, err = jobs.start("archive", *connection, *archive)
         assert (code, err.count(": 1 messages")) == (0, 3), err
         assert [row["bytes"] for row in lake.rows()] == [200] * 3
 
@@ -42,7 +46,7 @@ def test_an_archive_says_what_it_could_not_read(jobs: Jobs, streams: Streams, tm
     for suffix in ("-gone", "-again"):
         streams.fill(b"0123", suffix=suffix)
     archive = ["archive", *jobs.where, "--pattern", f"{streams.name}-.*", *lake.given]
-    archive += ["--checkpoint", str(tmp_path / "c"), "--option", "failOnDataLoss=false"]
+    archive += ["--option", "failOnDataLoss=false"]
     said = jobs.run(*archive)
     assert "messages=2 " in said
     assert "streams_with_loss=0 lost_bytes=0" in said
@@ -67,108 +71,127 @@ def test_an_archive_says_what_it_could_not_read(jobs: Jobs, streams: Streams, tm
 
 
 class Archives:
-    """Runs of the archive into one table, with a checkpoint that the test names."""
+    """Archives of one table, in this process."""
 
-    def __init__(self, start: Start, where: list[str], directory: Path) -> None:
-        self._start, self._where, self._directory = start, where, directory
-        self.lake = Lake(directory / "lake")
+    def __init__(self, options: Mapping[str, str], directory: Path) -> None:
+        self.lake, self._options = Lake(directory), options
+        self.said: list[str] = []
 
-    def run(self, checkpoint: str, pattern: str) -> None:
-        code, _, err = self._try(checkpoint, pattern)
-        assert code == 0, err
-
-    def refused(self, checkpoint: str, pattern: str) -> str:
-        """The line that says why; the table stays as it is."""
-        before = self.lake.table.metadata_location
-        code, said, err = self._try(checkpoint, pattern)
-        assert (code, said, self.lake.table.metadata_location) == (Exit.YOUR_INPUT, "", before), err
-        return err.splitlines()[-1]
-
-    def _try(self, checkpoint: str, pattern: str) -> tuple[int, str, str]:
-        place = ["--checkpoint", str(self._directory / checkpoint)]
-        return self._start("archive", *self._where, "--pattern", pattern, *self.lake.given, *place)
+    def take(self, pattern: str, write_packs: WritePacks = map, **options: str) -> int:
+        """What came. Returns how many messages that were."""
+        given = {**self._options, "subscribePattern": pattern, **options}
+        lake = LakeTable("default", self.lake.properties, "lake.messages")
+        archive = Archive(given, lake, 10**9, write_packs, self.said.append)
+        archive.take_what_came()
+        return archive.messages
 
     def values(self) -> list[bytes]:
         return sorted(row["value"] for row in self.lake.rows())
 
 
 @pytest.fixture
-def archives(start: Start, where: list[str], tmp_path: Path) -> Archives:
-    return Archives(start, where, tmp_path)
+def archives(world: World, tmp_path: Path) -> Archives:
+    return Archives(table_options(world), tmp_path / "lake")
 
 
 def test_a_table_that_was_rolled_back_gets_back_what_it_lost(
     archives: Archives, spark: Any, world: World, name: str
 ) -> None:
-    """The checkpoint is refused, which would leave a hole for good. `read_whole` reads from the streams what
-    the table lacks. A new checkpoint goes on where the table ends."""
+    """`read_whole` reads from the streams what the table lacks meanwhile."""
     filled(world, name, b"one")
-    archives.run("c", name)
+    archives.take(name)
     first = archives.lake.table.current_snapshot().snapshot_id
     for body in (b"two", b"three"):
         world.process().append(key(name), body)
-        archives.run("c", name)
+        archives.take(name)
     archives.lake.table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert archives.values() == [b"one"]
     told: dict[str, Any] = table_options(world) | {"subscribe": name}
     whole = read_whole(spark, "lake.messages", catalog_properties=archives.lake.properties, **told)
     assert sorted(bytes(row["value"]) for row in whole.collect()) == [b"one", b"three", b"two"]
     world.process().append(key(name), b"four")
-    told_why = archives.refused("c", name)
-    assert f"{name} up to {render_offset(3)}, and the checkpoint goes on from {render_offset(11)}" in told_why
-    archives.run("new", name)
+    assert archives.take(name) == 3
     assert archives.values() == [b"four", b"one", b"three", b"two"]
 
 
-def test_no_two_archives_bring_the_same_messages(archives: Archives, world: World, name: str) -> None:
-    """A pattern that is widened to what another archive brought; an archive that another one has overtaken; a
-    checkpoint that is older than the table; a checkpoint of another table."""
+def test_of_archives_that_meet_each_message_is_taken_once(
+    archives: Archives, world: World, name: str
+) -> None:
+    """A pattern that is widened to what another one brought; and one that is overtaken while it writes: its
+    files go, and it takes the rest."""
     filled(world, f"{name}-a", b"a1")
     filled(world, f"{name}-b", b"b1")
-    for stream in ("a", "b"):
-        archives.run(stream, f"{name}-{stream}")
+    assert [archives.take(f"{name}-{stream}") for stream in ("a", "b", ".")] == [1, 1, 0]
     world.process().append(key(f"{name}-b"), b"b2")
-    told = archives.refused("a", f"{name}-.*")
-    assert f"{name}-b up to {render_offset(2)}, and the checkpoint goes on from its beginning" in told
-    archives.run("new", f"{name}-.*")
-    assert archives.values() == [b"a1", b"b1", b"b2"]
-    archives.run("b", f"{name}-b")
-    world.process().append(key(f"{name}-b"), b"b3")
-    archives.run("new", f"{name}-.*")
-    world.process().append(key(f"{name}-b"), b"b4")
-    assert f"{name}-b up to {render_offset(6)}, and the checkpoint goes on from" in archives.refused(
-        "b", f"{name}-b"
-    )
-    archives.run("new", f"{name}-.*")
-    assert archives.values() == [b"a1", b"b1", b"b2", b"b3", b"b4"]
-    load_catalog("default", **archives.lake.properties).drop_table("lake.messages")
-    world.process().append(key(f"{name}-a"), b"a2")
-    archives.lake.ensured()
-    assert "up to its beginning" in archives.refused("new", f"{name}-.*")
+    overtaken = [lambda: archives.take(f"{name}-b")]
+
+    def meanwhile(write: Callable[[Any], FilesWritten], packs: Sequence[Any]) -> list[FilesWritten]:
+        written = [write(each) for each in packs]
+        if overtaken:
+            assert overtaken.pop()() == 1
+            world.process().append(key(f"{name}-a"), b"a2")
+        return written
+
+    filled(world, f"{name}-c", b"c1")
+    assert archives.take(f"{name}-.", meanwhile) == 1
+    assert [line for line in archives.said if "faster" in line] == [
+        "another archive was faster: what it has taken is not taken again"
+    ]
+    assert archives.take(f"{name}-.") == 1
+    assert archives.values() == [b"a1", b"a2", b"b1", b"b2", b"c1"]
+    assert len(list(archives.lake.directory.rglob("*.parquet"))) == len(archives.lake.files)
 
 
-def test_a_query_without_rows_so_far_keeps_its_table(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
-    """And another query may bring other streams to the table."""
-    lake = Lake(tmp_path / "lake")
-    streams.fill(b"one", suffix="-a")
-    streams.fill(suffix="-b")
-    for suffix, messages in (("-b", 0), ("-b", 0), ("-a", 1), ("-b", 1)):
-        if suffix == "-b" and messages:
-            streams.append(b"two", suffix="-b")
-        places = [*lake.given, "--checkpoint", str(tmp_path / suffix)]
-        said = jobs.run("archive", *jobs.where, "--subscribe", streams.name + suffix, *places)
-        assert f"messages={messages} " in said
-    assert sorted(row["value"] for row in lake.rows()) == [b"one", b"two"]
+def test_a_stream_that_is_gone_is_told_unless_it_was_closed_or_that_is_allowed(
+    archives: Archives, streams: Streams
+) -> None:
+    """It is written down as gone then, and told no more. One that came again is another one."""
+    for suffix in ("-a", "-b", "-closed"):
+        streams.fill(b"one", suffix=suffix)
+    streams.process.append(streams.key("-closed"), close=True)
+    pattern = f"{streams.name}-.*"
+    assert archives.take(pattern) == 3
+    streams.delete("-closed")
+    assert archives.take(pattern) == 0
+    streams.delete("-a")
+    streams.delete("-b")
+    streams.fill(b"another", suffix="-b")
+    with pytest.raises(DataLoss, match=f"{streams.name}-a: it does not exist any more"):
+        archives.take(pattern)
+    assert archives.take(f"{streams.name}-a", failOnDataLoss="false") == 0
+    with pytest.raises(DataLoss, match=f"{streams.name}-b: it was deleted and created again"):
+        archives.take(pattern)
+    assert archives.take(pattern, failOnDataLoss="false") == 1
+    assert archives.take(pattern) == 0
+    assert archives.values() == [b"another", b"one", b"one", b"one"]
 
 
-TABLE = ["--iceberg", "a.b", "--checkpoint", "y"]
+def test_an_archive_begins_where_it_is_told_in_streams_that_are_new_to_it(
+    archives: Archives, streams: Streams
+) -> None:
+    """Without messages a stream has no place in the table."""
+    streams.fill(b"old", suffix="-a")
+    streams.fill(suffix="-empty")
+    streams.world.clock.advance(60_000)
+    now = str(streams.world.clock.now_ms)
+    streams.append(b"new", suffix="-a")
+    assert archives.take(f"{streams.name}-.*", startingTimestamp=now) == 1
+    assert {name for _, name, _ in reaches_of(archives.lake.table)} == {f"{streams.name}-a"}
+    streams.append(b"late", suffix="-empty")
+    assert archives.take(f"{streams.name}-.*", startingTimestamp=now) == 1
+    with pytest.raises(InvalidOptions, match="give startingTimestamp"):
+        archives.take("a", startingOffsets="latest")
+
+
+TABLE = ["--iceberg", "a.b"]
+OPENED = [*TABLE, "--catalog-property", "type=sql", "--catalog-property", "uri=sqlite://"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([*TABLE, "--option", "columns=value"], "an archive has its own"),
-        ([*TABLE, "--option", "maxbytespertrigger=5"], "--batch-bytes says"),
+        ([*OPENED, "--option", "columns=value"], "an archive has its own"),
+        ([*OPENED, "--option", "maxbytespertrigger=5"], "--batch-bytes says"),
         (TABLE, "the catalog default cannot be used (URI missing"),
         (
             [*TABLE, "--catalog-property", "type=none"],
@@ -201,8 +224,8 @@ def test_an_archive_over_http_has_the_time_and_the_day_of_each_message(
     streams.append(b"[3]")
 
     def archived(transport: str, *connection: str) -> tuple[list[Any], str]:
-        lake, place = Lake(tmp_path / transport), str(tmp_path / f"{transport}-checkpoint")
-        code, _, err = jobs.start("archive", *connection, *lake.given, "--checkpoint", place)
+        lake = Lake(tmp_path / transport)
+        code, _, err = jobs.start("archive", *connection, *lake.given)
         assert code == 0, err
         days = {str(task.file.partition[1]) for task in lake.table.scan().plan_files()}
         return sorted((row["value"], row["time"]) for row in lake.rows()), f"{len(days)} days {err}"
@@ -227,7 +250,7 @@ def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
     streams.fill()
     for count in (1, 1, 1, 2):  # A file each, of which two are removed.
         streams.append(*[b"0123"] * count)
-        jobs.run(*archive, "--checkpoint", str(tmp_path / "c"))
+        jobs.run(*archive)
     lake.table.delete("offset = '0000000000000008' or offset = '0000000000000000'")
     again = [
         "--stream",

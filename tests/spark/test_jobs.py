@@ -22,7 +22,7 @@ ARCHIVE = ["archive", "--subscribe", "a", "--iceberg", "a.b"]
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([*ARCHIVE, "--checkpoint", "y", "--option", "b"], "NAME=VALUE"),
+        ([*ARCHIVE, "--option", "b"], "NAME=VALUE"),
         (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
         (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),
     ],
@@ -38,7 +38,7 @@ def test_what_is_wrong_is_told_in_one_line(jobs: Jobs, arguments: list[str], wha
     ("arguments", "what"),
     [
         (["stats", "--subscribe", "a", "--subscribed", "b"], "unrecognized arguments: --subscribed b"),
-        (ARCHIVE, "the following arguments are required: --checkpoint"),
+        (ARCHIVE[:3], "the following arguments are required: --iceberg"),
     ],
 )
 def test_an_argument_that_cannot_be_is_named(
@@ -54,10 +54,8 @@ def test_arguments_that_glue_adds_are_passed_over() -> None:
     assert parse_arguments(parser_of("stats"), ["--subscribe", "a", *glues]).subscribe == "a"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[*ARCHIVE, "--checkpoint", "y"], ["stats", "--subscribe", "a", "--consumer", "c=y"]]
-)
-def test_over_spark_connect_a_job_that_needs_a_checkpoint_says_so_at_once(
+@pytest.mark.parametrize("arguments", [ARCHIVE, ["stats", "--subscribe", "a", "--consumer", "c=y"]])
+def test_over_spark_connect_a_job_that_needs_the_driver_says_so_at_once(
     jobs: Jobs, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)

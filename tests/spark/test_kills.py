@@ -125,7 +125,7 @@ def test_what_was_killed_while_it_published_or_archived_is_there_once(
 
     lake = Lake(tmp_path / "lake")
     names = ",".join(f"{name}-{index}" for index in range(STREAMS))
-    archive = ["--url", server.url, "--subscribe", names, "--checkpoint", str(tmp_path / "c"), *lake.given]
+    archive = ["--url", server.url, "--subscribe", names, *lake.given]
     running, deadline = Running("archive", *archive), time.monotonic() + PATIENCE_SECONDS
     while not list((tmp_path / "lake").rglob("*.parquet")) and time.monotonic() < deadline:
         assert running.process.poll() is None, running.end()[1]

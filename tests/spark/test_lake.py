@@ -21,14 +21,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
 from tests.spark.duckdb_iceberg import connect_duckdb
-from tests.spark.lakes import Content, Lake, Rows, batch, digest, message
+from tests.spark.lakes import Content, Lake, add, add_message, batch, digest
 from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit
-from tidemark.spark.lake import KEPT_SNAPSHOTS, LakeTable
+from tidemark.spark.lake import KEPT_SNAPSHOTS, LakeTable, reaches_of
+from tidemark.spark.lake_files import StreamRead
 from tidemark.spark.reach import Reach
 
 
@@ -38,9 +39,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def archive(start: Start, where: list[str], name: str, lake: Lake, tmp_path: Path) -> Callable[..., Any]:
+def archive(start: Start, where: list[str], name: str, lake: Lake) -> Callable[..., Any]:
     arguments = ["archive", *where, "--pattern", f"{name}-.*", *lake.given]
-    return lambda: start(*arguments, "--checkpoint", str(tmp_path / "checkpoint"))
+    return lambda: start(*arguments)
 
 
 def rows_of(*streams: tuple[str, list[tuple[int, bytes]]]) -> Content:
@@ -89,8 +90,6 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     assert [read() for read in readers] == [expected] * 4
     # More files lie there than the table has: plain Parquet readers of the directory would count them.
     assert len(list(lake.directory.rglob("*.parquet"))) > len(lake.files)
-    snapshots = [snapshot.summary.additional_properties for snapshot in lake.table.snapshots()]
-    assert [summary["tidemark.batch"] for summary in snapshots] == ["0", "1"]
     found = lake.table.scan().to_arrow().to_pylist()
     assert {(row["key"], row["bytes"]) for row in found if row["key"]} == {("k", 21)}
     assert {str(task.file.partition[0]) for task in lake.table.scan().plan_files()} == {"v1"}
@@ -109,8 +108,8 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
 def test_the_pages_view_parses_messages_into_columns(lake: Lake) -> None:
     table = lake.ensured()
     orders = [b'{"id": "a", "total": 9.5}', b'{"id": "b"}', b"3"]
-    for number, stream in enumerate(("orders/eu", "other")):
-        table.write_batch(Rows(table, [{"stream": stream, "value": orders}]), batch(number))
+    for stream in ("orders/eu", "other"):
+        add(table, batch(0, stream), {"stream": stream, "value": orders})
     page = (Path(__file__).parents[2] / "docs" / "spark" / "jobs.md").read_text()
     view = re.findall(r"test_lake.py -->\n```sql\n(.*?)```", page, re.DOTALL)[0]
     scan = f"iceberg_scan('{lake.table.metadata_location}')"
@@ -194,7 +193,7 @@ def test_of_two_jobs_that_make_a_catalog_at_once_both_open_it(
 
 
 def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(
-    start: Start, world: World, name: str, lake: Lake, where: list[str], tmp_path: Path
+    start: Start, world: World, name: str, lake: Lake, where: list[str]
 ) -> None:
     """SIGTERM ends it between two looks, with its summary and without an error."""
     load_catalog("default", **lake.properties)  # It is there before two open it at once.
@@ -217,12 +216,12 @@ def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(
     other = threading.Thread(target=append_and_stop)
     other.start()
     arguments = ["archive", *where, "--pattern", f"{name}-.*", *lake.given, "--every", "0.5"]
-    code, said, err = start(*arguments, "--checkpoint", str(tmp_path / "checkpoint"))
+    code, said, err = start(*arguments)
     has_ended.set()
     other.join()
     assert (code, seen) == (0, [1, 2, 3]), err
     assert f"messages={lake.table.scan().to_arrow().num_rows} " in said
-    assert start(*arguments[:-1], "0", "--checkpoint", "x")[0] == Exit.YOUR_INPUT
+    assert start(*arguments[:-1], "0")[0] == Exit.YOUR_INPUT
 
 
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
@@ -252,12 +251,12 @@ def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: py
         monkeypatch.setitem(lake_module._PROPERTIES, name, "5")
     table, counts = lake.ensured(), []
     for number in range(60):
-        table.write_batch(message(table, b"x"), batch(number))
+        add_message(table, number)
         counts.append(len(list((lake.directory / "metadata").iterdir())))
     merges = 20 // 4
     assert max(counts[40:]) <= max(counts[20:40]) + merges < 60
     assert len(lake.rows()) == 60
-    assert table.reach(None, table.load(), "v1") == {("s", ""): Reach("0", f"{60:016}")}
+    assert reaches_of(lake.table) == {("v1", "s", ""): Reach("0", f"{60:016}")}
 
 
 def test_a_commit_that_is_refused_leaves_nothing_and_is_tried_again(
@@ -271,7 +270,8 @@ def test_a_commit_that_is_refused_leaves_nothing_and_is_tried_again(
         return commit(catalog, *change)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", refuse)
-    assert table.write_batch(message(table, b"x"), batch(0))[0] == len(lake.rows()) == 1
+    assert add_message(table, 0)
+    assert len(lake.rows()) == 1
     assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
 
 
@@ -283,9 +283,10 @@ def test_a_task_writes_a_file_for_each_day_and_says_what_it_has_read(
     times = [*(datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)), None]
     streams = [{"stream": name, "value": [b"x"] * 5, "timestamp": times} for name in "aab"]
     table = lake.ensured()
-    messages, read = table.write_batch(Rows(table, streams), batch(0))
-    told = [(row["stream"], row["first"], row["bytes"]) for row in read]
-    assert (messages, told) == (15, [("a", "0", 10), ("b", "0", 5)])
+    assert add(table, batch(0), *streams) == (
+        True,
+        [StreamRead("a", "", "0", 10), StreamRead("b", "", "0", 5)],
+    )
     files = [task.file for task in lake.table.scan().plan_files()]
     assert {each.partition[1] for each in files} >= {None}
     assert [each.record_count for each in files] == [3] * 5

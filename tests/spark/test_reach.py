@@ -2,80 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, ReachMismatch
-from tidemark.spark.readers.port import Position
+from tidemark.spark.reach import ArchiveBatch, Reach, table_ends
+from tidemark.spark.readers.port import Head, Position
 
 
-def position(offset: int | None, incarnation: str = "i", *, closed: bool = False) -> Position | None:
-    return None if offset is None else Position(f"{offset:016}", incarnation, closed=closed)
+def position(offset: int, incarnation: str = "i", *, closed: bool = False) -> Position:
+    return Position(f"{offset:016}", incarnation, closed=closed)
 
 
-def batch(**moves: tuple[int | None, int]) -> ArchiveBatch:
-    """By the streams' names where it begins, or None, and where it ends."""
-    starts = {name: place for name, (start, _) in moves.items() if (place := position(start)) is not None}
-    ends = {name: place for name, (_, end) in moves.items() if (place := position(end)) is not None}
-    return ArchiveBatch("q", 1, "v1", starts, ends)
+def reach(last: int, *, closed: bool = False, gone: bool = False) -> Reach:
+    return Reach(f"{0:016}", f"{last:016}", closed, gone)
 
 
-def reaches(**lasts: int) -> Reaches:
-    return {("v1", name, "i"): Reach(f"{0:016}", f"{last:016}") for name, last in lasts.items()}
+def reaches(**lasts: int) -> dict[tuple[str, str, str], Reach]:
+    return {("v1", name, "i"): reach(last) for name, last in lasts.items()}
 
 
 @pytest.mark.parametrize(
-    ("known", "moves", "answer"),
+    ("now", "follows"),
     [
-        ({}, {"a": (None, 5)}, False),
-        ({}, {"a": (0, 5)}, False),
-        ({"a": 5}, {"a": (5, 9)}, False),
-        ({"a": 5}, {"a": (5, 9), "b": (None, 3)}, False),
-        ({"a": 9}, {"a": (5, 9)}, True),
-        ({"a": 9}, {"a": (None, 9)}, True),
-        ({"a": 12}, {"a": (5, 9)}, True),
-        ({"a": 9, "b": 1}, {"a": (5, 9), "b": (1, 1)}, True),
-        ({"b": 7}, {"b": (5, 5)}, False),
-        (
-            {"a": 5},
-            {"a": (6, 9)},
-            "a up to 0000000000000005, and the checkpoint goes on from 0000000000000006",
-        ),
-        ({}, {"a": (6, 9)}, "a up to its beginning, and the checkpoint goes on from 0000000000000006"),
-        (
-            {"a": 7},
-            {"a": (5, 9)},
-            "a up to 0000000000000007, and the checkpoint goes on from 0000000000000005",
-        ),
-        (
-            {"a": 7},
-            {"a": (None, 9)},
-            "a up to 0000000000000007, and the checkpoint goes on from its beginning",
-        ),
-        ({"a": 9, "b": 5}, {"a": (5, 9), "b": (5, 6)}, "a up to 0000000000000009"),
+        ({"a": 5}, True),
+        ({"a": 5, "b": 7}, True),
+        ({}, False),
+        ({"a": 3}, False),
+        ({"a": 7}, False),
+        ({"a": 5, "new": 1}, False),
     ],
 )
-def test_a_batch_follows_where_the_table_ends_or_is_in_it(
-    known: dict[str, int], moves: dict[str, tuple[int | None, int]], answer: bool | str
+def test_a_batch_follows_where_the_table_ends_as_when_it_was_planned(
+    now: dict[str, int], *, follows: bool
 ) -> None:
-    if isinstance(answer, str):
-        with pytest.raises(ReachMismatch, match=answer):
-            batch(**moves).is_in(reaches(**known))
-    else:
-        assert batch(**moves).is_in(reaches(**known)) == answer
+    start, end = {"a": position(5)}, {"a": position(9), "new": position(3)}
+    batch = ArchiveBatch("v1", start, end, {}, reaches(a=5, b=6))
+    assert batch.follows(reaches(**now)) == follows
+    gone = replace(batch, end={}, gone={("v1", "b", "i"): reach(6, gone=True)})
+    assert gone.follows(reaches(b=6))
+    assert not gone.follows(reaches(**now))
 
 
-def test_another_incarnation_is_another_stream() -> None:
-    again = ArchiveBatch("q", 1, "v1", {"a": Position("5", "i")}, {"a": Position("3", "j", closed=True)})
-    assert not again.is_in({("v1", "a", "i"): Reach("0", "5")})
-    after = again.added_to({("v1", "a", "i"): Reach("0", "5")}, {("v1", "a", "j"): Reach("1", "3")})
-    assert after == {("v1", "a", "i"): Reach("0", "5"), ("v1", "a", "j"): Reach("1", "3", closed=True)}
-    assert again.is_in(after)
+def test_the_table_reaches_to_the_end_of_the_batch() -> None:
+    batch = ArchiveBatch("v1", {}, {"a": position(9, closed=True), "new": position(3)}, {}, {})
+    added = batch.added_to(reaches(a=5, b=6), {("new", "i"): "1", ("a", "i"): "5"})
+    assert added == reaches(b=6) | {
+        ("v1", "a", "i"): reach(9, closed=True),
+        ("v1", "new", "i"): Reach("1", f"{3:016}"),
+    }
 
 
-def test_a_shorter_stream_is_another_one_where_a_server_tells_no_incarnations() -> None:
-    known = {("v1", "a", ""): Reach("0", "5")}
-    again = ArchiveBatch("q", 1, "v1", {"a": Position("5")}, {"a": Position("3")})
-    assert not again.is_in(known)
-    after = again.added_to(known, {})
-    assert after == {("v1", "a", ""): Reach("0", "3")}
-    assert again.is_in(after)
+@pytest.mark.parametrize(("before", "end"), [(reach(5), 3), (reach(5, closed=True), 7)])
+def test_where_a_server_tells_no_incarnations_another_stream_is_shorter_or_goes_on_behind_a_close(
+    before: Reach, end: int
+) -> None:
+    batch = ArchiveBatch("v1", {}, {"a": position(end, "")}, {}, {})
+    added = batch.added_to({("v1", "a", ""): before}, {("a", ""): "2"})
+    assert added == {("v1", "a", ""): Reach("2", f"{end:016}")}
+
+
+def test_the_archive_goes_on_where_the_table_ends_in_streams_that_are_there() -> None:
+    """A name goes on in its own incarnation, though others had it; one that is gone is told until that is
+    written down."""
+    known = {
+        ("v1", "a", "i"): reach(5),
+        ("v1", "a", "old"): reach(50, closed=True),
+        ("v1", "again", "i"): reach(6),
+        ("v1", "closed", "i"): reach(7, closed=True),
+        ("v1", "deleted", "i"): reach(8),
+        ("v1", "known to be gone", "i"): reach(8, gone=True),
+        ("v1", "not subscribed", "i"): reach(9),
+        ("other", "deleted", "i"): reach(9),
+    }
+    living = {"a": "i", "again": "j", "closed": "i", "new": "i"}
+    heads = {name: Head(name, position(0, each), position(99, each)) for name, each in living.items()}
+    ends, gone = table_ends("v1", known, heads, lambda name: name != "not subscribed")
+    assert ends == {
+        "a": position(5),
+        "again": position(6),
+        "closed": position(7, closed=True),
+        "deleted": position(8),
+    }
+    assert gone == {("v1", "again", "i"): reach(6, gone=True), ("v1", "deleted", "i"): reach(8, gone=True)}

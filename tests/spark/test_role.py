@@ -80,12 +80,11 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
         for body in bodies:
             web.request("POST", f"{root}/{name}", headers=json, body=body)
     lake, every = Lake(tmp_path / "lake"), ["--pattern", ".*"]
-    archive = ["archive", *every, *lake.given, "--checkpoint", str(tmp_path / "checkpoint")]
-    consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
+    archive = ["archive", *every, *lake.given]
     for _ in range(2):
         run(*archive)
         web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
-    run("stats", "--subscribe", "small,large", *consumer, *lake.given)
+    run("stats", "--subscribe", "small,large", *lake.given)
     staging = ["--staging", f"s3://{LAKE}/staging"]
     over_http = ["--url", server.url, "--bucket", BUCKET, "--option", f"s3Endpoint={objects.url}"]
     succeed(

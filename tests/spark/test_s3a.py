@@ -43,8 +43,8 @@ def test_every_job_with_its_lake_in_s3(
     lake: tuple[str, Recorder],
     tmp_path: Path,
 ) -> None:
-    """Archive, replay, ingest and stats, each a second time: checkpoints, Parquet, JSON and
-    staging, all of them in one bucket. And what was asked of the bucket is what the role allows."""
+    """Archive, replay, ingest and stats, each a second time: Parquet, JSON and staging, all of them in one
+    bucket. And what was asked of the bucket is what the role allows."""
     bucket, recorder = lake
     root = f"s3a://{bucket}"
     filled(world, f"{name}-a", b'[{"key":1},{"key":2}]', b'{"key":1,"n":2}', content_type=JSON)
@@ -54,7 +54,7 @@ def test_every_job_with_its_lake_in_s3(
     catalog |= {"s3.endpoint": os.environ["AWS_ENDPOINT_URL_S3"]}
     given = [f"--catalog-property={name}={value}" for name, value in catalog.items()]
     table = ["--iceberg", "lake.messages", *given]
-    archive = ["archive", *where, *both, *table, "--checkpoint", f"{root}/checkpoints/a"]
+    archive = ["archive", *where, *both, *table]
     assert "messages=4" in start(*archive)[1]
     world.process().append(key(f"{name}-a"), b"[3]", content_type=JSON)
     assert "messages=1" in start(*archive)[1]
@@ -74,10 +74,9 @@ def test_every_job_with_its_lake_in_s3(
         assert code == 0, err
     stored = orjson.loads(b"[" + process.read_all(key(f"{name}-in"))[:-1] + b"]")
     assert sorted(row["id"] for row in stored) == list(range(100))
-    consumer = ["--consumer", f"archive={root}/checkpoints/a"]
     counted = [*table, "--out", f"{root}/stats/t"]
     for _ in range(2):
-        code, said, err = start("stats", *where, *both, *consumer, *counted)
+        code, said, err = start("stats", *where, *both, *counted)
         assert (code, f"{name}-a" in said) == (0, True), err
     assert spark.read.json(f"{root}/stats/t").count() == 2
     judge(bucket, recorder)

@@ -16,7 +16,7 @@ import urllib3
 from pyarrow import parquet
 
 from tests.spark.jobs import Jobs
-from tests.spark.lakes import Lake, Rows
+from tests.spark.lakes import Lake, add, batch
 from tests.spark.streams import started, table_options
 from tests.support import HOUR_MS, JSON, World
 from tidemark.janitor.sweep import sweep
@@ -29,7 +29,7 @@ from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.reach import ArchiveBatch, Reach
+from tidemark.spark.reach import Reach
 from tidemark.spark.readers.port import Head, Position
 from tidemark.spark.whole import RowsDeleted, Stretch, WholePlan, files_of_streams, plan_whole, read_whole
 from tidemark.spark.whole_stream import stream_whole
@@ -70,7 +70,7 @@ class Life:
         self.dead: list[tuple[str, Generation]] = []
         self._count = 0
         self._archive = ["archive", "--bucket", bucket, "--pattern", ".*", *lake.given]
-        self._archive += ["--checkpoint", str(directory / "checkpoint"), "--option", "failOnDataLoss=false"]
+        self._archive += ["--option", "failOnDataLoss=false"]
 
     def key(self, name: str) -> StreamKey:
         return StreamKey(self.bucket, name)
@@ -235,15 +235,14 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
     table = lake.ensured()
     wanted = "a-name-that-begins-like-all-others-0333"
     names = [f"{wanted[:-4]}{number:04}" for number in range(400)]
-    for batch in range(2):
+    for number in range(8):
         # As the data source has them: a task has neighbours, each stream in order.
-        start = {"s": Position("0")} if batch else {}
-        made = ArchiveBatch("q", batch, "v1", start, {"s": Position(str(batch))})
-        tasks = (
-            [{"stream": name, "value": [bytes(36)] * 20} for name in names[at : at + 100]]
-            for at in range(0, 400, 100)
+        neighbours = names[number % 4 * 100 :][:100]
+        add(
+            table,
+            batch(0, f"s{number}"),
+            *({"stream": name, "value": [bytes(36)] * 20} for name in neighbours),
         )
-        table.write_batch(Rows(table, *tasks), made)
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
@@ -304,12 +303,13 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
     expected = chain.from_iterable(life.expected(deleted=False).values())
     assert sorted(chain.from_iterable(batches.values())) == sorted(expected)
     assert (sorted(batches), fails) == ([0, 1, 2], [])
+    (tmp_path / "other" / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(InvalidOptions, match="of a query that did not begin with the lake"):
         stream_whole(
             spark,
             "lake.messages",
             write,
-            str(tmp_path / "checkpoint"),
+            str(tmp_path / "other"),
             catalog_properties=lake.properties,
             **options,
         )

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
@@ -162,6 +163,22 @@ def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> N
             when(each["last_write_at_ms"]),
         ),
     )
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@asks_a_server
+def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
+    """Write what streams have into an Iceberg table: see `tidemark archive --help`."""
+    if find_spec("pyiceberg") is None:
+        raise click.ClickException("pyiceberg is missing: install tidemark-streams[archive]")
+    from tidemark.spark.job import archive_here
+
+    if not {"--table", "--transport"} & {text.partition("=")[0] for text in arguments}:
+        arguments = ("--url", server.url, *arguments)
+        # Not as an argument, which `ps` would show.
+        os.environ["TIDEMARK_TOKEN"] = "" if server.withholds_token else server.token
+    sys.exit(archive_here(arguments))
 
 
 @main.command()

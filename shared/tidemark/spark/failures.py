@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-import time
-from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final
 
 #: How every error of this package begins.
 OURS: Final = "tidemark: "
@@ -73,12 +71,6 @@ def _one_line(text: str) -> str:
     return next(filter(None, map(str.strip, text.splitlines())), "")
 
 
-_T = TypeVar("_T")
-
-#: Before a query is started again.
-PAUSE_SECONDS: Final = 5
-
-
 class Exit(IntEnum):
     """The exit codes of the jobs."""
 
@@ -101,7 +93,7 @@ _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 #: Classes of errors: ours, and Python's and Java's own of paths and hosts that the user has given.
 _CLASSES: Final = {
     Exit.YOUR_INPUT: "AnalysisException BadOffset BadRow ForeignBatch FormatTooNew InvalidOptions JobFailed"
-    " MissingStream NoCatalog NoCheckpoint NoLakeTable NoTimes ReachMismatch ReusedId StorageMissing"
+    " MissingStream NoCatalog NoLakeTable NoTimes ReusedId StorageMissing"
     " FileNotFoundError FileNotFoundException IsADirectoryError NotADirectoryError"
     " SparkClassNotFoundException UnsupportedFileSystemException",
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
@@ -129,24 +121,6 @@ _BY_WORDS: Final = {
     "[FAILED_READ_FILE": Exit.YOUR_INPUT,
 }
 _BY_AWS_CODE: Final = {name: code for code, names in _AWS_CODES.items() for name in names.split()}
-
-
-def repeat_slow_start(run: Callable[[], _T], seconds: float, tell: Callable[[str], None]) -> _T:
-    """Run a streaming query, and again where the driver's Python process was slow to start: Spark waits ten
-    seconds for it, which is too short on a busy driver, and nothing was read then. Raises any other failure,
-    and this one when the time is over."""
-    from pyspark.errors import StreamingQueryException
-
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return run()
-        except StreamingQueryException as fault:
-            if SLOW_START not in str(fault) or time.monotonic() > deadline:
-                raise
-            tell("Spark's Python process took more than ten seconds to start: the query starts again")
-            # Those that were too slow import still, and would slow the next one down.
-            time.sleep(PAUSE_SECONDS)
 
 
 def explain_failure(fault: BaseException) -> tuple[str, Exit]:

@@ -18,7 +18,6 @@ from typing import Any, Final
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options import CONNECTION_OPTIONS
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import Manifest, StagedBatches
 
@@ -26,6 +25,8 @@ from tidemark.spark.writer.manifest import Manifest, StagedBatches
 _CLEAR_LINE: Final = "\r\x1b[K"
 #: The logging of a local session: by default Spark begins with four lines of warnings.
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+#: Of an archive's batch, by default.
+_BATCH_BYTES: Final = 16 * 1024**3
 
 
 class JobFailed(Exception):
@@ -111,17 +112,6 @@ def require_driver(what: str) -> None:
         raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
 
 
-def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
-    """The streaming queries that `--consumer` names, and how far each has come. Raises JobFailed."""
-    named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
-    if named:
-        require_driver("--consumer reads a checkpoint: it")
-    try:
-        return [(name, taken_progress(spark, checkpoint)) for name, checkpoint in named]
-    except NoCheckpoint as fault:
-        raise JobFailed(str(fault)) from fault
-
-
 def connection_options(given: argparse.Namespace) -> dict[str, str]:
     named = {
         "transport": given.transport,
@@ -177,6 +167,61 @@ def open_lake(given: argparse.Namespace) -> Any:
         raise JobFailed(f"--iceberg must look like NAMESPACE.TABLE, got {given.iceberg!r}")
     properties = dict(parse_pairs("--catalog-property", given.catalog_property))
     return LakeTable(given.catalog, properties, given.iceberg)
+
+
+def archive_parser(description: str) -> argparse.ArgumentParser:
+    made = parser_for("archive", description)
+    add_subscription(made)
+    add_lake(made, required=True)
+    made.add_argument(
+        "--batch-bytes",
+        type=above_zero,
+        default=_BATCH_BYTES,
+        help=f"of a batch, at most: a run that failed goes on behind its last batch ({_BATCH_BYTES})",
+    )
+    made.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look for more so often")
+    return made
+
+
+def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., Any]) -> None:
+    """`write_packs` as `archive.Archive` takes it. Raises JobFailed, and what the archive raises."""
+    from tidemark.spark.archive import Archive
+
+    every: float | None = given.every
+    if every is not None and every <= 0:
+        raise JobFailed(f"--every must be a number of seconds above 0, got {every:g}")
+    archive = Archive(read_options(given), open_lake(given), given.batch_bytes, write_packs, job.say)
+    with until_stopped() if every else contextlib.nullcontext(threading.Event()) as stopped:
+        pause = 0.0
+        while not stopped.wait(pause):
+            began = time.monotonic()
+            archive.take_what_came()
+            if every is None:
+                break
+            pause = max(0.0, began + every - time.monotonic())
+    job.finish(
+        messages=archive.messages,
+        batches=archive.batches,
+        out=given.iceberg,
+        streams_with_loss=len(archive.lost),
+        lost_bytes=sum(size or 0 for size in archive.lost.values()),
+    )
+    if archive.lost:
+        job.code = Exit.DATA_LOST
+
+
+def archive_here(arguments: Sequence[str]) -> int:
+    """The archive in this process, for as much as one can read. Returns the exit code."""
+    parser = archive_parser(
+        "Write what streams have and an Iceberg table does not, each message once, whatever was killed.\n"
+        "The catalog is pyiceberg's. For more than a process can read: pipeline/archive.py, by Spark."
+    )
+    parser.prog = "tidemark archive"
+
+    def here(_spark: None, given: argparse.Namespace, job: Job) -> None:
+        run_archive(given, job, map)
+
+    return run_with("archive", parser, here, arguments, by_spark=False)
 
 
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
@@ -264,12 +309,14 @@ def run_with(
     parser: argparse.ArgumentParser,
     body: Callable[[Any, argparse.Namespace, Job], None],
     arguments: Sequence[str],
+    *,
+    by_spark: bool = True,
 ) -> int:
     """The exit code (`failures.py`). A failed job's last line is the error message."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
-        body(open_session(name), given, job)
+        body(open_session(name) if by_spark else None, given, job)
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is told in one line
         line, code = explain_failure(fault)
         job.say(line)

@@ -1,8 +1,7 @@
 """The archive as an Iceberg table: tasks write Parquet files, and the driver commits them by pyiceberg.
 
 No jar is needed. A batch of the archive is one snapshot. Its summary says how far the table has each stream
-(`reach.py`): so a batch that is repeated, after a crash at whatever place, is recognised. Files that a crash
-left behind are in no snapshot.
+(`reach.py`). Files that a crash left behind are in no snapshot.
 
 The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
 them from the files' statistics. A file has the rows of neighbouring streams, each in order, so a stream's
@@ -11,7 +10,7 @@ rows are found by the statistics of files and row groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -28,8 +27,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from tidemark.spark.lake_files import LAKE_COLUMNS, read_files
-from tidemark.spark.options.read import FilesPlace
+from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, measure_reach, read_reach, write_reach
 
 _TYPES: Final[Mapping[str, Any]] = {
@@ -115,50 +113,35 @@ class LakeTable:
         local.create_dir(path)
         return FilesPlace(local, path, uri)
 
-    def write_batch(self, rows: Any, batch: ArchiveBatch) -> tuple[int, list[Any]]:
-        """Commit the batch if the table does not have it. `rows` is a frame of `source_of_files`. Returns how
-        many messages came to the table, and the rows that say what was read of each stream. Raises
-        ReachMismatch."""
-        spark = rows.sparkSession
-        # What does not fit is refused before it is written. A repeated batch is written in vain.
-        batch.is_in(_reaches(spark, self.load()))
-        # Once: the files are those of the tasks that ran for these rows.
-        written = rows.collect()
-        files = {row["path"]: row["messages"] for row in written if row["path"]}
-        streams = [row for row in written if not row["path"]]
-        begins: dict[tuple[str, str, str], Reach] = {}
-        for row in streams:
-            key = batch.bucket, row["stream"], row["incarnation"] or ""
-            begins.setdefault(key, Reach(row["first"], row["first"]))
+    def add(self, files: Sequence[str], batch: ArchiveBatch, begins: Mapping[tuple[str, str], str]) -> bool:
+        """Commit a batch, whose rows are in these files. Returns False, and deletes them, where the table
+        does not end any more where the batch begins."""
 
         def add(table: Table) -> bool:
-            known = _reaches(spark, table)
-            if batch.is_in(known):
+            now = reaches_of(table)
+            if not batch.follows(now):
                 return False
-            reaches = batch.added_to(known, begins)
-            if reaches == known:
-                return False
-            told = batch.summary() | {REACH: write_reach(table, reaches)}
+            place = write_reach(table, batch.added_to(now, begins))
             try:
                 with table.transaction() as transaction:
-                    transaction.add_files(list(files), told, check_duplicate_files=False)
+                    transaction.add_files(list(files), {REACH: place}, check_duplicate_files=False)
             except CommitFailedException:
                 # After any other error the snapshot may be there.
-                table.io.delete(told[REACH])
+                table.io.delete(place)
                 raise
             _expire(table)
             return True
 
-        return sum(files.values()) if self._commit(add) else 0, streams
+        is_added = self._commit(add)
+        if not is_added:
+            io = self.load().io
+            for path in files:
+                io.delete(path)
+        return is_added
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """The files that may have rows of the stream."""
         return files_in(self.load(), And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
-
-    def reach(self, spark: Any, table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
-        """How far the table, as it was loaded, has each stream of the bucket, by name and incarnation."""
-        found = _reaches(spark, table).items()
-        return {(name, incarnation): reach for (place, name, incarnation), reach in found if place == bucket}
 
     def _load_or_create(self) -> Table:
         """Loads first: creating a table that exists would leave a metadata file behind each time."""
@@ -214,7 +197,7 @@ def _explained(catalog: str) -> Iterator[None]:
         ) from fault
 
 
-def _reaches(spark: Any, table: Table) -> Reaches:
+def reaches_of(table: Table) -> Reaches:
     """How far the table, as it was loaded, has each stream. Reads rows only where no snapshot says it."""
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         # One of another engine's, as a compaction, changes no row.
@@ -224,8 +207,12 @@ def _reaches(spark: Any, table: Table) -> Reaches:
             if reaches is not None:
                 return reaches
             break
-    files = files_in(table)
-    return measure_reach(read_files(spark, files)) if files else {}
+    return measure_reach(table)
+
+
+def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
+    """Those of a bucket, by stream and incarnation."""
+    return {key[1:]: reach for key, reach in reaches_of(table).items() if key[0] == bucket}
 
 
 def files_in(table: Table, wanted: BooleanExpression = ALWAYS_TRUE) -> list[str]:

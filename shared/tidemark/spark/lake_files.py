@@ -1,5 +1,5 @@
-"""The rows of the lake as Parquet files: tasks write them from the Arrow batches that they have read, and
-Spark reads them.
+"""The rows of the lake as Parquet files: written from the Arrow batches of a read, by Spark's tasks or in one
+process, and read by Spark.
 
 Every task imports this module, so it does without pyiceberg, which takes 1.4 s of CPU.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from tidemark.spark.options.read import FilesPlace
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
+from tidemark.spark.readers.port import StreamPartition
 
 #: The columns of the table, with Spark's names of the types. New ones are added at the end: a table of an
 #: older version gets them when the archive runs next, and its old rows have null there.
@@ -48,17 +52,35 @@ _ALIKE: Final = sorted(LAKE_COLUMNS.keys() - {"offset", "end_offset", "value", "
 #: In the place of the day of a message whose time nobody tells.
 _NO_DAY: Final = -(2**31)
 
-WRITTEN: Final = "path STRING, messages BIGINT, stream STRING, incarnation STRING, first STRING, bytes BIGINT"
-"""What a task returns. A row has a file and how many messages are in it; or a stream, the offset of its first
-message and how many bytes of it were read, by their offsets: null if those are not numbers."""
+_ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in LAKE_COLUMNS.items()])
 
 
-def _arrow_schema(columns: Iterable[Sequence[str]]) -> pa.Schema:
-    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns])
+@dataclass(frozen=True)
+class FilesPlace:
+    """A directory of the table's files: its path in a file system of pyarrow, and its URI for the table."""
+
+    system: Any
+    path: str
+    uri: str
 
 
-_ARROW_SCHEMA: Final = _arrow_schema(LAKE_COLUMNS.items())
-_WRITTEN_SCHEMA: Final = _arrow_schema(column.split() for column in WRITTEN.split(", "))
+@dataclass
+class StreamRead:
+    """What was read of a stream: the offset of its first message, and how many bytes, by their offsets; None
+    if those are not numbers."""
+
+    stream: str
+    incarnation: str
+    first: str
+    bytes: int | None = 0
+
+
+@dataclass(frozen=True)
+class FilesWritten:
+    """Files with the number of messages in each, and what was read."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    read: list[StreamRead] = field(default_factory=list)
 
 
 class _File:
@@ -99,17 +121,25 @@ class _File:
         self._stream.close()
 
 
-def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> pa.RecordBatch:
-    """Write the data source's rows; each batch is of one stream. A file has rows of one day, in their order,
-    and is in no snapshot yet. Returns the rows of WRITTEN. A task that is killed leaves files of which nobody
-    knows."""
+def write_partitions(
+    options: ReadOptions, place: FilesPlace, parts: Iterable[StreamPartition]
+) -> FilesWritten:
+    """Read the partitions, one after the other, and write their rows. Raises DataLoss."""
+    reader = connect(options.connection)
+    return write_files(chain.from_iterable(reader.read(part, options.columns) for part in parts), place)
+
+
+def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:
+    """Write the rows of a read; each batch is of one stream. A file has rows of one day, in their order, and
+    is in no snapshot yet. A process that is killed leaves files of which nobody knows."""
     files: dict[int, _File] = {}
-    streams: dict[tuple[str, str | None], dict[str, Any]] = {}
+    streams: dict[tuple[str, str], StreamRead] = {}
     for batch in batches:
         stream, incarnation, first = (batch[name][0].as_py() for name in ("stream", "incarnation", "offset"))
-        read = streams.setdefault((stream, incarnation), {"first": first, "bytes": 0})
+        key = stream, incarnation or ""
+        read = streams.setdefault(key, StreamRead(*key, first))
         size = _bytes_between(batch)
-        read["bytes"] = None if size is None or read["bytes"] is None else read["bytes"] + size
+        read.bytes = None if size is None or read.bytes is None else read.bytes + size
         for day, rows in _by_day(_as_in_lake(batch)):
             if day not in files:
                 files[day] = _File(place)
@@ -118,9 +148,7 @@ def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> pa.Reco
             max(files.values(), key=lambda each: each.held_bytes).flush()
     for file in files.values():
         file.close()
-    by_file = [{"path": each.path, "messages": each.messages} for each in files.values()]
-    by_stream = [{"stream": name, "incarnation": i, **read} for (name, i), read in streams.items()]
-    return pa.RecordBatch.from_pylist([*by_file, *by_stream], schema=_WRITTEN_SCHEMA)
+    return FilesWritten({each.path: each.messages for each in files.values()}, list(streams.values()))
 
 
 def _bytes_between(batch: pa.RecordBatch) -> int | None:

@@ -20,7 +20,6 @@ take in are new. For names that were given one by one nothing is forgotten; they
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,36 +148,13 @@ def not_before(start: Progress, look: Look) -> Look:
     return replace(look, heads=heads)
 
 
-class NoCheckpoint(Exception):
-    """The directory has no checkpoint of a query over this data source."""
-
-
-def taken_progress(spark: Any, checkpoint: str) -> Progress:
-    """Up to where every batch was committed. Raises NoCheckpoint."""
-    committed = _batches(spark, f"{checkpoint}/commits")
-    planned = _batches(spark, f"{checkpoint}/offsets")
-    done = committed & planned
-    if not planned:
-        raise NoCheckpoint(f"no streaming query has a checkpoint at {checkpoint}")
-    if not done:
-        return Progress({})
-    return planned_progress(spark, checkpoint, max(done))
-
-
-def planned_progress(spark: Any, checkpoint: str, batch: int) -> Progress:
-    """Up to where a batch was planned."""
-    lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{batch}").collect()
-    # A version, the query's own state, then a line for each source.
-    return decode_offset(json.loads(lines[2]))
-
-
 def last_planned(spark: Any, checkpoint: str) -> int:
-    """The newest batch that it knows of; -1 before the first."""
-    return max(_batches(spark, f"{checkpoint}/offsets"), default=-1)
+    """The newest batch that a query's checkpoint knows of; -1 before the first."""
+    return max(batches_in(spark, f"{checkpoint}/offsets"), default=-1)
 
 
-def _batches(spark: Any, directory: str) -> set[int]:
-    """The checkpoint's batches, listed by Hadoop's file systems, so that it may be wherever Spark can keep
+def batches_in(spark: Any, directory: str) -> set[int]:
+    """Of a checkpoint's `offsets` or `commits`, by Hadoop's file systems: it may be wherever Spark can keep
     one."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
     path = jvm.org.apache.hadoop.fs.Path(directory)

@@ -1,98 +1,109 @@
-"""How far the archive's table has each stream.
+"""How far the archive's table has each stream, which is all that the archive knows of its progress.
 
 Each commit of the archive writes it down for all streams, in a file beside the table's metadata that the
 snapshot's summary names. So a table that is rolled back has the reach that it had then. Where no snapshot
 names such a file any more, the rows say it.
 
-A batch is taken if it begins in each stream where the table ends. So no message is in the table twice, and
-none is left out, whatever happened to table and checkpoint and whoever else writes.
+A batch is committed only if the table still ends where the batch begins, in each of its streams. So no
+message is in the table twice, and none is left out, whatever was killed or rolled back and whoever else
+writes.
 """
 
 from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import msgspec
+import pyarrow as pa
+from pyiceberg.expressions import And, NotNull
 from pyiceberg.table import Table
 
+from tidemark.spark.lake_files import StreamRead
 from tidemark.spark.progress import Positions
-from tidemark.spark.readers.port import is_past, place_of
+from tidemark.spark.readers.port import Head, Position, is_past
+
+#: The columns of the table that say it.
+_COLUMNS: Final = ("bucket", "stream", "incarnation", "offset", "end_offset")
 
 
-class Reach(msgspec.Struct, frozen=True):
-    """The offsets in a stream between which the table has all messages that were there to read, and whether
-    the stream was closed at the last one."""
+class Reach(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The offsets in a stream between which the table has all messages that were there to read. Nothing
+    follows if the stream was `closed` at the last one, or was found `gone`."""
 
     first: str
     last: str
     closed: bool = False
+    gone: bool = False
 
 
 #: By bucket, stream and incarnation, which is empty where a server tells none.
 Reaches = Mapping[tuple[str, str, str], Reach]
 
 
-class ReachMismatch(ValueError):
-    """The table lacks what comes before a batch, or has a part of it."""
-
-    def __init__(self, name: str, start: str | None, last: str | None) -> None:
-        super().__init__(
-            f"tidemark: the table has {name} up to {last or 'its beginning'}, and the checkpoint goes on from"
-            f" {start or 'its beginning'}: the table was rolled back, the checkpoint is an older one, or"
-            " another archive writes the stream. Nothing was written. With a new --checkpoint the archive"
-            " goes on where the table ends"
-        )
-
-
 @dataclass(frozen=True)
 class ArchiveBatch:
-    """All messages between two positions in each stream. One that has no start is read from its beginning."""
+    """All messages between two positions in each stream of a bucket, and the streams that are gone, as they
+    were planned by a table that reached as `known` says."""
 
-    query: str
-    number: int
     bucket: str
     start: Positions
     end: Positions
+    gone: Reaches
+    known: Reaches
 
-    def summary(self) -> dict[str, str]:
-        return {"tidemark.query": self.query, "tidemark.batch": str(self.number)}
+    def follows(self, now: Reaches) -> bool:
+        """Whether the table still ends where the batch begins."""
+        keys = [(self.bucket, name, end.incarnation) for name, end in self.end.items()]
+        return all(now.get(key) == self.known.get(key) for key in (*keys, *self.gone))
 
-    def is_in(self, known: Reaches) -> bool:
-        """Whether the table has it already. Raises ReachMismatch if it is not there and not the next."""
-        is_there: list[bool] = []
-        faults: list[ReachMismatch] = []
-        for name, end in self.end.items():
-            before, reach = self.start.get(name), known.get((self.bucket, name, end.incarnation))
-            start = None if before is None or before.is_of_another(end) else before.offset
-            last = reach.last if reach else None
-            if start == end.offset:
-                continue
-            # A batch that ends before it begins is of a stream that was created again, on a server that
-            # does not tell incarnations.
-            is_again = start is not None and is_past(start, end.offset)
-            is_beyond = last is not None and not is_again and is_past(last, end.offset)
-            is_there.append(is_beyond or last == end.offset)
-            is_first = last is None and start is not None and place_of(start) == 0
-            if start != last and not is_first:
-                faults.append(ReachMismatch(name, start, last))
-        if faults and not all(is_there):
-            raise faults[0]
-        return bool(is_there) and all(is_there)
-
-    def added_to(self, known: Reaches, begins: Reaches) -> Reaches:
-        """The reach with this batch. `begins` has its streams, by their rows."""
-        reaches = dict(known)
+    def added_to(self, now: Reaches, begins: Mapping[tuple[str, str], str]) -> Reaches:
+        """The reach with this batch. `begins` has the offset of the first message that was read, by stream
+        and incarnation."""
+        reaches = {**now, **self.gone}
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
-            before = known.get(key) or begins.get(key) or Reach(end.offset, end.offset)
-            start = self.start.get(name, end).offset
-            if not is_past(before.last, end.offset) or is_past(start, end.offset):
-                reaches[key] = Reach(before.first, end.offset, end.closed)
+            before, first = now.get(key), begins.get(key[1:], end.offset)
+            if before is not None and not _is_another(before, end):
+                first = before.first
+            reaches[key] = Reach(first, end.offset, end.closed)
         return reaches
+
+
+def _is_another(before: Reach, end: Position) -> bool:
+    """Whether the stream was created again on a server that tells no incarnations."""
+    return is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
+
+
+def table_ends(
+    bucket: str, known: Reaches, heads: Mapping[str, Head], subscribes: Callable[[str], bool]
+) -> tuple[dict[str, Position], Reaches]:
+    """Where the table ends in the streams that it knows, and those of them that are gone, in their place
+    another one or none, though they were never closed."""
+    living = {(bucket, name, head.tail.incarnation) for name, head in heads.items()}
+    left = {
+        key: reach
+        for key, reach in known.items()
+        if key[0] == bucket and subscribes(key[1]) and not (reach.closed or reach.gone)
+    }
+    # What lives comes last: a name may have been that of many streams.
+    following = left | {key: known[key] for key in living if key in known}
+    ends = {key[1]: Position(reach.last, key[2], closed=reach.closed) for key, reach in following.items()}
+    gone = {
+        key: msgspec.structs.replace(reach, gone=True) for key, reach in left.items() if key not in living
+    }
+    return ends, gone
+
+
+def first_offsets(read: Iterable[StreamRead]) -> dict[tuple[str, str], str]:
+    """By stream and incarnation. What was read is in order."""
+    begins: dict[tuple[str, str], str] = {}
+    for each in read:
+        begins.setdefault((each.stream, each.incarnation), each.first)
+    return begins
 
 
 def write_reach(table: Table, reaches: Reaches) -> str:
@@ -115,13 +126,24 @@ def read_reach(table: Table, place: str) -> Reaches | None:
     return {(bucket, name, incarnation): reach for bucket, name, incarnation, reach in rows}
 
 
-def measure_reach(rows: Any) -> Reaches:
-    """The reach by the rows of the table, without their values. A row that an older version wrote may say
-    nothing."""
-    from pyspark.sql import functions
+def measure_reach(table: Table) -> Reaches:
+    """By the rows of the table, without their values. A row that an older version wrote may say nothing."""
+    if not set(_COLUMNS) <= set(table.schema().column_names):
+        return {}
+    told = And(NotNull("bucket"), NotNull("end_offset"))
+    batches = table.scan(row_filter=told, selected_fields=_COLUMNS).to_arrow_batch_reader()
+    found = _bounds(_bounds([pa.Table.from_batches([batch])]) for batch in batches)
+    return {
+        (row["bucket"], row["stream"], row["incarnation"] or ""): Reach(row["offset"], row["end_offset"])
+        for row in found.to_pylist()
+    }
 
-    incarnation = functions.coalesce("incarnation", functions.lit("")).alias("incarnation")
-    bounds = functions.min("offset"), functions.max("end_offset")
-    known = rows.where("bucket IS NOT NULL AND end_offset IS NOT NULL")
-    found = known.groupBy("bucket", "stream", incarnation).agg(*bounds)
-    return {(bucket, name, i): Reach(first, last) for bucket, name, i, first, last in found.collect()}
+
+def _bounds(tables: Iterable[pa.Table]) -> pa.Table:
+    """The first and last offset of each stream."""
+    found = list(tables)
+    if not found:
+        return pa.table({name: pa.array([], pa.string()) for name in _COLUMNS})
+    keys = list(_COLUMNS[:3])
+    rows = pa.concat_tables(found).group_by(keys).aggregate([("offset", "min"), ("end_offset", "max")])
+    return rows.rename_columns({"offset_min": "offset", "end_offset_max": "end_offset"})

@@ -19,7 +19,6 @@ from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.read import (
     COLUMNS,
     NO_TIMES,
-    FilesPlace,
     ReadOptions,
     columns_of,
     parse_read_options,
@@ -83,24 +82,3 @@ class TidemarkSource(DataSource):
         from tidemark.spark.writer.writers import StreamWriter, plan_write
 
         return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))
-
-
-def source_of_files(place: FilesPlace) -> type[DataSource]:
-    """`format("tidemark_files")`: its tasks write the rows of `tidemark` into files at `place`, and a frame
-    says what was written. Each evaluation of a frame writes all of it again."""
-
-    # Made here, so that it goes to the tasks with the file system: no option has its credentials.
-    class FilesSource(TidemarkSource):
-        @classmethod
-        def name(cls) -> str:
-            return "tidemark_files"
-
-        def schema(self) -> str:
-            from tidemark.spark.lake_files import WRITTEN
-
-            return WRITTEN
-
-        def read_options(self, schema: StructType, *, streaming: bool) -> ReadOptions:
-            return dataclasses.replace(parse_read_options(self.options, streaming=streaming), files_to=place)
-
-    return FilesSource

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.table import Table
 
-from tidemark.spark.lake import LakeTable
+from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
@@ -85,11 +85,10 @@ class WholeRead:
     ) -> None:
         self.spark = spark
         self.asked, self.options = _parse(options, streaming=streaming)
-        self._lake = LakeTable(catalog, catalog_properties or {}, lake)
-        self.table = self._lake.load()
+        self.table = LakeTable(catalog, catalog_properties or {}, lake).load()
 
     def plan(self, *, deleted: bool) -> WholePlan:
-        reaches = self._lake.reach(self.spark, self.table, self.options.connection.bucket)
+        reaches = reaches_in(self.table, self.options.connection.bucket)
         heads = _load_heads(self.options, reaches if deleted else ())
         return plan_whole(self.options, heads, reaches, deleted=deleted)
 

@@ -146,15 +146,6 @@ INSTEAD_OF_KAFKAS: Final = {
 
 
 @dataclass(frozen=True)
-class FilesPlace:
-    """A directory of an archive's files: its path in a file system of pyarrow, and its URI for the table."""
-
-    system: Any
-    path: str
-    uri: str
-
-
-@dataclass(frozen=True)
 class ReadOptions:
     connection: ConnectionOptions
     names: tuple[str, ...] = ()
@@ -178,8 +169,6 @@ class ReadOptions:
     #: Of a batch read, the two offsets of a streaming batch that has the same messages. `read_whole` gives
     #: them: they say of each stream which incarnation is meant.
     between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
-    #: Of an archive: its tasks write the rows into files there, and return what they have written.
-    files_to: FilesPlace | None = None
 
     @property
     def asks_times(self) -> bool:

@@ -38,8 +38,7 @@ class PartitionReader:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of a pack's streams; those of small streams share Arrow batches. Of an archive, what was
-        written."""
+        """The rows of a pack's streams; those of small streams share Arrow batches."""
         forget_archives()
         if not isinstance(partition, PackedPartition):
             return iter(())
@@ -47,10 +46,6 @@ class PartitionReader:
 
         reader = connect(self._options.connection)
         read = (reader.read(part, self._options.columns) for part in partition.parts)
-        if self._options.files_to is not None:
-            from tidemark.spark.lake_files import write_files
-
-            return iter([write_files(chain.from_iterable(read), self._options.files_to)])
         return join_batches(chain.from_iterable(read))
 
 

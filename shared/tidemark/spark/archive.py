@@ -1,0 +1,196 @@
+"""The archive: what the streams have and the table of the lake does not, batch after batch.
+
+The table itself says how far it has each stream (`reach.py`), and no other progress is kept: a run that was
+killed is run again, a table that was rolled back gets back what it lost, and of two archives that meet one
+plans anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tidemark.spark.lake import LakeTable, reaches_of
+from tidemark.spark.lake_files import FilesWritten, StreamRead, write_partitions
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.read import Latest, ReadOptions, parse_read_options
+from tidemark.spark.progress import Positions, Progress
+from tidemark.spark.queries import load_heads, pack, plan_partitions, positions_of, require_all, within_limit
+from tidemark.spark.reach import ArchiveBatch, first_offsets, table_ends
+from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import (
+    DataLoss,
+    Head,
+    NoTimes,
+    Position,
+    StreamPartition,
+    bytes_between,
+    place_of,
+)
+
+#: What a task reads, and about what goes into a file, before compression.
+FILE_BYTES: Final = 256 * 1024 * 1024
+#: Options of the data source that are not for archives.
+_REFUSED: Final = {
+    "columns": "an archive has its own",
+    "between": "an archive begins where its table ends",
+    "maxBytesPerTrigger": "--batch-bytes says how large a batch is",
+    "minBytesPerTrigger": "--every says when the next one is taken",
+}
+
+_Pack = tuple[StreamPartition, ...]
+WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterable[FilesWritten]]
+"""As `map`: the results of a function for each pack, in order, by this process or by tasks of Spark."""
+
+
+class Archive:
+    """What a run has taken so far; of `lost` see `find_losses`. `given` are options of the data source. Its
+    one reader asks less for streams that it knows. Raises InvalidOptions."""
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        lake: LakeTable,
+        batch_bytes: int,
+        write_packs: WritePacks,
+        say: Callable[[str], None],
+    ) -> None:
+        self._options = replace(_parse(given), limit_bytes=batch_bytes)
+        self._decides_times = "includetimestamps" not in map(str.lower, given)
+        self._reader = connect(self._options.connection)
+        self._lake, self._write_packs, self._say = lake, write_packs, say
+        self.messages = self.batches = 0
+        self.lost: dict[str, int | None] = {}
+
+    def take_what_came(self) -> None:
+        """Archive what is there now. Raises DataLoss, InvalidOptions."""
+        heads = load_heads(self._options, self._reader)
+        self._ask_times(heads)
+        self._lake.ensure()
+        known = {name for _, name, _ in reaches_of(self._lake.load())}
+        new = tuple(name for name in self._options.names if name not in known)
+        require_all(replace(self._options, names=new), self._reader, heads)
+        while (batch := self._next_batch(heads)) is not None:
+            self._take(batch, heads)
+
+    def _ask_times(self, heads: Mapping[str, Head]) -> None:
+        """Over HTTP ask for event time, unless the user has decided that: the table is parted by it, and it
+        cannot be asked for later. Where a server has none the archive goes without."""
+        for head in list(heads.values())[: self._decides_times]:
+            self._decides_times = False
+            try:
+                self._reader.check_times(head)
+            except NoTimes as fault:
+                self._say(f"{fault}: messages are archived without their time")
+                return
+            columns = dict.fromkeys([*self._options.columns, "timestamp"])
+            self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
+
+    def _next_batch(self, heads: Mapping[str, Head]) -> ArchiveBatch | None:
+        """What the streams had and the table does not have now, up to the size of a batch. Raises
+        DataLoss."""
+        options, bucket = self._options, self._options.connection.bucket
+        known = reaches_of(self._lake.load())
+        before, gone = table_ends(bucket, known, heads, options.subscribes)
+        missing = sorted({name for _, name, _ in gone} - heads.keys())
+        if missing and options.fail_on_data_loss:
+            raise DataLoss(", ".join(missing[:5]), "it does not exist any more, and was never closed")
+        new = {name: head for name, head in heads.items() if name not in before}
+        start = before | positions_of("starting", options, self._reader, new)
+        end: Positions = {
+            name: head.tail
+            for name, head in heads.items()
+            if not start[name].is_at(head.tail) or (head.closed and not start[name].closed)
+        }
+        if end:
+            end = within_limit(options, self._reader, Progress(start), Progress(end)).positions
+        return ArchiveBatch(bucket, start, end, gone, known) if end or gone else None
+
+    def _take(self, batch: ArchiveBatch, heads: Mapping[str, Head]) -> None:
+        planned = plan_partitions(self._options, self._reader, batch.start, batch.end)
+        packs = pack(planned, self._options.bytes_per_partition)
+        write = partial(write_partitions, self._options, self._lake.place())
+        written = list(self._write_packs(write, packs))
+        files = {path: messages for each in written for path, messages in each.files.items()}
+        read = [each for every in written for each in every.read]
+        if not self._lake.add(list(files), batch, first_offsets(read)):
+            self._say("another archive was faster: what it has taken is not taken again")
+            return
+        if files:
+            self.messages += sum(files.values())
+            self.batches += 1
+            self._say(f"batch {self.batches}: {sum(files.values())} messages")
+        # Where no loss is allowed the read has stopped at the first one.
+        if not self._options.fail_on_data_loss:
+            self._tell_losses(batch, find_losses(read, batch.start, batch.end), heads)
+
+    def _tell_losses(
+        self, batch: ArchiveBatch, lost: Mapping[str, int | None], heads: Mapping[str, Head]
+    ) -> None:
+        if lost:
+            now = load_heads(self._options, self._reader)
+            lost = losses_beside_compaction(lost, batch.start, heads, now)
+        for name, size in sorted(lost.items()):
+            again = "what was not read when it was deleted and created again"
+            self._say(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
+            before = self.lost.get(name, 0)
+            self.lost[name] = None if size is None or before is None else before + size
+
+
+def _parse(given: Mapping[str, str]) -> ReadOptions:
+    """Raises InvalidOptions."""
+    named = {name.lower() for name in given}
+    faults = [f"{name} is not for archives: {why}" for name, why in _REFUSED.items() if name.lower() in named]
+    wanted = {"bytesPerPartition": str(FILE_BYTES), **given}
+    options = parse_read_options(wanted, streaming=True, faults=faults)
+    if isinstance(options.starting, Latest):
+        raise InvalidOptions(["startingOffsets=latest is not for archives: give startingTimestamp"])
+    return replace(options, columns=(*options.columns, "key"))
+
+
+def find_losses(
+    rows: Iterable[StreamRead], before: Mapping[str, Position], after: Mapping[str, Position]
+) -> dict[str, int | None]:
+    """The bytes of each stream that a batch has skipped between its positions before and after it; a stream
+    of which it has read everything is left out. None is a stream that was deleted and created again: nobody
+    knows what the old one still held.
+
+    Offsets that are not numbers give no amount, and count as read.
+    """
+    read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
+    for row in rows:
+        key = row.stream, row.incarnation
+        first, size = read.get(key, (place_of(row.first), 0))
+        read[key] = first, None if size is None or row.bytes is None else size + row.bytes
+    lost: dict[str, int | None] = {}
+    for name, end in after.items():
+        start = before.get(name)
+        first, size = read.get((name, end.incarnation), (place_of(end.offset), 0))
+        if start is not None and start.is_of_another(end):
+            if not start.closed:
+                lost[name] = None
+                continue
+            start = None
+        first, last = place_of(start.offset) if start else first, place_of(end.offset)
+        if first is not None and last is not None and size is not None and last - first > size:
+            lost[name] = last - first - size
+    return lost
+
+
+def losses_beside_compaction(
+    lost: Mapping[str, int | None],
+    before: Mapping[str, Position],
+    then: Mapping[str, Head],
+    now: Mapping[str, Head],
+) -> dict[str, int | None]:
+    """The losses, by heads from before the query and from after it. Of a compacted stream the rows do not
+    tell what is lost from what is superseded: there it is what was not retained any more when the query
+    began."""
+    told = dict(lost)
+    for name in lost.keys() & then.keys() & now.keys():
+        start, head = before.get(name, then[name].earliest), then[name]
+        if lost[name] is not None and now[name].compacted > (place_of(start.offset) or 0):
+            told[name] = bytes_between(start.offset, head.earliest.offset)
+    return {name: size for name, size in told.items() if size is None or size > 0}
