@@ -166,29 +166,6 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     assert options.forget_seconds == 3600
 
 
-def test_a_batch_waits_for_its_least_size_or_for_the_longest_delay() -> None:
-    options = options_of(subscribePattern=".*", minBytesPerTrigger="25", maxTriggerDelay="15m")
-    now = [0.0]
-    driver = Driver(options, clock=lambda: now[0])
-    bucket = driver._connected = Bucket()
-    steps = [
-        (0, "a", False, "the first batch does not wait"),
-        (1, "ab", True, "too little is new"),
-        (2, "abcd", False, "three messages are enough"),
-        (3, "abcd", True, "nothing is new"),
-        (800, "abcde", True, "too little is new"),
-        (903, "abcde", False, "the last batch is fifteen minutes ago"),
-        (904, "abcdef", True, "and now it is not"),
-    ]
-    start = Progress({})
-    for seconds, live, waits, why in steps:
-        now[0] = seconds
-        bucket.streams = {name: Stream(f"i-{name}", NOW_MS, 1) for name in live}
-        ends = everything_until(options, start, driver.look(fresh=True))
-        assert driver.waits(start.positions, ends.positions) is waits, why
-        start = start if waits else ends
-
-
 def test_a_stream_that_is_created_while_a_query_of_what_is_there_begins_is_not_taken_for_lost() -> None:
     options = options_of(subscribePattern=".*")
     driver, bucket = Driver(options), Bucket()

@@ -42,7 +42,6 @@ BATCH = [
     (TABLE | {"startingTimestamp": "yesterday"}, "startingTimestamp: must be milliseconds since 1970"),
     (TABLE | {"startingTimestamp": "2026-11-21T10:00"}, "got '2026-11-21T10:00', which has no zone"),
     (TABLE | {"startingTimestamp": "1", "startingOffsets": "latest"}, "give one of startingOffsets, st"),
-    (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
     (TABLE | {"maxBytesPerTrigger": "10"}, "maxBytesPerTrigger is for a streaming query"),
     (TABLE | {"kafka.bootstrap.servers": "h:9092"}, "unknown option kafka.bootstrap.servers (url is the"),
     (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
@@ -69,11 +68,8 @@ STREAMING = [
     (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
     (TABLE | {"endingTimestamp": "1"}, "endingTimestamp is for a batch read"),
     (TABLE | {"maxOffsetsPerTrigger": "10000"}, "position here: maxBytesPerTrigger counts bytes"),
-    (TABLE | {"minOffsetsPerTrigger": "10000"}, "position here: minBytesPerTrigger counts bytes"),
+    (TABLE | {"minOffsetsPerTrigger": "10000"}, "the trigger says how often"),
     (TABLE | {"maxBytesPerTrigger": "many"}, "maxBytesPerTrigger: must be a whole number"),
-    (TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"}, "must be a duration such as 30s or 15m"),
-    (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
-    (TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"}, "have at least 9 bytes and at most 8"),
 ]
 #: Changes to a write; an option that is empty is left out.
 WRITES = [
@@ -145,13 +141,6 @@ def test_times_are_milliseconds_or_rfc_3339() -> None:
     for text, ms in times.items():
         options = parse_read_options(TABLE | {"startingTimestamp": text}, streaming=True, environment={})
         assert options.starting == AtTime(ms)
-
-
-def test_a_delay_is_a_duration_as_spark_writes_it() -> None:
-    for text, seconds in {"500ms": 0.5, "30s": 30, "15m": 900, "2 h": 7200, "1d": 86400}.items():
-        given = TABLE | {"minBytesPerTrigger": "10", "maxTriggerDelay": text}
-        options = parse_read_options(given, streaming=True, environment={})
-        assert (options.least_bytes, options.delay_seconds) == (10, seconds)
 
 
 def test_connection_options_default_to_the_environment() -> None:

@@ -114,41 +114,14 @@ def test_a_limit_cuts_batches_and_loses_nothing(query: Query, streams: Streams) 
 def test_available_now_with_a_limit_reads_everything_or_is_refused(query: Query, streams: Streams) -> None:
     streams.fill()
     append(streams, numbered(0, 7))
-    limits: dict[str, Any] = {"maxBytesPerTrigger": "12", "minBytesPerTrigger": "8"}
+    limits: dict[str, Any] = {"maxBytesPerTrigger": "12"}
     if not ADMISSION:
-        with pytest.raises(Exception, match=r"minBytesPerTrigger .* AvailableNow it would stop"):
+        with pytest.raises(Exception, match=r"maxBytesPerTrigger .* AvailableNow it would stop"):
             query.run(**limits)
         return
     query.run(**limits)
     assert query.batches == [3, 3, 1]
     assert query.values() == numbered(0, 7)
-
-
-def test_a_batch_waits_until_enough_has_come_and_has_so_many_bytes_at_most(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Spark asks for the end of each batch. The first one does not wait."""
-    monkeypatch.setattr(queries, "LOOK_SECONDS", 0)
-    streams.fill()
-    append(streams, numbered(0, 5))
-    limits = {"minBytesPerTrigger": "12", "maxTriggerDelay": "1h", "maxBytesPerTrigger": "12"}
-    reader: Any = TidemarkSource(streams.by_table(**limits, **MAY_LIMIT)).streamReader(SCHEMA)
-    place = reader.initialOffset()
-
-    def batch() -> int:
-        nonlocal place
-        start = place
-        place = (
-            reader.latestOffset(start, reader.getDefaultReadLimit()) if ADMISSION else reader.latestOffset()
-        )
-        planned = reader.partitions(start, place)
-        return sum(rows.num_rows for part in planned for rows in reader.read(part))
-
-    assert (batch(), batch()) == (3, 0)
-    append(streams, numbered(5, 6))
-    assert (batch(), batch()) == (3, 0)
-    append(streams, numbered(6, 8))
-    assert batch() == 0
 
 
 class Follower:

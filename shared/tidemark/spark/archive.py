@@ -37,7 +37,6 @@ _REFUSED: Final = {
     "columns": "an archive has its own",
     "between": "an archive begins where its table ends",
     "maxBytesPerTrigger": "--batch-bytes says how large a batch is",
-    "minBytesPerTrigger": "--every says when the next one is taken",
 }
 
 _Pack = tuple[StreamPartition, ...]

@@ -20,7 +20,6 @@ from tidemark.settings import Settings
 _T = TypeVar("_T")
 
 MEGABYTE: Final = 1024 * 1024
-_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 #: Spark's own, which reach every source and sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
 
@@ -80,14 +79,6 @@ def parse_whole(text: str, what: str, least: int = 0) -> int:
 
 parse_size = partial(parse_whole, what="a whole number of bytes above 0", least=1)
 parse_seconds = partial(parse_whole, what="a whole number of seconds")
-
-
-def parse_duration(text: str) -> float:
-    """In seconds. As Spark writes durations: 500ms, 30s, 15m, 2h, 1d."""
-    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower(), re.ASCII)
-    if found is None:
-        raise ValueError(f"must be a duration such as 30s or 15m, got {text!r}")
-    return int(found[1]) * _UNIT_SECONDS[found[2]]
 
 
 def parse_boolean(text: str) -> bool:

@@ -19,7 +19,6 @@ from tidemark.spark.options import (
     Transport,
     parse_boolean,
     parse_connection,
-    parse_duration,
     parse_seconds,
     parse_size,
 )
@@ -124,11 +123,8 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLU
 
 NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
-#: The options of a streaming query's batches alone.
-TRIGGER_OPTIONS: Final = ("maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay")
-
 READ_OPTIONS: Final = (
-    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS, *TRIGGER_OPTIONS),
+    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS, "maxBytesPerTrigger"),
     *("failOnDataLoss", "includeTimestamps", "bytesPerPartition", "assumeProcessingTime"),
     *("forgetEndedSeconds", "between"),
 )
@@ -136,7 +132,7 @@ READ_OPTIONS: Final = (
 #: Options of Spark's Kafka source that have another name here, because they mean something else.
 INSTEAD_OF_KAFKAS: Final = {
     "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
-    "minOffsetsPerTrigger": "an offset is a byte position here: minBytesPerTrigger counts bytes",
+    "minOffsetsPerTrigger": "the trigger says how often there is a batch",
     "assign": "a stream has no partitions: name streams by subscribe",
     "minPartitions": "bytesPerPartition says how much one task reads",
     "maxRecordsPerPartition": "bytesPerPartition says how much one task reads",
@@ -154,9 +150,6 @@ class ReadOptions:
     ending: Where = field(default_factory=Latest)
     #: The most of one batch of a streaming query.
     limit_bytes: int | None = None
-    #: The least of one batch, unless the last one is longer ago than `delay_seconds`.
-    least_bytes: int | None = None
-    delay_seconds: float = 900
     fail_on_data_loss: bool = True
     bytes_per_partition: int = 32 * MEGABYTE
     assume_processing_time: bool = False
@@ -198,8 +191,6 @@ def parse_read_options(
         starting=parse_boundary(asked, "starting", Earliest()),
         ending=parse_boundary(asked, "ending", Latest()),
         limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size),
-        least_bytes=asked.parse("minBytesPerTrigger", None, parse_size),
-        delay_seconds=asked.parse("maxTriggerDelay", ReadOptions.delay_seconds, parse_duration),
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
@@ -209,7 +200,6 @@ def parse_read_options(
     )
     options = replace(options, columns=_parse_columns(asked, options))
     _check_boundaries(asked, options, streaming=streaming)
-    _check_triggers(asked, options, streaming=streaming)
     asked.finish()
     return options
 
@@ -238,6 +228,8 @@ def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.env
 
 
 def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
+    if not streaming and options.limit_bytes is not None:
+        asked.faults.append("maxBytesPerTrigger is for a streaming query: a batch read reads everything")
     endings = given_boundaries(asked, "ending")
     if streaming and endings:
         asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
@@ -250,17 +242,6 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
         if strangers:
             option = given_boundaries(asked, side)[0]
             asked.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
-
-
-def _check_triggers(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
-    given = [name for name in TRIGGER_OPTIONS if asked.has(name)]
-    if given and not streaming:
-        asked.faults.append(f"{given[0]} is for a streaming query: a batch read reads everything")
-    least, most = options.least_bytes, options.limit_bytes
-    if least is not None and most is not None and least > most:
-        asked.faults.append(f"a batch cannot have at least {least} bytes and at most {most}")
-    if asked.has("maxTriggerDelay") and least is None:
-        asked.faults.append("maxTriggerDelay needs minBytesPerTrigger: without it no batch waits")
 
 
 def _strangers(where: Mapping[str, Any], options: ReadOptions) -> list[str]:

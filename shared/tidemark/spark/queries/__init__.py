@@ -216,12 +216,6 @@ def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Pro
     return replace(end, positions={**ends, **nearer})
 
 
-def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:
-    """How many bytes a batch of all that lies between would have."""
-    known = _starts_before(options, reader, starts, ends)
-    return sum(reader.backlog(known[name], end) for name, end in ends.items())
-
-
 class Driver:
     """A connected reader, and the streams as they were up to a second ago."""
 
@@ -230,7 +224,6 @@ class Driver:
         self._clock = clock
         #: When the last look began, and when it ended.
         self._asked = self._looked = float("-inf")
-        self._let_go = float("-inf")
         self._begins = False
         self._last_look = Look({}, 0)
         self._connected: Reader | None = None
@@ -275,15 +268,3 @@ class Driver:
             at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
             self._last_look = Look(heads, max(0, at_ms))
         return self._last_look
-
-    def waits(self, starts: Positions, ends: Positions) -> bool:
-        """Whether too little has come for a batch, and the last one was not so long ago. The first batch
-        after a start does not wait."""
-        if self.options.least_bytes is None:
-            return False
-        size, now = backlog_of(self.options, self.reader, starts, ends), self._clock()
-        is_enough = size >= self.options.least_bytes
-        if size and (is_enough or now - self._let_go >= self.options.delay_seconds):
-            self._let_go = now
-            return False
-        return True

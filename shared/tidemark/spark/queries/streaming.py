@@ -70,11 +70,9 @@ class StreamReader(StreamReaderBase):
     _last: Offset | None = None
 
     def __init__(self, options: ReadOptions) -> None:
-        limits = {"maxBytesPerTrigger": options.limit_bytes, "minBytesPerTrigger": options.least_bytes}
-        given = [name for name, limit in limits.items() if limit is not None]
-        if given and not options.assume_processing_time:
+        if options.limit_bytes is not None and not options.assume_processing_time:
             why = (
-                f"{', '.join(given)} on this version of Spark: with trigger AvailableNow it would stop"
+                "maxBytesPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
                 " with data unread, and a source cannot see the trigger before Spark 4.2;"
                 " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
             )
@@ -89,7 +87,7 @@ class StreamReader(StreamReaderBase):
         last = self.initialOffset() if self._last is None else self._last
         begin = decode_offset(last)
         ends = self.driver.everything_from(begin)
-        if ends is begin or self.driver.waits(begin.positions, ends.positions):
+        if ends is begin:
             return last
         return encode_offset(within_limit(self._options, self.driver.reader, begin, ends))
 

@@ -7,7 +7,6 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -19,12 +18,8 @@ from tidemark.spark.queries.streaming import StreamReaderBase
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark is told that there is one; it counts nothing itself."""
-        asked = self._options
-        if asked.limit_bytes is not None:
-            return ReadMaxBytes(asked.limit_bytes)
-        if asked.least_bytes is not None:
-            return ReadMinRows(1)
-        return ReadAllAvailable()
+        limit = self._options.limit_bytes
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.driver.look(fresh=True)
@@ -35,9 +30,7 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
             ends = self.driver.everything_from(begin)
         else:
             ends = everything_until(self._options, begin, not_before(begin, self._target))
-        # A query that ends by itself takes what is there.
-        waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
-        if ends is begin or waits:
+        if ends is begin:
             return start
         if not isinstance(limit, ReadAllAvailable):
             ends = within_limit(self._options, self.driver.reader, begin, ends)
