@@ -26,10 +26,7 @@ CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "user_agent": "tidemark",
 }
 #: For calls that a request waits for: three attempts end before an HTTP API gives up at thirty seconds.
-_PROMPT: Final[dict[str, Any]] = {
-    "read_timeout": 6,
-    "retries": {"mode": "standard", "total_max_attempts": 3},
-}
+_PROMPT: Final[dict[str, Any]] = {"read_timeout": 6, "retries": {"mode": "standard", "total_max_attempts": 3}}
 
 #: Operations of S3 whose answer always names an object's or a part's tag.
 _TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})

@@ -183,10 +183,7 @@ def _final(failure: retry.Failure) -> Exception:
 
 
 def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
-    target = {
-        "Content-Type": "application/x-amz-json-1.0",
-        "X-Amz-Target": f"DynamoDB_20120810.{operation}",
-    }
+    target = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"DynamoDB_20120810.{operation}"}
     return http(AwsRequest("POST", "/", target, body))
 
 

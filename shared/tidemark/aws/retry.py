@@ -78,11 +78,7 @@ class Breaker:
                 self.probe_at = now + BETWEEN_PROBES_SECONDS
 
     def exchange(
-        self,
-        now: Callable[[], float],
-        send: Callable[..., tuple[int, bytes]],
-        operation: str,
-        *request: Any,
+        self, now: Callable[[], float], send: Callable[..., tuple[int, bytes]], operation: str, *request: Any
     ) -> tuple[int, bytes]:
         """Send one request. The status and body of its reply, which is counted and timed as a storage call.
         Raises NoAnswer, and Silent in place of sending while the breaker is open."""
@@ -150,10 +146,7 @@ class Attempts:
     """The attempts of one call, in seconds of a clock that only goes forward."""
 
     def __init__(
-        self,
-        sleep: Callable[[float], None],
-        now: Callable[[], float],
-        policy: RetryPolicy = REQUEST_POLICY,
+        self, sleep: Callable[[float], None], now: Callable[[], float], policy: RetryPolicy = REQUEST_POLICY
     ) -> None:
         self._sleep, self._now, self._policy = sleep, now, policy
         self._give_up_at = now() + policy.patience_seconds

@@ -49,10 +49,7 @@ class Queues:
     other client receives as well."""
 
     def __init__(
-        self,
-        make_client: Callable[[], Any],
-        prefix: str,
-        make_receiving: Callable[[], Any] | None = None,
+        self, make_client: Callable[[], Any], prefix: str, make_receiving: Callable[[], Any] | None = None
     ) -> None:
         self._make_client = make_client
         self._make_receiving = make_receiving

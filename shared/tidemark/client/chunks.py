@@ -76,9 +76,7 @@ def _begun_character(chunk: Chunk) -> bytes:
     return decoder.getstate()[0]
 
 
-def whole_characters(
-    steps: Generator[Effect | Chunk, Any, None],
-) -> Generator[Effect | Chunk, Any, None]:
+def whole_characters(steps: Generator[Effect | Chunk, Any, None]) -> Generator[Effect | Chunk, Any, None]:
     """The same, but text that ends inside a character is handed out with the next (of Tidemark's, that
     character alone); at the tail it is left to a later reader. So a later reader can decode from each offset
     that is handed out."""

@@ -88,11 +88,7 @@ def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
     """The number of its tables. Raises UnusableDatabase if it is not one of ours."""
     application, version, tables = (
         db.execute(question).fetchone()[0]
-        for question in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
+        for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     )
     if tables and application != APPLICATION_ID:
         raise UnusableDatabase(f"{path} is a database of another program")

@@ -180,10 +180,7 @@ async def remove_bucket(backend: dependencies.Served, bucket: str) -> None:
     await backend.call(buckets.delete_bucket, bucket)
 
 
-@router.get(
-    "/{bucket}/streams",
-    dependencies=[Security(dependencies.STREAMS_OF_BUCKET, scopes=["read"])],
-)
+@router.get("/{bucket}/streams", dependencies=[Security(dependencies.STREAMS_OF_BUCKET, scopes=["read"])])
 async def list_bucket(
     backend: dependencies.Served, bucket: str, page: dependencies.AskedPage
 ) -> StreamListing:

@@ -161,10 +161,7 @@ async def docs(request: Request) -> Response:
 
 
 @console_router.get(
-    "/v1/console/{file}",
-    response_class=Response,
-    status_code=200,
-    responses=answers(_A_FILE, AS_BYTES),
+    "/v1/console/{file}", response_class=Response, status_code=200, responses=answers(_A_FILE, AS_BYTES)
 )
 async def console_file(request: Request, file: str) -> Response:
     """A part of the console."""

@@ -23,12 +23,7 @@ from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sse import EVENT_ID
-from tidemark.protocol.stream_key import (
-    RESERVED_SEGMENT,
-    StreamKey,
-    parse_bucket_stream,
-    parse_plain_path,
-)
+from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_bucket_stream, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 from tidemark.service.start_point import parse_last

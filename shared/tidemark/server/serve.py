@@ -196,10 +196,7 @@ _READY_SECONDS: Final = 60.0
 def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
     """The address of a server that is empty, until the end of the block."""
     ready = threading.Event()
-    with (
-        listening_socket(LOOPBACK, 0) as listener,
-        tempfile.TemporaryDirectory(prefix="tidemark-") as folder,
-    ):
+    with listening_socket(LOOPBACK, 0) as listener, tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
         url = f"http://{LOOPBACK}:{port_of(listener)}"
         asked = settings or Settings()
         keys = asked.webhook_keys or f"{folder}/webhook-keys"

@@ -37,13 +37,7 @@ from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_b
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.fairness import Fairness
-from tidemark.subscriptions.notices import (
-    NotANotice,
-    Notice,
-    Subscribers,
-    changed_from_record,
-    decode_notice,
-)
+from tidemark.subscriptions.notices import NotANotice, Notice, Subscribers, changed_from_record, decode_notice
 from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
 from tidemark.subscriptions.signing_keys import connect_signing_keys

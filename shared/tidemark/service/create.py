@@ -40,11 +40,7 @@ class Origin:
 
 
 def fork_origin(
-    stores: Stores,
-    key: StreamKey,
-    point: rules.ForkPoint,
-    content_type: ContentType | None,
-    expiry: Expiry,
+    stores: Stores, key: StreamKey, point: rules.ForkPoint, content_type: ContentType | None, expiry: Expiry
 ) -> Origin:
     """The initial state of the fork `key`. Copies nothing, whatever the source's size: if the source begins
     with a snapshot, the fork begins with the same one.

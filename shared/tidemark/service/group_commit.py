@@ -69,12 +69,7 @@ class _Waiting:
 class GroupCommit:
     """Appends of one process, gathered by stream. Used from one event loop."""
 
-    def __init__(
-        self,
-        stores: Stores,
-        run: Run,
-        committed: Callable[[StreamKey], None],
-    ) -> None:
+    def __init__(self, stores: Stores, run: Run, committed: Callable[[StreamKey], None]) -> None:
         self._stores = stores
         self._run = run
         self._committed = committed

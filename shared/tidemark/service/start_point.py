@@ -154,11 +154,7 @@ def uncut_back(
         more = before > span.begin
         while more:
             items, more = stores.table.query(
-                span.pk,
-                at_most=render_offset(before - 1),
-                attributes=attributes,
-                limit=limit,
-                backward=True,
+                span.pk, at_most=render_offset(before - 1), attributes=attributes, limit=limit, backward=True
             )
             calls += 1
             for item in items:

@@ -364,13 +364,7 @@ class Watch(Follower):
     )
 
     def __init__(
-        self,
-        process: Process,
-        name: str,
-        key: StreamKey,
-        moved: Callable[[Watch], None],
-        *,
-        wants_data: bool,
+        self, process: Process, name: str, key: StreamKey, moved: Callable[[Watch], None], *, wants_data: bool
     ) -> None:
         super().__init__(process.wake.hub, key)
         self._wants_data = wants_data

@@ -53,10 +53,7 @@ def table_definition(table_name: str) -> dict[str, Any]:
             {"AttributeName": PK, "AttributeType": "S"},
             {"AttributeName": SK, "AttributeType": "S"},
         ],
-        "KeySchema": [
-            {"AttributeName": PK, "KeyType": "HASH"},
-            {"AttributeName": SK, "KeyType": "RANGE"},
-        ],
+        "KeySchema": [{"AttributeName": PK, "KeyType": "HASH"}, {"AttributeName": SK, "KeyType": "RANGE"}],
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
     }
 
