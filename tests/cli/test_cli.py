@@ -387,6 +387,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("tail", "x", "--from", "1 week"), "'1 week' is none of these: an offset, now, a time such as"),
         (("tail", "x", "--from", "2026-11-21"), "or how long ago (90s, 15m, 1h, 2d)"),
         (("tail", "x", "--json", "--format", "%o"), "Give --format or --json, not both"),
+        (("archive", "--pattern", "x"), "pyiceberg is missing: install tidemark-streams[archive]"),
         (("completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,11 +79,13 @@ class Archives:
         self.lake, self._options = Lake(directory), options
         self.said: list[str] = []
 
-    def take(self, pattern: str, write_packs: WritePacks = map, **options: str) -> int:
+    def take(
+        self, pattern: str, write_packs: WritePacks = map, batch_bytes: int = 10**9, **options: str
+    ) -> int:
         """What came. Returns how many messages that were."""
         given = {**self._options, "subscribePattern": pattern, **options}
         lake = LakeTable("default", self.lake.properties, "lake.messages")
-        archive = Archive(given, lake, 10**9, write_packs, self.said.append)
+        archive = Archive(given, lake, batch_bytes, write_packs, self.said.append)
         archive.take_what_came()
         return archive.messages
 
@@ -140,6 +144,25 @@ def test_of_archives_that_meet_each_message_is_taken_once(
     assert archives.take(f"{name}-.") == 1
     assert archives.values() == [b"a1", b"a2", b"b1", b"b2", b"c1"]
     assert len(list(archives.lake.directory.rglob("*.parquet"))) == len(archives.lake.files)
+
+
+def test_what_another_archive_has_brought_is_not_taken_for_a_stream_that_began_again(
+    archives: Archives, world: World, name: str
+) -> None:
+    """Between two batches the table went beyond what the first look had found: streams are asked again."""
+    for suffix in ("a", "b"):
+        filled(world, f"{name}-{suffix}", b"1", b"2")
+    others = [f"{name}-[bc]"]
+
+    def meanwhile(write: Callable[[Any], FilesWritten], packs: Sequence[Any]) -> list[FilesWritten]:
+        if others:
+            world.process().append(key(f"{name}-b"), b"3")
+            filled(world, f"{name}-c", b"1")
+            assert archives.take(others.pop()) == 4
+        return [write(each) for each in packs]
+
+    assert archives.take(f"{name}-.", meanwhile, batch_bytes=2) == 2
+    assert archives.values() == [b"1", b"1", b"1", b"2", b"2", b"3"]
 
 
 def test_a_stream_that_is_gone_is_told_unless_it_was_closed_or_that_is_allowed(
@@ -269,3 +292,32 @@ def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
     # What was archived is not put behind messages that are there already, as those of the stream itself.
     said = jobs.refuse(*replay, "another", "--allow-gaps")
     assert f"{streams.name}-again has messages already" in said
+
+
+def test_the_command_archives_without_spark_what_the_job_goes_on_with(
+    jobs: Jobs, streams: Streams, tmp_path: Path
+) -> None:
+    """From the server that the command line names."""
+    lake = Lake(tmp_path / "lake")
+    streams.fill(b"one")
+    code = "import sys; sys.modules['pyspark'] = None; from tidemark.cli.__main__ import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "--url",
+        streams.server.url,
+        "archive",
+        "--subscribe",
+        streams.name,
+    ]
+    done = subprocess.run([*command, *lake.given], capture_output=True, text=True, check=False)
+    assert (done.returncode, "messages=1 " in done.stdout) == (0, True), done.stderr
+    streams.append(b"two")
+    assert "messages=1 " in jobs.run("archive", *jobs.where, "--subscribe", streams.name, *lake.given)
+    assert sorted((row["value"], row["end_offset"]) for row in lake.rows()) == [
+        (b"one", render_offset(3)),
+        (b"two", render_offset(6)),
+    ]
+    refused = subprocess.run([*command, "--iceberg", "x"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (Exit.YOUR_INPUT, 1), refused.stderr

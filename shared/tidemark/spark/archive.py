@@ -27,6 +27,7 @@ from tidemark.spark.readers.port import (
     Position,
     StreamPartition,
     bytes_between,
+    is_past,
     place_of,
 )
 
@@ -58,6 +59,7 @@ class Archive:
     ) -> None:
         self._options = replace(_parse(given), limit_bytes=batch_bytes)
         self._decides_times = "includetimestamps" not in map(str.lower, given)
+        self._has_begun = False
         self._reader = connect(self._options.connection)
         self._lake, self._write_packs, self._say = lake, write_packs, say
         self.messages = self.batches = 0
@@ -66,11 +68,13 @@ class Archive:
     def take_what_came(self) -> None:
         """Archive what is there now. Raises DataLoss, InvalidOptions."""
         heads = load_heads(self._options, self._reader)
-        self._ask_times(heads)
         self._lake.ensure()
-        known = {name for _, name, _ in reaches_of(self._lake.load())}
-        new = tuple(name for name in self._options.names if name not in known)
-        require_all(replace(self._options, names=new), self._reader, heads)
+        if not self._has_begun:
+            known = {name for _, name, _ in reaches_of(self._lake.load())}
+            new = tuple(name for name in self._options.names if name not in known)
+            require_all(replace(self._options, names=new), self._reader, heads)
+            self._has_begun = True
+        self._ask_times(heads)
         while (batch := self._next_batch(heads)) is not None:
             self._take(batch, heads)
 
@@ -93,6 +97,12 @@ class Archive:
         options, bucket = self._options, self._options.connection.bucket
         known = reaches_of(self._lake.load())
         before, gone = table_ends(bucket, known, heads, options.subscribes)
+        there = before.keys() & heads.keys()
+        passed = (is_past(before[name].offset, heads[name].tail.offset) for name in there)
+        if gone or any(passed):
+            # Another archive may have brought what came after these heads were loaded.
+            heads = load_heads(options, self._reader)
+            before, gone = table_ends(bucket, known, heads, options.subscribes)
         missing = sorted({name for _, name, _ in gone} - heads.keys())
         if missing and options.fail_on_data_loss:
             raise DataLoss(", ".join(missing[:5]), "it does not exist any more, and was never closed")
