@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable
 from typing import Final
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import WRITING, ResponseHeaders
 from tidemark.http.metrics import CountedTraffic, Rates, Traffic
-from tidemark.http.paths import Find, Operation, Operations, is_open
+from tidemark.http.paths import Find, HttpApplication, Operation, Operations, is_open
 from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES
 from tidemark.http.streams import stream_operations
-from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
+from tidemark.protocol.errors import RateLimitExceeded
 
 
 class TokenBucket:
@@ -114,10 +110,6 @@ class BodiesAtOnce:
             self._held -= own
 
 
-_log = logging.getLogger("tidemark")
-_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
-
-
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
     """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
     from tidemark.http.api import control_operations
@@ -125,13 +117,14 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     from tidemark.http.proxy import proxy_operations
 
     operations = Operations([*stream_operations(), *control_operations(), *proxy_operations(backend)])
-    app = _application(backend, operations, Traffic() if with_metrics else None)
-    return guarded(Compressed(BodiesAtOnce(app)), backend, operations.find)
+    rates = Rates(Traffic()) if with_metrics else None
+    app = HttpApplication(backend, operations.find, rates)
+    counted = CountedTraffic(app, rates.traffic) if rates else app
+    return guarded(Compressed(BodiesAtOnce(counted)), backend, operations.find)
 
 
 def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:
-    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`).
-    `check_format` is called before the first request."""
+    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`)."""
 
     def load_more() -> list[Operation]:
         from tidemark.http.api import control_operations
@@ -140,47 +133,8 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
         return [*control_operations(), *proxy_operations(backend)]
 
     operations = Operations(stream_operations(), load_more)
-
-    async def serve_first(scope: Scope, receive: Receive, send: Send) -> None:
-        await _require_format(backend, check_format, scope["path"])
-        if backend.stores.format_epoch >= 0:
-            app.router.default = operations
-        await operations(scope, receive, send)
-
-    app = _application(backend, serve_first)
+    app = HttpApplication(backend, operations.find, check_format=check_format)
     return guarded(app, backend, operations.find)
-
-
-def _application(backend: Backend, serve: ASGIApp, traffic: Traffic | None = None) -> Starlette:
-    rates = None if traffic is None else Rates(traffic)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with backend.lifespan(app), rates.sampling() if rates else nullcontext():
-            yield
-
-    app = Starlette(lifespan=lifespan)
-    app.router.redirect_slashes = False
-    app.router.default = serve
-    app.state.backend, app.state.traffic, app.state.rates = backend, traffic, rates
-    if traffic is not None:
-        app.add_middleware(CountedTraffic, traffic=traffic)
-    error_handlers.install(app)
-    return app
-
-
-async def _require_format(backend: Backend, check: Callable[[], None], path: str) -> None:
-    """Nothing is served before `check` has said that this release may use the table. Not at a function's
-    start, which must not wait for a silent table. Raises FormatTooNew, and what storage raises."""
-    try:
-        await backend.run(check)
-    except ProtocolError as error:
-        is_too_old = isinstance(error, FormatTooNew)
-        if is_too_old:
-            _log.critical("%s", error.message)
-        # A process that cannot ask yet serves what is not stored, and asks again next time.
-        if is_too_old or not path.startswith(_NOT_STORED):
-            raise
 
 
 def guarded(app: ASGIApp, backend: Backend, find: Find) -> ResponseHeaders:

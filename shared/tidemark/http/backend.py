@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,12 +87,6 @@ class Backend(Process):
         """One operation of `service/`, on the stores."""
         return self.run(partial(operation, self.stores, *args, **names))
 
-    @asynccontextmanager
-    async def lifespan(self, _app: object) -> AsyncIterator[None]:
-        """Closes the backend when the application ends, where the platform lets it see that."""
-        yield
-        await self.close()
-
     async def close(self) -> None:
         for task in self.calling:
             task.cancel()
@@ -102,7 +95,7 @@ class Backend(Process):
 
 
 def backend_of(request: Request) -> Backend:
-    backend: Backend = request.app.state.backend
+    backend: Backend = request.app.backend
     return backend
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -32,12 +32,6 @@ _WITH_TOKEN: Final = {
 _PROXY_CODES: Final = {401: "MISSING_SECRET", 403: "FORBIDDEN", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
 
 
-def install(app: Starlette) -> None:
-    app.add_exception_handler(errors.ProtocolError, on_protocol_error)
-    app.add_exception_handler(ClientDisconnect, on_disconnect)
-    app.add_exception_handler(Exception, on_unexpected)
-
-
 def response(
     status: int,
     error: str | dict[str, Any],
@@ -56,8 +50,16 @@ def preflight() -> Response:
     return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
 
 
-async def on_protocol_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, errors.ProtocolError)
+def answer_error(request: Request, error: Exception) -> Response:
+    """The response in place of one that has not begun. It counts and logs what nobody else does."""
+    if isinstance(error, ClientDisconnect):  # The server is not at fault, and nobody reads this.
+        _log.warning("%s: the client hung up before it had sent its whole request", request.method)
+        return Response(status_code=499)
+    if isinstance(error, HTTPException):  # FastAPI's.
+        return response(error.status_code, error.detail)
+    if not isinstance(error, errors.ProtocolError):
+        _log.error("unexpected error in %s", request.method, exc_info=error)
+        return response(500, INTERNAL)
     if isinstance(error, errors.SequenceGap):
         PROCESS.add(OVERTAKEN)
     if error.status >= 500 and error.__cause__ is not None:
@@ -97,14 +99,3 @@ def not_allowed(scope: Scope, allowed: Collection[str], hint: str) -> Response:
     if scope["path"].startswith(SUBSCRIPTION_ROOTS):
         return response(405, {"code": "METHOD_NOT_ALLOWED", "message": message}, {"Allow": allow})
     return response(405, message, {"Allow": allow})
-
-
-async def on_disconnect(request: Request, _: Exception) -> Response:
-    """The client hung up in the middle of its request: the server is not at fault, and nobody reads this."""
-    _log.warning("%s: the client hung up before it had sent its whole request", request.method)
-    return Response(status_code=499)
-
-
-async def on_unexpected(request: Request, error: Exception) -> Response:
-    _log.error("unexpected error in %s", request.method, exc_info=error)
-    return response(500, INTERNAL)

@@ -20,6 +20,8 @@ Part = dict[str, Any]
 """A part of the OpenAPI document."""
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+#: In the scope of a request whose response has begun.
+STARTED: Final = "tidemark.started"
 WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 
@@ -150,7 +152,7 @@ class ResponseHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                seconds = perf_counter() - started
+                scope[STARTED], seconds = True, perf_counter() - started
                 PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
                 durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
                 timing = (b"server-timing", durations)

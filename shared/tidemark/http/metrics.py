@@ -200,7 +200,7 @@ class Rates:
     def __init__(
         self, traffic: Traffic, meter: meters.Meter = meters.PROCESS, clock: Callable[[], float] = time.time
     ) -> None:
-        self._traffic = traffic
+        self.traffic = traffic
         self._meter = meter
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
@@ -216,8 +216,8 @@ class Rates:
                 at_ms=round(self._clock() * 1000),
                 appends=int(counted.counts.get((meters.APPENDS, ()), 0)),
                 append_bytes=int(counted.counts.get((meters.APPEND_BYTES, ()), 0)),
-                reads=self._traffic.reads,
-                read_bytes=self._traffic.read_bytes,
+                reads=self.traffic.reads,
+                read_bytes=self.traffic.read_bytes,
                 refused=int(refused - counted.counts.get((meters.OVERTAKEN, ()), 0)),
                 failed=int(sum(count for status, count in statuses if int(status) >= 500)),
                 waiting=counted.waiting,
@@ -253,17 +253,17 @@ class Rates:
             task.cancel()
 
 
-def traffic_of(request: Request) -> Traffic:
+def rates_of(request: Request) -> Rates:
     """Raises RouteNotFound on a server that shows no numbers of its process."""
-    traffic: Traffic | None = request.app.state.traffic
-    if traffic is None:
+    found: Rates | None = request.app.rates
+    if found is None:
         raise RouteNotFound
-    return traffic
+    return found
 
 
 async def traffic(request: Request) -> dict[str, Any]:
     """The busiest streams of this process."""
-    found = traffic_of(request).snapshot(_SHOWN)
+    found = rates_of(request).traffic.snapshot(_SHOWN)
     streams = [
         {"bucket_id": key.bucket, "stream_id": key.stream_id, **asdict(each)} for key, each in found.streams
     ]
@@ -272,9 +272,7 @@ async def traffic(request: Request) -> dict[str, Any]:
 
 async def rates(request: Request) -> dict[str, list[int]]:
     """The last hour of this process."""
-    traffic_of(request)
-    found: Rates = request.app.state.rates
-    return found.lists()
+    return rates_of(request).lists()
 
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -282,7 +280,7 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 async def metrics(request: Request) -> Response:
     """The numbers of this process, in Prometheus's text format."""
-    traffic_of(request)  # Without traffic counting there are no numbers.
+    rates_of(request)  # Without traffic counting there are no numbers.
     return Response(render(meters.PROCESS.snapshot()), media_type=_TYPE)
 
 

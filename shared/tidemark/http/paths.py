@@ -1,22 +1,33 @@
-"""Finds the operation that a request means, by its method and by its path as it was sent."""
+"""Finds the operation that a request means, by its method and by its path as it was sent, and serves it."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from re import Pattern
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http.error_handlers import not_allowed, preflight
+from tidemark.http.backend import Backend
+from tidemark.http.error_handlers import answer_error, not_allowed, preflight
+from tidemark.http.headers import STARTED
+from tidemark.http.metrics import Rates
 from tidemark.http.requests import STREAM, STREAM_ROOT, STREAM_ROOTS, SUBSCRIPTION_ROOTS, request_path
 from tidemark.protocol import stream_key
 from tidemark.protocol.authorization import RequiredScope, Right
-from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, SubscriptionNotFound
+from tidemark.protocol.errors import (
+    FormatTooNew,
+    Malformed,
+    ProtocolError,
+    RouteNotFound,
+    SubscriptionNotFound,
+)
 from tidemark.subscriptions.configuration import check_subscription_id
 
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]
@@ -128,8 +139,8 @@ _OPERATION: Final = "tidemark.operation"
 
 
 class Operations:
-    """ASGI application: the operations by path and method. `load_more` has those of all other paths: it is
-    called for the first request to one of them."""
+    """The operations by path and method. `load_more` has those of all other paths: it is called for the first
+    request to one of them."""
 
     def __init__(
         self, operations: Iterable[Operation], load_more: Callable[[], Iterable[Operation]] | None = None
@@ -155,6 +166,8 @@ class Operations:
         """The operation that a request means, which is kept in its scope. Where there is none, it is one that
         raises the error: its `demand` for an unknown path or an invalid name, its `app` for a method that the
         path does not have."""
+        if (known := scope.get(_OPERATION)) is not None:
+            return cast(Operation, known)
         try:
             endpoint = self.look_up(scope)
             found = endpoint.by_method.get(scope["method"]) or endpoint.refusing()
@@ -190,18 +203,64 @@ class Operations:
             return self.look_up(scope)
         raise not_found(path)
 
+
+_log: Final = logging.getLogger("tidemark")
+_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
+
+
+@dataclass(slots=True, eq=False)
+class HttpApplication:
+    """ASGI application: serves the operations, and answers what they raise. Handlers find it at
+    `request.app`. `check_format` is called before the first request."""
+
+    backend: Backend
+    find: Find
+    rates: Rates | None = None
+    check_format: Callable[[], None] | None = None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises the error of a request that means no operation."""
-        query = scope.get("query_string", b"")
-        # A cache in front tells requests apart by the names as they were sent: the answer to `%6fffset=…`
-        # would be kept for requests without an offset.
-        if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
-            raise Malformed("Names of query parameters must not be percent-encoded")
-        if scope["method"] == "OPTIONS":
-            await preflight()(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
-        operation: Operation = scope.get(_OPERATION) or self.find(scope)
-        await operation.app(scope, receive, send)
+        scope["app"] = self
+        try:
+            if self.check_format is not None:
+                await self._require_format(self.check_format, scope["path"])
+            query = scope.get("query_string", b"")
+            # A cache in front tells requests apart by the names as they were sent: the answer to `%6fffset=…`
+            # would be kept for requests without an offset.
+            if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
+                raise Malformed("Names of query parameters must not be percent-encoded")
+            app = preflight() if scope["method"] == "OPTIONS" else self.find(scope).app
+            await app(scope, receive, send)
+        except Exception as error:
+            if STARTED in scope:
+                raise
+            await answer_error(Request(scope), error)(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the start of the server to its end, where the platform lets the application see them."""
+        async with self.rates.sampling() if self.rates else nullcontext():
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await self.backend.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _require_format(self, check: Callable[[], None], path: str) -> None:
+        """Nothing is served before `check` has said that this release may use the table. Not at a function's
+        start, which must not wait for a silent table. Raises FormatTooNew, and what storage raises."""
+        try:
+            await self.backend.run(check)
+        except FormatTooNew as error:
+            _log.critical("%s", error.message)
+            raise
+        except ProtocolError:
+            # A process that cannot ask yet serves what is not stored, and asks again next time.
+            if not path.startswith(_NOT_STORED):
+                raise
+        if self.backend.stores.format_epoch >= 0:
+            self.check_format = None
 
 
 def not_found(path: str) -> ProtocolError:

@@ -78,17 +78,19 @@ class ReadRequest:
 
 def header(request: Request, name: str) -> str | None:
     """A header's value, without the spaces and tabs around it; repeats are joined, as gateways do."""
-    values = request.headers.getlist(name)
-    return ", ".join(value.strip(" \t") for value in values) if values else None
+    key = name.lower().encode()
+    values = [value.decode("latin-1").strip(" \t") for each, value in request.scope["headers"] if each == key]
+    return ", ".join(values) if values else None
 
 
 def single_header(request: Request, name: str) -> str | None:
     """The value of a header that has only one. Raises Malformed for a repeat that can be seen: behind
     API Gateway it looks like one value with a comma in it, which the header's own form must refuse."""
-    values = request.headers.getlist(name)
+    key = name.lower().encode()
+    values = [value for each, value in request.scope["headers"] if each == key]
     if len(values) > 1:
         raise Malformed(f"{name} must be sent once; it was sent {len(values)} times")
-    return values[0].strip(" \t") if values else None
+    return values[0].decode("latin-1").strip(" \t") if values else None
 
 
 def plain_name(path: str) -> str | None:

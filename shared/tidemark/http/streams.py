@@ -98,7 +98,7 @@ def stream_operations() -> list[Operation]:
 
 def _called(handler: StreamHandler) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handler(Request(scope, receive), scope["app"].state.backend, scope[requests.STREAM])
+        response = await handler(Request(scope, receive), scope["app"].backend, scope[requests.STREAM])
         await response(scope, receive, send)
 
     return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import AppendAfterClose, ProtocolError, StaleEpoch
@@ -13,9 +14,9 @@ from tidemark.protocol.producer import Claim, ProducerState, check_producer, che
 from tidemark.protocol.tail import Tail, most_pushed_out, remember, room_for
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Append:
-    """One append as a writer requested it.
+    """One append as a writer requested it. Never changed, and not frozen for the same reason as `Tail`.
 
     `fault` is what is wrong with the body. It is found before the stream's state is known, and
     the closed state takes precedence over it (§5.2, error precedence).
@@ -36,8 +37,7 @@ class Kind(Enum):
     ALREADY_CLOSED = "already closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the
     incarnation of the stream that it was decided on."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.protocol.errors import Malformed
 
@@ -79,8 +79,7 @@ class StoredBody:
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(NamedTuple):
     """Bytes as they are stored, and the stored length of each message in them. If they are in S3 already,
     `data` is empty."""
 

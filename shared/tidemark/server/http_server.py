@@ -197,7 +197,7 @@ class Requests:
                 await send({"type": "http.response.body", "body": b""})
         finally:
             is_error = logged.status >= from_status and logged.status != CLIENT_LEFT and not logged.overtook
-            if log and (log.logs_everything or is_error):
+            if log and (is_error or not from_status):
                 log.write(scope, logged)
 
 

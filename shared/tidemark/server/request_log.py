@@ -59,10 +59,6 @@ class RequestLog:
         #: Responses with a lower status are not logged, and nothing is collected for them.
         self.from_status = 0 if level <= logging.INFO else 400 if level <= logging.WARNING else 500
 
-    @property
-    def logs_everything(self) -> bool:
-        return self.from_status == 0
-
     def write(self, scope: Scope, request: LoggedRequest) -> None:
         milliseconds = (time.perf_counter() - request.started_at) * 1000
         path = printable((scope.get("raw_path") or b"").decode("latin-1"))

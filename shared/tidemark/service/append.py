@@ -60,7 +60,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.log import tails
 from tidemark.log.append import TailMoved, put_batch
@@ -87,8 +87,7 @@ KILOBYTE: Final = 1024
 _MAX_LOSSES = 40
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
+class AppendRequest(NamedTuple):
     """An append as it arrived; its stream's content type decides how the body is parsed."""
 
     content_type: ContentType | None

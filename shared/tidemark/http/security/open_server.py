@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.paths import is_open
-from tidemark.http.requests import handshake_request
+from tidemark.http.requests import handshake_request, header
 from tidemark.protocol.errors import ForeignOrigin, ProtocolError, UnknownHost
 from tidemark.settings import Settings
 
@@ -38,7 +38,8 @@ class OpenServer:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._origins = settings.authorization.anonymous_origins
-        self._names = {urlsplit(url).hostname for url in (*self._origins, settings.public_url)}
+        urls = (*self._origins, settings.public_url, "//localhost", "//127.0.0.1")
+        self._names = {urlsplit(url).hostname for url in urls}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -55,15 +56,15 @@ class OpenServer:
 
     def _check(self, request: Request) -> None:
         """Raises UnknownHost, ForeignOrigin."""
-        host = request.headers.get("Host")
-        if host is not None and not is_loopback(name := name_of(host)) and name not in self._names:
+        host = header(request, "Host")
+        if host is not None and (name := name_of(host)) not in self._names and not is_loopback(name):
             raise UnknownHost(host)
         if request.method in _READS:
             return
-        own = {f"http://{host}".lower(), f"https://{host}".lower()}
-        for origin in map(str.lower, request.headers.getlist("Origin")):
-            if origin not in own and origin not in self._origins:
-                raise ForeignOrigin(origin)
+        origin = header(request, "Origin")
+        own = {f"http://{host}".lower(), f"https://{host}".lower(), *self._origins}
+        if origin is not None and origin.lower() not in own:
+            raise ForeignOrigin(origin.lower())
 
 
 def name_of(host: str) -> str:
