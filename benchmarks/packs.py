@@ -142,8 +142,8 @@ def numbers(folder: Path) -> None:
 
 def inflated_by(library: str) -> AbstractContextManager[Any]:
     """Blocks by zlib, as where there is no wheel of isal; any other name changes nothing."""
-    chosen = zlib if library == "zlib" else pack_format.deflate_library()
-    return patch.object(pack_format, "deflate_library", lambda: chosen)
+    chosen = zlib if library == "zlib" else pack_format.fast_zlib()
+    return patch.object(pack_format, "fast_zlib", lambda: chosen)
 
 
 def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
-from tidemark.log.pack_format import BLOCK_BYTES, PackWriter, deflate_library, read_index
+from tidemark.log.pack_format import BLOCK_BYTES, PackWriter, fast_zlib, read_index
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_columns, render_schema
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
@@ -100,7 +100,7 @@ def _inflating(count: int) -> Callable[[], object]:
     pack, _ = writer.finish()
     entries = read_index(pack).blocks
     blocks = [pack[entry.first_byte : entry.first_byte + entry.stored_bytes] for entry in entries]
-    inflate = deflate_library().decompress
+    inflate = fast_zlib().decompress
     return lambda: [inflate(block, -zlib.MAX_WBITS, 2 * BLOCK_BYTES) for block in blocks]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.costs.page import json_event, random_bytes
 from tests.support import JSON, World, a_key
-from tidemark.log.pack_format import RAW, deflate_library
+from tidemark.log.pack_format import RAW, fast_zlib
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
 from tidemark.log.schema.batches import deflate, encode_data, inflate
@@ -49,13 +49,13 @@ def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An image or a video costs its writer a test of its beginning, not of all its bytes."""
-    tried, plain = [], deflate_library().compress
+    tried, plain = [], fast_zlib().compress
 
     def compress(data: bytes, *arguments: int) -> bytes:
         tried.append(len(data))
         return plain(data, *arguments)
 
-    monkeypatch.setattr(deflate_library(), "compress", compress)
+    monkeypatch.setattr(fast_zlib(), "compress", compress)
     assert deflate(random_bytes(INLINE_BYTES)) is None
     assert tried == [2048]
 

@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, urlencode
-from zlib import crc32
 
 from tidemark.blobs import Composition, Stored, objects_of
+from tidemark.engine.rows import crc32
 from tidemark.protocol.errors import BlobUnreadable, Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.

@@ -11,16 +11,17 @@ each partition: then its last row is remembered, and a page that reaches it is w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import orjson
 
+from tidemark.log.pack_format import fast_zlib
 from tidemark.log.schema import PK, SK, TTL, Item, Key, make_key
 from tidemark.protocol.errors import Damaged
 
+crc32: Final[Callable[..., int]] = fast_zlib().crc32
 #: A page of a query has the items that begin within so many bytes: DynamoDB's megabyte, for bodies that are
 #: base64 here.
 PAGE_BYTES: Final = 1024 * 1024 * 4 // 3

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 from tidemark.engine.database import Database
-from tidemark.engine.rows import Range, Rows, place_of, projected
+from tidemark.engine.rows import Range, Rows, crc32, place_of, projected
 from tidemark.log.schema import INCARNATION, Item, Key
 from tidemark.log.table import (
     IF_ABSENT,

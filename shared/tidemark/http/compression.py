@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipResponder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.log.pack_format import deflate_library
+from tidemark.log.pack_format import fast_zlib
 
 #: Below that, headers and the client's work are as much as what is saved.
 MIN_BYTES: Final = 1024
@@ -26,7 +26,7 @@ class _Gzip(GZipResponder):
     @property
     def compressor(self) -> Any:
         if self._compressor is None:
-            self._compressor = deflate_library().compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+            self._compressor = fast_zlib().compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         return self._compressor
 
 

@@ -303,9 +303,9 @@ def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
 
 
 @cache
-def deflate_library() -> ModuleType:
+def fast_zlib() -> ModuleType:
     """ISA-L, several times as fast as zlib and with its interface; zlib where that is not there. Each reads
-    what the other wrote. The first body or block imports it."""
+    what the other wrote, and has the same checksums. The first body or block imports it."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -317,10 +317,10 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.data_bytes
-    inflating = deflate_library().decompressobj(RAW)
+    inflating = fast_zlib().decompressobj(RAW)
     try:
         plain = inflating.decompress(stored, _COUNTS.size + _MOST_PER_BYTE * size)
-    except deflate_library().error as failure:
+    except fast_zlib().error as failure:
         raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
     if not inflating.eof or len(plain) < _COUNTS.size:
         raise CorruptPack(f"the block at {entry.start} has another size")

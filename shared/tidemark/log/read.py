@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from tidemark.log import schema
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
+from tidemark.log.pack_format import fast_zlib
 from tidemark.log.packs import Fill, Piece, blocks_of, cut_front
 from tidemark.log.records import Batch, Due, Entry, Pack, StreamRecord, Tombstone, UnreadBlock
 from tidemark.log.table import EachHundred, Table, in_hundreds
@@ -120,7 +120,7 @@ def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | No
         return last, None
     stored, crc = b"".join(batch.data or b"" for batch in behind), behind[-1].checksums.after
     _, incarnation = schema.decode_log_pk(pk)
-    return last, News(incarnation, behind[0].start, stored, crc32(stored) if crc is None else crc)
+    return last, News(incarnation, behind[0].start, stored, fast_zlib().crc32(stored) if crc is None else crc)
 
 
 _log: Final = logging.getLogger("tidemark")
@@ -170,7 +170,7 @@ class Page:
         if not self.batches:
             return None
         known = None if self.compacted else self.batches[-1].checksums.after
-        return crc32(self.data) if known is None else known
+        return fast_zlib().crc32(self.data) if known is None else known
 
     @property
     def has_data(self) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import IO, Final
 from urllib.parse import parse_qs
-from zlib import crc32
 
 import orjson
 
 from tidemark.engine.files import BLOBS_PATH, BlobFiles, WrittenBefore
+from tidemark.engine.rows import crc32
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import PayloadTooLarge
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
-from zlib import crc32
 
 from tidemark.blobs import Composition, Stored, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
+from tidemark.log.pack_format import fast_zlib
 from tidemark.log.read import load_batch_at, load_stream
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord, Tombstone
 from tidemark.log.retention import RetainedMoved, commit_snapshot
@@ -121,7 +121,7 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Sto
     """The blob, with what tells its bytes from others, and the checksum of its bootstrap response."""
     if request.upload is None:
         stores.blobs.put(blob, request.body)
-        return Stored(len(request.body), crc=crc32(request.body)), None
+        return Stored(len(request.body), crc=fast_zlib().crc32(request.body)), None
     # From then on the janitor removes the upload.
     if stores.clock_ms() >= request.upload.lapses_ms:
         raise errors.UploadNotFound
@@ -133,7 +133,7 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Sto
     if stored.size > MAX_ANSWER_BYTES:
         return stored, _compose_bootstrap(stores, blob, stored, request)
     if stored.crc is None:
-        stored = replace(stored, crc=crc32(stores.blobs.get(blob, stored.size)))
+        stored = replace(stored, crc=fast_zlib().crc32(stores.blobs.get(blob, stored.size)))
     return stored, None
 
 

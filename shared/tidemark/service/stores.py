@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Final, Protocol, TypeVar
-from zlib import crc32
 
 from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
@@ -22,6 +21,7 @@ from tidemark.aws.s3 import connect_objects
 from tidemark.blobs import Blobs, BlobStore, batch_blob_key, parts_of
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
+from tidemark.log.pack_format import fast_zlib
 from tidemark.log.packs import Piece, fill_blocks
 from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table, check_format
@@ -130,12 +130,12 @@ class Stores:
         """Under a name that is never written twice."""
         name = batch_blob_key(incarnation, self.new_id())
         self.blobs.put(name, data)
-        return StoredBody(name, crc32(data))
+        return StoredBody(name, fast_zlib().crc32(data))
 
     def snapshot_blob(self, snapshot: Snapshot) -> bytes:
         """Raises Damaged if it is not what was published."""
         blob = self.blobs.get(snapshot.blob, snapshot.size)
-        if snapshot.crc not in {None, crc32(blob)}:
+        if snapshot.crc not in {None, fast_zlib().crc32(blob)}:
             _log.error("a snapshot is damaged: %s does not fit its checksum", snapshot.blob)
             raise Damaged
         return blob

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
-from tidemark.log.pack_format import RAW, CorruptPack, PackIndex, decode_index, deflate_library
+from tidemark.log.pack_format import RAW, CorruptPack, PackIndex, decode_index, fast_zlib
 from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key, number
 from tidemark.protocol.errors import Damaged
@@ -34,10 +34,10 @@ def deflate(data: bytes) -> bytes | None:
 
 def inflate(deflated: bytes, size: int) -> bytes:
     """The bytes again, `size` of them. Raises ValueError if it would be more or fewer."""
-    inflating = deflate_library().decompressobj(RAW)
+    inflating = fast_zlib().decompressobj(RAW)
     try:
         data: bytes = inflating.decompress(deflated, size + 1)
-    except deflate_library().error as failure:
+    except fast_zlib().error as failure:
         raise ValueError(str(failure)) from failure
     if len(data) != size or not inflating.eof or inflating.unused_data:
         raise ValueError(f"{len(deflated)} bytes do not inflate to {size}")
@@ -47,14 +47,14 @@ def inflate(deflated: bytes, size: int) -> bytes:
 def inflate_all(deflated: bytes) -> bytes:
     """The bytes again, if they are few and were deflated here. Raises ValueError if they are not whole."""
     try:
-        data: bytes = deflate_library().decompress(deflated, RAW)
-    except deflate_library().error as failure:
+        data: bytes = fast_zlib().decompress(deflated, RAW)
+    except fast_zlib().error as failure:
         raise ValueError(str(failure)) from failure
     return data
 
 
 def _smaller(data: bytes) -> bytes | None:
-    deflated: bytes = deflate_library().compress(data, _LEVEL, RAW)
+    deflated: bytes = fast_zlib().compress(data, _LEVEL, RAW)
     return deflated if len(deflated) <= len(data) * 7 // 8 else None
 
 
