@@ -76,6 +76,13 @@ def test_chosen_columns_are_all_that_is_given(read: Read, spark: Any, streams: S
         reader.schema("value STRING, key BINARY").load(streams.name).count()
 
 
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "UTC"])
+def test_a_time_is_the_same_in_every_zone(read: Read, spark: Any, streams: Streams, zone: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    streams.fill(b"x")
+    assert read().selectExpr("unix_millis(timestamp)").first()[0] == streams.world.clock.now_ms
+
+
 def test_every_wrong_option_is_named_before_a_task_starts(read: Read) -> None:
     from pyspark.errors import PySparkException
 
