@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import WRITING, ResponseHeaders
 from tidemark.http.metrics import CountedTraffic, Rates, Traffic
 from tidemark.http.paths import Find, HttpApplication, Operation, Operations, is_open
-from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES
+from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES, RECEIVED
 from tidemark.http.streams import stream_operations
 from tidemark.protocol.errors import RateLimitExceeded
 
@@ -48,13 +48,12 @@ class RateLimited:
         self._app = app
         self._bucket = bucket
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or is_open(scope):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         wait_seconds = self._bucket.take()
         rejection = error_response(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
-        await (rejection or self._app)(scope, receive, send)
+        return (rejection or self._app)(scope, receive, send)
 
 
 #: A body of so many bytes always fits: its connection has as large a buffer anyhow, and small appends do not
@@ -90,7 +89,7 @@ class BodiesAtOnce:
             nonlocal received, more
             message = await receive()
             received += len(message.get("body", b""))
-            more = message.get("more_body", False)
+            scope[RECEIVED], more = received, message.get("more_body", False)
             return message
 
         async def receive_with_room() -> Message:

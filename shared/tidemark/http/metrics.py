@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.requests import STREAM
+from tidemark.http.requests import RECEIVED, STREAM
 from tidemark.observability import metrics as meters
 from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
@@ -141,29 +141,21 @@ class CountedTraffic:
         self._app = app
         self._traffic = traffic
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope.get("method")
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        method, key = scope.get("method"), None
         if method not in {"GET", "POST", "PUT"}:
-            await self._app(scope, receive, send)
-            return
-        received, key = 0, None
-
-        async def receive_counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            return message
+            return self._app(scope, receive, send)
 
         async def send_counted(message: Message) -> None:
             nonlocal key
             if message["type"] == "http.response.start":
                 if not meters.overtook(message):
-                    key = self._begin(method, scope.get(STREAM), message["status"], received)
+                    key = self._begin(method, scope.get(STREAM), message["status"], scope.get(RECEIVED, 0))
             elif key is not None:
                 self._traffic.sent(key, len(message.get("body", b"")))
             await send(message)
 
-        await self._app(scope, receive_counted, send_counted)
+        return self._app(scope, receive, send_counted)
 
     def _begin(self, method: str, key: StreamKey | None, status: int, received: int) -> StreamKey | None:
         """The stream of a read, whose bytes are still to come."""

@@ -30,6 +30,8 @@ from tidemark.service.start_point import parse_last
 
 #: In the scope of a request: the key of the stream that it is about.
 STREAM: Final = "tidemark.stream"
+#: How many bytes of the body have come; for requests that write, on a server of one's own.
+RECEIVED: Final = "tidemark.received"
 #: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"

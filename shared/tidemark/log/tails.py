@@ -33,9 +33,9 @@ RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
 CAPACITY_BYTES: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class StreamHead:
-    """A stream and its tail, as they were at `learned_ms`.
+    """A stream and its tail, as they were at `learned_ms`. Never changed, and not frozen as `Tail` is not.
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
     that batch begins, None if there is none or it is not known; `mailed` are the appends in it that were

@@ -7,7 +7,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import IO, Final
 from urllib.parse import parse_qs
@@ -47,18 +47,18 @@ class BlobUrls:
         self._application = application
         self._blobs = blobs
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or not scope["path"].startswith(BLOBS_PATH):
-            return await self._application(scope, receive, send)
+            return self._application(scope, receive, send)
         method, key = scope["method"], scope["path"].removeprefix(BLOBS_PATH)
         asked = {name: values[0] for name, values in parse_qs(scope["query_string"].decode()).items()}
         if method == "OPTIONS":
-            return await _answer(send, 204, b"")
+            return _answer(send, 204, b"")
         if not self._may(method, key, asked):
-            return await _refuse(send, 403, "The URL's signature does not allow this, or its time is over")
+            return _refuse(send, 403, "The URL's signature does not allow this, or its time is over")
         if method == "PUT":
-            return await self._take(key, receive, send)
-        return await self._hand_out(key, asked, send)
+            return self._take(key, receive, send)
+        return self._hand_out(key, asked, send)
 
     def _may(self, method: str, key: str, asked: dict[str, str]) -> bool:
         signature = self._blobs.signature(method, key, asked)

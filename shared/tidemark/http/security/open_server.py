@@ -8,6 +8,7 @@ the server answers to its own names alone (`Host`), and takes writes of its own 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -41,18 +42,16 @@ class OpenServer:
         urls = (*self._origins, settings.public_url, "//localhost", "//127.0.0.1")
         self._names = {urlsplit(url).hostname for url in urls}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         request = Request(scope if scope["type"] == "http" else handshake_request(scope))
         try:
             if not is_open(request.scope):
                 self._check(request)
         except ProtocolError as error:
-            await ResponseHeaders(error_response(request, error))(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return ResponseHeaders(error_response(request, error))(scope, receive, send)
+        return self._app(scope, receive, send)
 
     def _check(self, request: Request) -> None:
         """Raises UnknownHost, ForeignOrigin."""
