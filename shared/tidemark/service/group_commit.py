@@ -51,10 +51,25 @@ Left = Callable[[], Awaitable[Any]]
 class _Waiting:
     request: AppendRequest
     answer: asyncio.Future[Outcome]
+    #: Done with the answer, or when it has taken long. A future costs a fraction of `asyncio.wait`.
+    moved: asyncio.Future[None]
     #: A large body is on its way to S3.
     is_spilling: bool = False
     spilled: Spilled | None = None
     is_sent: bool = False
+
+    def move(self) -> None:
+        if not self.moved.done():
+            self.moved.set_result(None)
+
+    def settle(self, answer: Any) -> None:
+        self.move()
+        if self.answer.done():  # The client went away; its append stands all the same.
+            return
+        if isinstance(answer, BaseException):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)
 
     def depends_on(self, earlier: _Waiting) -> bool:
         """Whether the order of the two decides what becomes of them."""
@@ -79,7 +94,8 @@ class GroupCommit:
     async def append(self, key: StreamKey, request: AppendRequest, left: Left | None = None) -> Outcome:
         """Raises whatever refuses this one append, or stops its whole group; StorageUnavailable where it was
         not sent in time. Raises ClientLeft soon after `left` returns, if the append had to wait."""
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request, loop.create_future(), loop.create_future())
         queue = self._streams.get(key)
         is_first = queue is None
         if queue is None:
@@ -104,7 +120,7 @@ class GroupCommit:
         try:
             waiting.spilled = await self._run(lambda: spill(self._stores, key, waiting.request))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the waiting request must hear of it
-            _answer(waiting.answer, failure)
+            waiting.settle(failure)
         waiting.is_spilling = False
         queue.changed.set()
 
@@ -114,11 +130,13 @@ class GroupCommit:
         while queue.waiting:
             group = queue.take_group()
             if not group:
-                await queue.change()
+                queue.changed.clear()
+                await queue.changed.wait()
                 continue
             failure = await self._commit(key, group)
             if isinstance(failure, OutcomeUnknown | StorageSilent):
-                queue.give_up()
+                for waiting in queue.waiting:
+                    waiting.settle(StorageUnavailable())
         del self._streams[key]
 
     async def _commit(self, key: StreamKey, group: list[_Waiting]) -> Exception | None:
@@ -133,7 +151,7 @@ class GroupCommit:
         else:
             self._committed(key)
         for waiting, answer in zip(group, answers, strict=True):
-            _answer(waiting.answer, answer)
+            waiting.settle(answer)
         return failure
 
 
@@ -147,14 +165,6 @@ class _Queue:
     def add(self, waiting: _Waiting) -> None:
         self.waiting.append(waiting)
         self.changed.set()
-
-    async def change(self) -> None:
-        self.changed.clear()
-        await self.changed.wait()
-
-    def give_up(self) -> None:
-        for waiting in self.waiting:
-            _answer(waiting.answer, StorageUnavailable())
 
     def take_group(self) -> list[_Waiting]:
         """The longest run that fits an item and is ready to be sent; empty if nothing is.
@@ -185,8 +195,9 @@ async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
     time is over, unless it was sent by then. Raises as `GroupCommit.append`."""
     answer = waiting.answer
     leaving: asyncio.Future[Any] | None = None
+    timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, waiting.move)
     try:
-        await asyncio.wait((answer,), timeout=UNWATCHED_SECONDS)
+        await waiting.moved
         if not answer.done():
             leaving = asyncio.ensure_future(left()) if left is not None else None
             ends = (answer, leaving) if leaving else (answer,)
@@ -194,24 +205,16 @@ async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
             await asyncio.wait(ends, timeout=time_left, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.is_sent:
                 gone = leaving is not None and leaving.done()
-                _answer(answer, ClientLeft() if gone else StorageUnavailable())
+                waiting.settle(ClientLeft() if gone else StorageUnavailable())
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            _answer(answer, ClientLeft())
+            waiting.settle(ClientLeft())
         return await answer
     except asyncio.CancelledError:
         if not answer.cancel() and not answer.cancelled():
             answer.exception()  # There is one, and nobody is left to hear it.
         raise
     finally:
+        timer.cancel()
         if leaving is not None:
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-
-
-def _answer(future: asyncio.Future[Outcome], answer: Any) -> None:
-    if future.done():  # The client went away; its append stands all the same.
-        return
-    if isinstance(answer, BaseException):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
