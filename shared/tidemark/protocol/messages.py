@@ -111,8 +111,12 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
     return Messages(b",".join((*texts, b"")), tuple([len(text) + 1 for text in texts]))
 
 
-def render_body(content_type: ContentType, stored: bytes) -> bytes:
-    """Stored bytes, cut at message ends, as a read answers them (§9.1.5)."""
+def render_body(content_type: ContentType, *stored: bytes) -> bytes:
+    """Stored bytes, cut at message ends, as a read answers them (§9.1.5). Each copy of a large page costs as
+    much as reading it, so there is one."""
+    pieces = [each for each in stored if each]
     if not content_type.is_json:
-        return stored
-    return b"[" + stored[:-1] + b"]"
+        return b"".join(pieces)
+    if not pieces:
+        return b"[]"
+    return b"".join((b"[", *pieces[:-1], memoryview(pieces[-1])[:-1], b"]"))

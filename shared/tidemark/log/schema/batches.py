@@ -381,6 +381,11 @@ def encode_lengths(lengths: Iterable[int]) -> bytes:
 
 
 def decode_lengths(encoded: bytes) -> tuple[int, ...]:
+    if encoded.isascii():
+        return tuple(encoded)  # A byte each.
+    low, high = encoded[::2], encoded[1::2]
+    if len(low) == len(high) and high.isascii() and min(low) > 0x7F:  # Two each.
+        return tuple([(more << 7) + some - 0x80 for some, more in zip(low, high, strict=True)])
     lengths, length, shift = [], 0, 0
     for byte in encoded:
         length |= (byte & 0x7F) << shift
