@@ -114,9 +114,7 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
 def render_body(content_type: ContentType, *stored: bytes) -> bytes:
     """Stored bytes, cut at message ends, as a read answers them (§9.1.5). Each copy of a large page costs as
     much as reading it, so there is one."""
-    pieces = [each for each in stored if each]
+    *before, last = list(filter(None, stored)) or [b""]
     if not content_type.is_json:
-        return b"".join(pieces)
-    if not pieces:
-        return b"[]"
-    return b"".join((b"[", *pieces[:-1], memoryview(pieces[-1])[:-1], b"]"))
+        return b"".join((*before, last))
+    return b"".join((b"[", *before, memoryview(last)[:-1], b"]"))
