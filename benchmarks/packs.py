@@ -192,7 +192,7 @@ def spark_rows(folder: Path) -> None:
     here: dict[str, Any] = {"connect_table": connect, "connect_blobs": lambda _: stream.process().blobs}
     with patch.multiple(dynamodb, **here):
         reader = dynamodb.DynamoDBReader(ConnectionOptions())
-        head = reader.head(KEY.stream_id)
+        head = reader.heads([KEY.stream_id])[KEY.stream_id]
         [partition] = reader.partitions(KEY.stream_id, head.earliest, head.tail, stream.end * 2)
         for library in ("zlib", "isal"):
             taken = []

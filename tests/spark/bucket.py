@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.spark.readers.port import BEGINNING, Head, MissingStream, Position, StreamPartition
+from tidemark.spark.readers.port import BEGINNING, Head, Position, StreamPartition
 
 MESSAGE_BYTES = 10
 
@@ -42,9 +42,7 @@ class Bucket:
 
     def head(self, name: str) -> Head:
         self.asked += 1
-        stream = self.streams.get(name)
-        if stream is None:
-            raise MissingStream(name)
+        stream = self.streams[name]
         incarnation = "" if self._over_http else stream.incarnation
         tail = Position(stream.tail, incarnation, "application/json", closed=stream.closed)
         return Head(name, tail.at(self.beginning), tail, stream.created_ms)
@@ -58,11 +56,10 @@ class Bucket:
     def check_times(self, head: Head) -> None:
         pass
 
-    def check_offset(self, head: Head, offset: str) -> None:
+    def _never(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
-    def position_at(self, head: Head, at_ms: int) -> Position:
-        raise NotImplementedError
+    check_offset = position_at = read = read_all = _never
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         taken = max(1, limit_bytes // MESSAGE_BYTES) * MESSAGE_BYTES
@@ -77,9 +74,6 @@ class Bucket:
         size = self.backlog(start, end)
         part = StreamPartition(name, "", start.offset, end.offset, incarnation=end.incarnation, size=size)
         return [part] if size else []
-
-    def read(self, partition: StreamPartition, columns: Sequence[str] = ()) -> Iterator[Any]:
-        raise NotImplementedError
 
     def messages(self, partition: StreamPartition) -> list[tuple[str, int]]:
         """By incarnation and number, those of the partition that are there."""

@@ -158,9 +158,8 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     options = options_of(subscribePattern=".*", failOnDataLoss="false")
     progress, tail = Progress({"a": at(100, "i")}), at(100, "i", closed=True)
     for hour, name in enumerate(["b", "c"]):
-        looked = look(
-            NOW_MS + hour * HOUR_MS, a=(tail, NOW_MS - 9 * HOUR_MS), **{name: (at(1, name), NOW_MS)}
-        )
+        heads = {"a": (tail, NOW_MS - 9 * HOUR_MS), name: (at(1, name), NOW_MS)}
+        looked = look(NOW_MS + hour * HOUR_MS, **heads)
         progress = everything_until(options, progress, looked)
         assert ("a" in progress.positions) is (hour < 1)
     assert options.forget_seconds == 3600
@@ -169,7 +168,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 def test_a_stream_that_is_created_while_a_query_of_what_is_there_begins_is_not_taken_for_lost() -> None:
     options = options_of(subscribePattern=".*")
     driver, bucket = Driver(options), Bucket()
-    driver._connected = bucket
+    driver.reader = bucket
     bucket.streams["a"] = Stream("i-a", NOW_MS, 1)
     target = driver.look(fresh=True)
     bucket.streams["b"] = Stream("i-b", NOW_MS, 1)

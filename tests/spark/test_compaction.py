@@ -107,7 +107,7 @@ def test_a_planned_read_goes_on_while_the_stream_is_compacted(streams: Streams, 
 
 def test_a_limit_goes_through_a_compacted_stream(rows: Rows) -> None:
     reader, _ = plan_here(rows.streams.by_table())
-    head = reader.head(rows.streams.name)
+    head = reader.heads([rows.streams.name])[rows.streams.name]
     expected = rows.rows()
     place, found = head.earliest, list[Any]()
     while place.offset != head.tail.offset:
@@ -182,9 +182,9 @@ def test_a_query_that_goes_on_ends_with_the_state_of_a_new_one(streams: Streams,
     rows.change(20)
     given = streams.by_table() if by == "table" else streams.by_http(**TIMED)
     reader, _ = plan_here(given)
-    reached = reader.head(streams.name).earliest
+    reached = reader.heads([streams.name])[streams.name].earliest
     for turn in count():
-        tail = reader.head(streams.name).tail
+        tail = reader.heads([streams.name])[streams.name].tail
         if turn > 12 and reached.offset == tail.offset:
             break
         end = reader.limit(streams.name, reached, tail, rows.chance.randrange(1, 1500))

@@ -27,6 +27,7 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.readers import items as stored
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
 from tidemark.spark.readers.port import DataLoss
@@ -142,6 +143,18 @@ def test_producers_are_named_where_they_are_known(streams: Streams) -> None:
     assert found == [(None, None, None), ("p", 3, 0), (None, None, None), ("p", 3, 1)]
 
 
+def test_what_is_read_of_many_streams_together_is_what_each_of_them_has(streams: Streams) -> None:
+    streams.fill(b'["a",{"key":"k"}]', suffix="-a", content_type=JSON)
+    for suffix, bodies in (("-b", [b"of bytes"]), ("-c", [b"of two", b"batches"]), ("-d", [])):
+        streams.fill(*bodies, suffix=suffix)
+    streams.append(b"of a producer", suffix="-d", claim=("p", 3, 0))
+    streams.process.fork(streams.key("-e"), streams.key("-b"), 8)
+    reader, parts = plan_here(streams.by_table(subscribePattern=f"{streams.name}-.*"))
+    assert [part.is_small_batch for part in parts] == [True, True, False, True, False]
+    together = [row for batch in reader.read_all(parts, list(COLUMNS)) for row in batch.to_pylist()]
+    assert sorted(map(str, together)) == sorted(map(str, table_of(reader, parts, ",".join(COLUMNS))))
+
+
 def test_arrow_batches_are_bounded_in_rows_and_bytes(streams: Streams) -> None:
     """Whatever the stream's size, a task holds a page and a batch."""
     small = b"[" + b",".join([b"1"] * 3 * BATCH_ROWS) + b"]"
@@ -250,7 +263,7 @@ def test_a_limited_batch_of_a_fork_ends_where_it_leaves_a_batch_of_its_source(st
     process.fork(streams.key(), source, 2, sub=2)
     process.append(streams.key(), b"own message")
     reader, _ = plan_here(streams.by_table())
-    tail = reader.head(streams.name).tail
+    tail = reader.heads([streams.name])[streams.name].tail
     assert reader.limit(streams.name, tail.at(render_offset(2)), tail, 1) == tail.at(render_offset(4))
 
 
@@ -259,7 +272,7 @@ def test_a_limited_batch_that_takes_all_of_a_closed_stream_says_that_it_is_close
     streams.fill(b"larger than the limit")
     streams.append(b"", close=True)
     reader, _ = plan_here(streams.by_table())
-    tail = reader.head(streams.name).tail
+    tail = reader.heads([streams.name])[streams.name].tail
     assert tail.closed
     assert reader.limit(streams.name, tail.at(reader.beginning), tail, 1) == tail
 

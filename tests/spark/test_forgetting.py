@@ -43,20 +43,15 @@ class Queries(stateful.RuleBasedStateMachine):
         self.batch(again=False)
 
     def options(self) -> ReadOptions:
-        given = {
-            "bucket": "agents",
-            "subscribePattern": self.pattern,
-            "failOnDataLoss": "false",
-            "forgetEndedSeconds": str(self.forget_seconds),
-        }
-        return parse_read_options(
-            given | ({"maxBytesPerTrigger": "40"} if self.limited else {}), streaming=True
-        )
+        given = {"bucket": "agents", "subscribePattern": self.pattern, "failOnDataLoss": "false"}
+        limited = {"maxBytesPerTrigger": "40"} if self.limited else {}
+        given |= {"forgetEndedSeconds": str(self.forget_seconds)} | limited
+        return parse_read_options(given, streaming=True)
 
     @stateful.rule()
     def restart(self) -> None:
         self.driver = Driver(self.options(), clock=lambda: 0.0)
-        self.driver._connected = self.bucket
+        self.driver.reader = self.bucket
         self.pinned = None
 
     @stateful.precondition(lambda self: self.pattern != ".*")

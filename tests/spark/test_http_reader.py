@@ -221,7 +221,7 @@ def test_a_look_at_a_stream_that_is_named_is_one_request(streams: Streams) -> No
         streams.server.seen.clear()
         head = load_heads(options, over_http)[streams.name]
         assert [method for method, _ in streams.server.seen] == ["HEAD"]
-        assert head.tail == over_table.head(streams.name).tail
+        assert head.tail == over_table.heads([streams.name])[streams.name].tail
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -229,7 +229,7 @@ def test_a_limit_over_http_ends_where_a_page_does(streams: Streams) -> None:
     """A page has one of these appends; at least one is taken. A foreign server's may have everything."""
     streams.fill(*[bytes(200)] * 3)
     reader = reader_of(streams.by_http())
-    head = reader.head(streams.name)
+    head = reader.heads([streams.name])[streams.name]
     assert reader.backlog(head.earliest, head.tail) == 600
     reached = [head.earliest]
     while reached[-1].offset != head.tail.offset:
@@ -240,7 +240,8 @@ def test_a_limit_over_http_ends_where_a_page_does(streams: Streams) -> None:
         for body in (b"one", b"two"):
             foreign.append(body)
         other = reader_of(of_foreign(foreign))
-        assert other.limit("s", other.head("s").earliest, other.head("s").tail, 1) == other.head("s").tail
+        head = other.heads(["s"])["s"]
+        assert other.limit("s", head.earliest, head.tail, 1) == head.tail
 
 
 def test_a_read_over_http_begins_and_ends_by_time(streams: Streams) -> None:
@@ -283,7 +284,7 @@ def test_a_closed_stream_is_known_as_such_and_is_not_asked_for_again(
         process.append(place, close=True)
         closed = load_heads(options, reader)[stream]
         assert closed == replace(head, tail=replace(head.tail, closed=True))
-        assert connect(options.connection).head(stream).tail.closed, "without a listing as well"
+        assert connect(options.connection).heads([stream])[stream].tail.closed, "without a listing as well"
         server.seen.clear()
         asked: list[str] = []
         if hasattr(reader, "_table"):
@@ -428,11 +429,3 @@ def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
     for split in (http_page.split_array, http_page.split_column):
         with pytest.raises(http_page.NotAnArray):
             split(body)
-
-
-def test_plain_streams_are_listed_too(streams: Streams) -> None:
-    streams.fill(b"a", suffix="-a")
-    given = streams.by_http(subscribePattern=f"{streams.name}-.")
-    assert [row[2] for row in read_here(given)] == [b"a"]
-    with pytest.raises(InvalidOptions, match="without a list of streams"):
-        read_here(given | {"streamPath": "/nowhere/stream"})

@@ -195,7 +195,7 @@ def test_a_server_that_tells_no_times_any_more_is_an_error_and_no_loss_of_data(
     with pytest.raises(HttpFault, match="404"):
         timed(reader, parts)
     with pytest.raises(NoTimes, match="does not tell when messages were appended"):
-        reader.check_times(reader.head(streams.name))
+        reader.check_times(reader.heads([streams.name])[streams.name])
 
 
 @pytest.mark.parametrize("bodies", [[b"[7,8]", b"9"], [b"[7,8]"], []], ids=["as long", "shorter", "gone"])

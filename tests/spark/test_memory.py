@@ -53,7 +53,7 @@ def server(url: str) -> ConnectionOptions:
 def read(origin: ConnectionOptions, rows: int) -> None:
     """The whole stream as one part, as one task has it."""
     reader = connect(origin)
-    head = reader.head("bench")
+    head = reader.heads(["bench"])["bench"]
     (part,) = reader.partitions("bench", head.earliest, head.tail, 1 << 40)
     assert sum(batch.num_rows for batch in reader.read(part)) == rows
 

@@ -110,7 +110,7 @@ def test_a_limit_inside_a_pack_ends_where_a_block_ends(streams: Streams) -> None
     ends = [int(row["end_offset"]) for row in fill_by_two(streams)]
     pack(streams)
     reader, _ = plan_here(streams.by_table())
-    head = reader.head(streams.name)
+    head = reader.heads([streams.name])[streams.name]
     place = int(reader.limit(streams.name, head.earliest, head.tail, 150).offset)
     assert 40 <= place <= 150
     assert place in ends

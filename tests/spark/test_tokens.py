@@ -70,9 +70,9 @@ def test_a_token_comes_from_the_environment_or_from_a_file_that_is_read_again(
     )
     reader = reader_of(options.connection)
     with pytest.raises(ForbiddenHttpFault):
-        reader.head(streams.name)
+        reader.heads([streams.name])[streams.name]
     place.write_text(token("read:*") + "\n")
-    assert reader.head(streams.name).name == streams.name
+    assert reader.heads([streams.name])[streams.name].name == streams.name
     monkeypatch.setenv("TIDEMARK_TOKEN", token("read:*"))
     assert values_of(*plan_here(guarded | {"subscribe": streams.name})) == [b"1"]
 

@@ -47,12 +47,15 @@ def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> 
     return {record.key: record for record in found}
 
 
-def logs_written_at(table: Table, places: Mapping[str, int], each: EachHundred) -> set[str]:
-    """The logs, of `places` by partition, in which an entry begins at this offset. The next write takes the
-    place at the tail: if the offset was the tail, the log has grown. One call asks for a hundred."""
+def logs_written_at(
+    table: Table, places: Mapping[str, int], each: EachHundred, attributes: Sequence[str] = ()
+) -> dict[str, schema.Item]:
+    """The logs, of `places` by partition, in which an entry begins at this offset, with that of the entry.
+    The next write takes the place at the tail: if the offset was the tail, the log has grown. One call asks
+    for a hundred."""
     keys = in_hundreds([schema.batch_key(pk, offset) for pk, offset in places.items()])
-    pages = each(lambda some: table.get_many(some, (schema.PK,)), keys)
-    return {item[schema.PK]["S"] for page in pages for item in page}
+    pages = each(lambda some: table.get_many(some, (schema.PK, *attributes)), keys)
+    return {item[schema.PK]["S"]: item for page in pages for item in page}
 
 
 def load_batch_at(
@@ -177,16 +180,12 @@ class Page:
         return self.end > self.start
 
     @property
-    def pieces(self) -> list[bytes]:
-        """The bytes from `start` on, batch by batch, once those that lie in S3 are filled in."""
+    def data(self) -> bytes:
+        """The bytes from `start` on, once those that lie in S3 are filled in."""
         pieces = [batch.data or b"" for batch in self.batches]
         if self.skip:
             pieces[0] = pieces[0][self.skip :]
-        return pieces
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(self.pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def read_page(

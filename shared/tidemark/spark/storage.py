@@ -26,10 +26,14 @@ _DEFAULT_REGION = "us-east-1"
 
 _ABSENT: Final = frozenset({"ResourceNotFoundException", "NoSuchBucket", "NoSuchKey"})
 _EXPIRED: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "TokenRefreshRequired"})
-_BY_KEY: Final = (
-    "InvalidAccessKeyId InvalidSignatureException SignatureDoesNotMatch UnrecognizedClientException"
+_UNKNOWN_KEY: Final = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
 )
-_UNKNOWN_KEY: Final = frozenset(_BY_KEY.split())
 
 
 class StorageMissing(StorageUnavailable):

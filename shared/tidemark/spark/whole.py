@@ -73,19 +73,10 @@ class WholePlan:
 class WholeRead:
     """A table of the lake as it is now, and the streams."""
 
-    def __init__(
-        self,
-        spark: Any,
-        lake: str,
-        catalog: str,
-        catalog_properties: Mapping[str, str] | None,
-        options: Mapping[str, Any],
-        *,
-        streaming: bool,
-    ) -> None:
+    def __init__(self, spark: Any, table: Table, options: Mapping[str, Any], *, streaming: bool) -> None:
         self.spark = spark
         self.asked, self.options = _parse(options, streaming=streaming)
-        self.table = LakeTable(catalog, catalog_properties or {}, lake).load()
+        self.table = table
 
     def plan(self, *, deleted: bool) -> WholePlan:
         reaches = reaches_in(self.table, self.options.connection.bucket)
@@ -146,7 +137,8 @@ def read_whole(
 
     Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
     """
-    read = WholeRead(spark, lake, catalog, catalog_properties, options, streaming=False)
+    table = LakeTable(catalog, catalog_properties or {}, lake).load()
+    read = WholeRead(spark, table, options, streaming=False)
     plan = read.plan(deleted=deleted)
     columns = read.options.columns
     wanted = dict.fromkeys(columns + (_ORDER if ordered else ()))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
+from tidemark.spark.lake import LakeTable
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.progress import Progress, decode_offset, encode_offset, last_planned
 from tidemark.spark.whole import Stretch, WholePlan, WholeRead, snapshot_of
@@ -33,7 +34,8 @@ def stream_whole(
 
     Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
     """
-    read = WholeRead(spark, lake, catalog, catalog_properties, options, streaming=True)
+    table = LakeTable(catalog, catalog_properties or {}, lake).load()
+    read = WholeRead(spark, table, options, streaming=True)
     note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
     begin = note.load()
     if begin is None:
@@ -43,8 +45,11 @@ def stream_whole(
         note.save(begin)
     columns = read.options.columns
     if written.load() is None:
-        _require_snapshot(read, begin["snapshot"], checkpoint)
-        parts = read.lake_part(_decode(begin), columns, begin["snapshot"])
+        snapshot_id = begin["snapshot"]
+        if snapshot_id is not None and read.table.snapshot_by_id(snapshot_id) is None:
+            what = f"the table has forgotten snapshot {snapshot_id}, with which {checkpoint} begins"
+            raise InvalidOptions([f"{what}: begin a new checkpoint"])
+        parts = read.lake_part(_decode(begin), columns, snapshot_id)
         if parts:
             write(reduce(lambda one, other: one.unionByName(other), parts), 0)
         written.save({})
@@ -69,13 +74,6 @@ def _decode(begin: Mapping[str, Any]) -> WholePlan:
     kept, left = (frozenset((name, each) for name, each in begin[how]) for how in ("kept", "left"))
     before = Stretch(*(dict(decode_offset(offset).positions) for offset in begin["before"]))
     return WholePlan(kept, left, before, decode_offset(begin["reached"]).positions, Stretch())
-
-
-def _require_snapshot(read: WholeRead, snapshot_id: int | None, checkpoint: str) -> None:
-    """Raises InvalidOptions."""
-    if snapshot_id is not None and read.table.snapshot_by_id(snapshot_id) is None:
-        what = f"the table has forgotten snapshot {snapshot_id}, with which {checkpoint} begins"
-        raise InvalidOptions([f"{what}: begin a new checkpoint"])
 
 
 class _Note:

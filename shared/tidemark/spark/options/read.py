@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.options import (
     CONNECTION_OPTIONS,
     MEGABYTE,
@@ -67,7 +68,13 @@ def parse_where(text: str) -> Where:
     lowered = text.strip().lower()
     if lowered in ("earliest", "latest"):
         return Earliest() if lowered == "earliest" else Latest()
-    given = _parse_object(text, "must be earliest, latest or a JSON object of stream to offset")
+    wanted = "must be earliest, latest or a JSON object of stream to offset"
+    try:
+        given = json.loads(text)
+    except ValueError as fault:
+        raise ValueError(f"{wanted}, got {text!r} ({fault})") from None
+    if not isinstance(given, dict) or not given:
+        raise ValueError(f"{wanted}, got {text!r}")
     for name, offset in given.items():
         if not isinstance(offset, str) or not offset:
             raise ValueError(f"the offset of {name} must be text, as the server gave it, got {offset!r}")
@@ -86,16 +93,6 @@ def parse_time(text: str) -> AtTime:
     if instant.tzinfo is None:
         raise ValueError(f"{wanted}, got {text!r}, which has no zone")
     return AtTime(round(instant.timestamp() * 1000))
-
-
-def _parse_object(text: str, wanted: str) -> dict[str, Any]:
-    try:
-        given = json.loads(text)
-    except ValueError as fault:
-        raise ValueError(f"{wanted}, got {text!r} ({fault})") from None
-    if not isinstance(given, dict) or not given:
-        raise ValueError(f"{wanted}, got {text!r}")
-    return given
 
 
 #: The columns of a read, with Spark's names of the types.
@@ -182,7 +179,7 @@ def parse_read_options(
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS, INSTEAD_OF_KAFKAS)
     asked.faults += faults
     connection = parse_connection(asked, environment)
-    names, pattern = _parse_subscription(asked)
+    names, pattern = _parse_subscription(asked, connection)
     options = ReadOptions(
         connection=connection,
         names=names,
@@ -203,16 +200,11 @@ def parse_read_options(
     return options
 
 
-def _default_columns(options: ReadOptions) -> tuple[str, ...]:
-    """The columns that are filled: over HTTP the times take requests of their own, and a column of nulls
-    would make a watermark wait for ever."""
-    if options.connection.transport is Transport.HTTP and not options.include_timestamps:
-        return tuple(name for name in DEFAULT_COLUMNS if name != "timestamp")
-    return DEFAULT_COLUMNS
-
-
 def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]:
-    filled = _default_columns(options)
+    """By default those that are filled: over HTTP the times take requests of their own, and a column of nulls
+    would make a watermark wait for ever."""
+    timed = options.connection.transport is not Transport.HTTP or options.include_timestamps
+    filled = tuple(name for name in DEFAULT_COLUMNS if timed or name != "timestamp")
     columns = asked.parse("columns", filled, parse_columns)
     if "timestamp" in columns and "timestamp" not in filled:
         asked.faults.append(f"columns: {NO_TIMES}")
@@ -237,25 +229,23 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
     for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
-        strangers = _strangers(where, options) if isinstance(where, Mapping) else []
+        named = where if isinstance(where, Mapping) and (options.names or options.pattern) else ()
+        strangers = sorted(name for name in named if not options.subscribes(name))
         if strangers:
             option = given_boundaries(asked, side)[0]
             asked.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
 
 
-def _strangers(where: Mapping[str, Any], options: ReadOptions) -> list[str]:
-    """Whether those that a pattern takes in exist is another question."""
-    if options.pattern is not None:
-        return sorted(name for name in where if not re.fullmatch(options.pattern, name))
-    return sorted(where.keys() - set(options.names)) if options.names else []
-
-
-def _parse_subscription(asked: GivenOptions) -> tuple[tuple[str, ...], str | None]:
+def _parse_subscription(
+    asked: GivenOptions, connection: ConnectionOptions
+) -> tuple[tuple[str, ...], str | None]:
     given = [name for name in ("subscribe", "subscribePattern", "path") if asked.text(name)]
     if len(given) != 1:
         found = f"got {' and '.join(given)}" if given else "got neither"
         asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
     pattern = asked.parse("subscribePattern", None, parse_pattern)
+    if pattern is not None and connection.transport is Transport.HTTP and connection.bucket == PLAIN_BUCKET:
+        asked.faults.append("subscribePattern over HTTP needs bucket: only a bucket's streams can be listed")
     if asked.text("path"):
         return (asked.text("path") or "",), pattern
     return asked.parse("subscribe", (), parse_names), pattern

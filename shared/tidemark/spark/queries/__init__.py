@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from tidemark.spark.options import InvalidOptions
@@ -128,19 +129,20 @@ def _positions_at(
     option: str, where: AtTime, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
     """Raises InvalidOptions that names all streams whose server finds no offset by its time."""
+    faults: list[str] = []
 
-    def find(head: Head) -> Position | BadOffset:
+    def find(head: Head) -> Position:
         try:
             return reader.position_at(head, where.ms)
         except BadOffset as fault:
-            return fault
+            faults.append(f"{option}: {fault}")
+            return head.tail
 
     with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
         found = dict(zip(heads, pool.map(find, heads.values()), strict=True))
-    faults = [f"{option}: {fault}" for fault in found.values() if isinstance(fault, BadOffset)]
     if faults:
-        raise InvalidOptions(faults)
-    return {name: place for name, place in found.items() if isinstance(place, Position)}
+        raise InvalidOptions(sorted(faults))
+    return found
 
 
 def plan_partitions(
@@ -162,7 +164,7 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tu
     packs: list[list[StreamPartition]] = []
     left = 0
     for partition in partitions:
-        size = max(partition.size, STREAM_BYTES)
+        size = max(partition.size, STREAM_BYTES // 8 if partition.is_small_batch else STREAM_BYTES)
         if size > left:
             packs.append([])
             left = partition_bytes
@@ -226,13 +228,10 @@ class Driver:
         self._asked = self._looked = float("-inf")
         self._begins = False
         self._last_look = Look({}, 0)
-        self._connected: Reader | None = None
 
-    @property
+    @cached_property
     def reader(self) -> Reader:
-        if self._connected is None:
-            self._connected = connect(self.options.connection)
-        return self._connected
+        return connect(self.options.connection)
 
     def initial(self, look: Look | None = None) -> Progress:
         """Where a query begins; by `look`, if it is to end with what that has found."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -24,13 +23,6 @@ class PackedPartition(InputPartition):
     parts: tuple[StreamPartition, ...]
 
 
-class EmptyPartition(InputPartition):
-    """For an empty read: without partitions Spark would make one up, and it would be None."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-
 class PartitionReader:
     """The side of a reader that Spark sends to every task, so it holds the options and no connection."""
 
@@ -40,13 +32,11 @@ class PartitionReader:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a pack's streams; those of small streams share Arrow batches."""
         forget_archives()
-        if not isinstance(partition, PackedPartition):
-            return iter(())
+        assert isinstance(partition, PackedPartition), "planned by this source"
         from tidemark.spark.readers.columns import join_batches
 
         reader = connect(self._options.connection)
-        read = (reader.read(part, self._options.columns) for part in partition.parts)
-        return join_batches(chain.from_iterable(read))
+        return join_batches(reader.read_all(partition.parts, self._options.columns))
 
 
 class BatchReader(PartitionReader, DataSourceReader):
@@ -55,7 +45,8 @@ class BatchReader(PartitionReader, DataSourceReader):
         starts, ends = _bounds(self._options, reader)
         planned = plan_partitions(self._options, reader, starts, ends)
         packs = [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
-        return packs or [EmptyPartition()]
+        # Without partitions Spark would make one up, and it would be None.
+        return packs or [PackedPartition(())]
 
 
 def _bounds(options: ReadOptions, reader: Reader) -> tuple[Positions, Positions]:

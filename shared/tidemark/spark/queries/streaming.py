@@ -4,6 +4,7 @@ Spark 4.0 and 4.1 the source alone decides how far a batch goes.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,8 +20,6 @@ from tidemark.spark.readers.port import is_past
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):
     """The base of the streaming readers for every version of Spark, which sends it to every task."""
 
-    #: Made when it is first used: in the driver, and never in a task.
-    _driver: Driver | None = None
     #: Where the query begins, once Spark has asked.
     _initial: Offset | None = None
     #: What a query found when it began that ends by itself.
@@ -30,11 +29,9 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
         """Tasks get the options only."""
         return {"_options": self._options}
 
-    @property
+    @cached_property
     def driver(self) -> Driver:
-        if self._driver is None:
-            self._driver = Driver(self._options)
-        return self._driver
+        return Driver(self._options)
 
     def initialOffset(self) -> Offset:
         """The same each time: Spark 4.0 asks again once it knows where the first batch ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,7 +17,8 @@ from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
 
 # Workers that read over HTTP do without the modules of the log and of AWS, which take 0.3 s of CPU.
 if TYPE_CHECKING:
-    from tidemark.spark.readers.items import MessageProducer, MessageRun
+    from tidemark.spark.readers.items import BatchItem, MessageProducer, MessageRun
+    from tidemark.spark.readers.port import StreamPartition
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 #: By Spark's names of the types.
@@ -108,12 +110,9 @@ def _decode(value: bytes) -> _Change:
         # msgspec refuses a lone surrogate escape, which JavaScript writes for a text cut inside an emoji.
         found = json.loads(value)
         members = found.items() if isinstance(found, dict) else ()
-        return _Change(**{name: _raw(member) for name, member in members if name in JSON_COLUMNS})
+        told = ((name, json.dumps(each, separators=(",", ":"))) for name, each in members)
+        return _Change(**{name: msgspec.Raw(text.encode()) for name, text in told if name in JSON_COLUMNS})
     return change
-
-
-def _raw(member: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(member, separators=(",", ":")).encode())
 
 
 def _text(member: msgspec.Raw) -> str | None:
@@ -192,28 +191,13 @@ class MessageRows:
     that they are in: a fork may do so in the middle of a message, and has the first half."""
 
     def __init__(
-        self,
-        bucket: str,
-        stream: str,
-        content_type: str,
-        incarnation: str,
-        *,
-        columns: Sequence[str],
-        low: int,
-        high: int,
-        cut: int | None,
+        self, bucket: str, part: StreamPartition, columns: Sequence[str], cut: int | None = None
     ) -> None:
-        self._columns = columns
-        self._constants = {
-            "bucket": bucket,
-            "stream": stream,
-            "content_type": content_type,
-            "incarnation": incarnation,
-            "position": 0,
-        }
-        self._low = low
+        content_type, of_stream = part.content_type, {"stream": part.name, "incarnation": part.incarnation}
+        self._constants = {"bucket": bucket, "content_type": content_type, "position": 0} | of_stream
+        self._columns, self._cut = columns, cut
+        self._low, high = int(part.start), int(part.end)
         self._high = high if cut is None else min(high, cut)
-        self._cut = cut
         # A stored JSON message ends in a comma of ours.
         is_json = content_type.partition(";")[0].strip().lower() == "application/json"
         self._has_members = is_json and not JSON_COLUMNS.isdisjoint(columns)
@@ -253,3 +237,26 @@ class MessageRows:
         self._clear()
         if count:
             yield make_batch(self._columns, count, self._constants, arrays)
+
+
+def rows_of_batches(
+    bucket: str, columns: Sequence[str], pairs: Sequence[tuple[StreamPartition, BatchItem]]
+) -> pa.RecordBatch:
+    """The rows of several streams of one content type, of each those of one batch. Raises Damaged."""
+    from tidemark.spark.readers.items import producers_by_end, run_of
+
+    parts, items = zip(*pairs, strict=True)
+    starts, ends = np.array([(int(part.start), int(part.end)) for part in parts], np.int64).T
+    run = run_of(items, [item.data or b"" for item in items], starts, ends)
+    rows = MessageRows(bucket, replace(parts[0], start="0", end=str(2**62)), columns)
+    # The batch that an end belongs to is not known there.
+    [batch] = [*rows.add(replace(run, producing=())), *rows.take_rest()]
+    of_row = np.repeat(np.arange(len(parts)), run.batches)
+    arrays = dict(zip(columns, batch.columns, strict=True))
+    for name, values in (("stream", "name"), ("incarnation", "incarnation")):
+        arrays[name] = pa.array([getattr(part, values) for part in parts]).take(pa.array(of_row))
+    if run.producing:
+        known = list(map(producers_by_end, items))
+        of_rows = zip(of_row.tolist(), run.ends.tolist(), strict=True)
+        arrays |= producer_arrays(columns, [known[number].get(end) for number, end in of_rows])
+    return make_batch(columns, batch.num_rows, {}, arrays)

@@ -6,10 +6,10 @@ where it ends and so where the next one begins (`log/chain.py`).
 
 A stream's tail is known by its last batch, which one query finds; no item holds the tails of many streams.
 But a tail that this process has learned has changed only if there is an item at its place now, because
-whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, and a
-query follows for those streams alone that were written to. This holds for tails that were learned in the last
-five minutes (`log/tails.py`): no batch is removed within an hour of its writing. Packs may be forced earlier
-(`PACK_AFTER_SECONDS`), but how far they reach is in the stream's item, which each look reads.
+whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, another
+for the places behind what it found, and a query follows for those streams alone that got more. This holds for
+tails that were learned in the last five minutes (`log/tails.py`): no batch is removed within an hour of its
+writing. Packs may be forced earlier (`PACK_AFTER_SECONDS`), but how far they reach is in the stream's item.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import load_bucket, pages_of_records
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Span, spans_of
 from tidemark.log.read import load_last, load_stream, logs_written_at
-from tidemark.log.records import StreamRecord, Tombstone
-from tidemark.log.schema import decode_stream, is_end_mark, log_pk, stream_key
-from tidemark.log.table import check_format, in_hundreds
+from tidemark.log.records import Batch, StreamRecord, Tombstone
+from tidemark.log.schema import (
+    STATE_ATTRIBUTES,
+    Item,
+    batch_key,
+    decode_entry,
+    decode_stream,
+    is_end_mark,
+    log_pk,
+    stream_key,
+)
+from tidemark.log.table import MAX_GETS, check_format, in_hundreds
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
@@ -38,7 +47,7 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
-from tidemark.spark.readers.columns import MessageRows
+from tidemark.spark.readers.columns import MessageRows, rows_of_batches
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
@@ -55,20 +64,21 @@ from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
     Head,
-    MissingStream,
     Position,
     StreamPartition,
 )
 from tidemark.spark.storage import connect_blobs, connect_table
 
 _LISTED_AT_ONCE: Final = 1000
+#: A batch of up to so many bytes is read together with others: a hundred of them are in memory.
+_SMALL_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True)
 class _KnownTail:
     """The end of a stream's log at `learned_ms`. `written_ms` is the time of its last batch. `moved`: it was
     written to between the last two looks, so the next look expects it to have changed. Below `compacted` the
-    stream has less than its offsets are apart."""
+    stream has less than its offsets are apart. Its last batch begins at `last`."""
 
     incarnation: str
     end: int
@@ -77,6 +87,16 @@ class _KnownTail:
     learned_ms: int
     moved: bool = False
     compacted: int = 0
+    last: int = -1
+
+    def moves_behind(self, item: Item) -> bool:
+        """Whether this is a batch with bytes: as it begins at the end, that is behind it then, or further."""
+        entry = decode_entry(item)
+        if not isinstance(entry, Batch) or entry.end == entry.start:
+            return False
+        self.last, self.end, self.closed = entry.start, entry.end, entry.after.closed
+        self.written_ms = entry.time_ms
+        return True
 
 
 class DynamoDBReader:
@@ -116,12 +136,6 @@ class DynamoDBReader:
         except BucketNotFound:
             return self._connection.bucket == PLAIN_BUCKET
         return True
-
-    def head(self, name: str) -> Head:
-        heads = self.heads([name])
-        if not heads:
-            raise MissingStream(name)
-        return heads[name]
 
     def heads(self, names: Sequence[str]) -> dict[str, Head]:
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
@@ -166,12 +180,15 @@ class DynamoDBReader:
                 continue
             elif now_ms - known.learned_ms < MAX_AGE_MS:
                 in_question[log_pk(record.key, record.incarnation)] = name
-        places = {pk: self._tails[name].end for pk, name in in_question.items()}
-        written = logs_written_at(self._table, places, pool.map)
-        for pk, name in in_question.items():
-            if pk not in written:
+        # Again where there was a batch: most often nothing is behind it.
+        for _ in range(2):
+            places = {pk: self._tails[name].end for pk, name in in_question.items()}
+            written = logs_written_at(self._table, places, pool.map, STATE_ATTRIBUTES)
+            for name in (in_question[pk] for pk in places.keys() - written.keys()):
                 confirmed[name] = self._tails[name]
                 confirmed[name].learned_ms = now_ms
+            moved = ((pk, in_question[pk], item) for pk, item in written.items())
+            in_question = {pk: name for pk, name, item in moved if self._tails[name].moves_behind(item)}
         return confirmed
 
     def _head_of(self, record: StreamRecord, known: _KnownTail) -> Head | None:
@@ -193,6 +210,7 @@ class DynamoDBReader:
             return None
         else:
             found = _KnownTail(record.incarnation, last.end, last.after.closed, last.time_ms, now_ms)
+            found.last = last.start
         if before is not None and before.incarnation == record.incarnation:
             found.moved = before.end != found.end
         self._tails[name] = found
@@ -307,23 +325,19 @@ class DynamoDBReader:
         if start.offset == end.offset:
             return planned
         known = self._tails.get(name)
-        compacted = known.compacted if known and known.incarnation == end.incarnation else 0
+        compacted, last_batch = 0, None
+        if known and known.incarnation == end.incarnation:
+            compacted, last_batch = known.compacted, (known.last, known.end)
         for span in self._spans(name, end):
             low = max(int(start.offset), span.begin)
             high = int(end.offset) if span.end is None else min(int(end.offset), span.end)
-            if low < high:
-                planned += [
-                    StreamPartition(
-                        name,
-                        end.content_type,
-                        render_offset(first),
-                        render_offset(last),
-                        span,
-                        end.incarnation,
-                        size=size,
-                    )
-                    for first, last, size in self._ranges(span, low, high, partition_bytes, compacted)
-                ]
+            ranges = self._ranges(span, low, high, partition_bytes, compacted) if low < high else ()
+            for first, last, size in ranges:
+                is_small = size <= _SMALL_BYTES and (first, last) == last_batch
+                of_stream = span, end.incarnation
+                sides = render_offset(first), render_offset(last)
+                part = StreamPartition(name, end.content_type, *sides, *of_stream, size=size)
+                planned.append(replace(part, is_small_batch=True) if is_small else part)
         return planned
 
     def _ranges(
@@ -340,6 +354,25 @@ class DynamoDBReader:
         edges = [low + (high - low) * index // count for index in range(count + 1)]
         yield from ((first, last, last - first) for first, last in pairwise(edges) if first < last)
 
+    def read_all(
+        self, partitions: Sequence[StreamPartition], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        for low in range(0, len(partitions), MAX_GETS):
+            some = partitions[low : low + MAX_GETS]
+            small = {part.span.pk: part for part in some if part.is_small_batch and part.span}
+            keys = [batch_key(pk, int(part.start)) for pk, part in small.items()]
+            found: list[Any] = self._bulk.get_many(keys) if keys else []
+            alike: dict[str, list[tuple[StreamPartition, BatchItem]]] = {}
+            for item in found:
+                part = small[item.log.S]
+                if item.has_bytes and item.end == int(part.end):
+                    alike.setdefault(part.content_type, []).append((small.pop(item.log.S), item))
+            for part in some:
+                if not part.is_small_batch or part.span is None or part.span.pk in small:
+                    yield from self.read(part, columns)
+            for pairs in alike.values():
+                yield rows_of_batches(self._connection.bucket, columns, pairs)
+
     def read(
         self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
@@ -350,16 +383,7 @@ class DynamoDBReader:
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"
-        rows = MessageRows(
-            self._connection.bucket,
-            partition.name,
-            partition.content_type,
-            partition.incarnation,
-            columns=columns,
-            low=low,
-            high=high,
-            cut=span.end,
-        )
+        rows = MessageRows(self._connection.bucket, partition, columns, span.end)
         until = high if span.end is None else min(high, span.end)
 
         # The items of a bulk query are decoded already.

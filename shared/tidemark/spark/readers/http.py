@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -80,12 +81,12 @@ class HttpReader:
         return self._client.now_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """The names in the listing (extensions, §1.4), a thousand streams at a time."""
+        """The names in the bucket's listing (extensions, §1.4), a thousand streams at a time."""
         found: list[str] = []
-        root, after = self._connection.listing_url, "?limit=1000"
+        root, after = f"{self._connection.url}{self._connection.stream_path}/streams", "?limit=1000"
         while True:
             answer = self._client.request("GET", root + after, allow=frozenset({404}))
-            if answer.status == 404 and self._connection.bucket != PLAIN_BUCKET:
+            if answer.status == 404:
                 return []
             try:
                 listed = orjson.loads(answer.data)
@@ -106,8 +107,8 @@ class HttpReader:
     def has_bucket(self) -> bool:
         if self._connection.bucket == PLAIN_BUCKET:
             return True
-        root = self._connection.listing_url
-        return self._client.request("GET", f"{root}?limit=1", allow=frozenset({404})).status != 404
+        root = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1"
+        return self._client.request("GET", root, allow=frozenset({404})).status != 404
 
     def head(self, name: str) -> Head:
         """A stream that the listing tells as it told it before is not asked again."""
@@ -241,16 +242,14 @@ class HttpReader:
     ) -> Sequence[StreamPartition]:
         if start.offset == end.offset:
             return []
-        return [
-            StreamPartition(
-                name,
-                end.content_type,
-                start.offset,
-                end.offset,
-                incarnation=end.incarnation,
-                size=bytes_between(start.offset, end.offset) or 0,
-            )
-        ]
+        sides = start.offset, end.offset
+        size = bytes_between(*sides) or 0
+        return [StreamPartition(name, end.content_type, *sides, incarnation=end.incarnation, size=size)]
+
+    def read_all(
+        self, partitions: Sequence[StreamPartition], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(self.read(partition, columns) for partition in partitions)
 
     def read(
         self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS

@@ -30,6 +30,7 @@ from tidemark.log.schema import (
     END,
     MESSAGE_LENGTHS,
     PACK_INDEX,
+    PK,
     PRODUCERS,
     SK,
     TIME_MS,
@@ -130,30 +131,43 @@ class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
         except ValueError as fault:
             raise Damaged from fault
 
+    @property
+    def has_bytes(self) -> bool:
+        return self.plain is not None or self.deflated is not None
+
     def fits(self, data: bytes) -> bool:
         return self.checksums is None or decode_checksums(self.checksums.B).fit(self.start, data)
 
 
+class _PlacedItem(BatchItem, rename=_NAMES | {"log": PK}):
+    """With the log that it is in."""
+
+    log: Text | None = None
+
+
 class _Answer(msgspec.Struct):
-    Items: list[BatchItem]
+    """Of a Query or a BatchGetItem."""
+
+    Items: list[BatchItem] | None = None
     LastEvaluatedKey: dict[str, Any] | None = None
+    Responses: dict[str, list[_PlacedItem]] | None = None
+    UnprocessedKeys: dict[str, Any] | None = None
 
 
 _decoder = msgspec.json.Decoder(_Answer, strict=False)
 
 
 class BulkDynamoDB(ExplainingDynamoDB):
-    """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
+    """Answers reads of a log with `BatchItem`s in place of DynamoDB's own JSON."""
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
-        if operation != "Query" or status != 200:
+        if operation not in ("Query", "BatchGetItem") or status != 200:
             return super().parse(operation, status, reply)
         try:
-            page = _decoder.decode(reply)
+            answer = msgspec.structs.asdict(_decoder.decode(reply))
         except msgspec.DecodeError as failure:
-            raise NoAnswer(f"Query: the reply is not a page of items: {failure}") from failure
-        more = {} if page.LastEvaluatedKey is None else {"LastEvaluatedKey": page.LastEvaluatedKey}
-        return {"Items": page.Items} | more
+            raise NoAnswer(f"{operation}: the reply is not a page of items: {failure}") from failure
+        return {name: member for name, member in answer.items() if member is not None}
 
 
 def message_ends(item: BatchItem) -> list[int]:
@@ -255,14 +269,16 @@ def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[
     a pack where there is a gap. It does so item by item, so from the first such place on there are no runs;
     the first item may begin earlier. Nor is an item in a run whose bytes are elsewhere. Raises Damaged.
     """
-    starts = _parse_offsets([item.key.S[:WIDTH] for item in items])
+    # `render_offset` back, all of them at once.
+    digits = np.frombuffer("".join([item.key.S[:WIDTH] for item in items]).encode(), np.uint8)
+    starts = (digits.reshape(-1, WIDTH) - np.uint8(ord("0"))) @ _PLACES
     ends = np.array([item.end for item in items], np.int64)
     first, last = 0, 0
     if len(items) and starts[0] <= reached <= ends[0]:
         first = int(starts[0] < reached)
         gaps = np.flatnonzero(starts[1:] != ends[:-1])
         last = int(np.searchsorted(starts[: gaps[0] + 1 if len(gaps) else len(items)], high))
-    kinds = np.array([item.plain is not None or item.deflated is not None for item in items], np.int64)
+    kinds = np.array([item.has_bytes for item in items], np.int64)
     groups = kinds + (starts - starts[:1]) // RUN_BYTES * 2
     changes = np.flatnonzero(np.diff(groups[first:last])) + first + 1
     yield from items[:first]
@@ -270,22 +286,16 @@ def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[
         if begin < end and kinds[begin]:
             some = items[begin:end]
             data = [item.plain.B if item.plain is not None else item.data or b"" for item in some]
-            yield run_of(some, data, int(starts[begin]), ends[begin:end])
+            yield run_of(some, data, starts[begin:end], ends[begin:end])
         else:
             yield from items[begin:end]
     yield from items[max(first, last) :]
 
 
-def _parse_offsets(rendered: Sequence[str]) -> Any:
-    """`render_offset` back, all of them at once."""
-    digits = np.frombuffer("".join(rendered).encode(), np.uint8).reshape(-1, WIDTH)
-    return (digits - np.uint8(ord("0"))) @ _PLACES
-
-
-def run_of(items: Sequence[BatchItem], data: Sequence[bytes], start: int, ends: Any) -> MessageRun:
-    """Items that follow each other, and the bytes of each. Raises Damaged where these, or the lengths of the
-    messages, are not as an item says."""
-    sizes = np.diff(ends, prepend=start)
+def run_of(items: Sequence[BatchItem], data: Sequence[bytes], starts: Any, ends: Any) -> MessageRun:
+    """Items that follow each other, or are of different streams, and the bytes of each. Raises Damaged where
+    these, or the lengths of the messages, are not as an item says."""
+    sizes, gaps = ends - starts, None
     if list(map(len, data)) != sizes.tolist() or not all(map(BatchItem.fits, items, data)):
         raise Damaged
     lengths, batches = sizes, np.ones(len(items), np.int64)
@@ -296,11 +306,14 @@ def run_of(items: Sequence[BatchItem], data: Sequence[bytes], start: int, ends: 
                 for item, size in zip(items, sizes.tolist(), strict=True)
             ]
         )
-        if not np.array_equal(start + np.cumsum(lengths)[np.cumsum(batches) - 1], ends):
+        if not np.array_equal(np.add.reduceat(lengths, np.cumsum(batches) - batches), sizes):
             raise Damaged
     times_ms = np.array([item.time.N for item in items], np.int64)
     producing = [item for item in items if item.producers is not None]
-    return MessageRun(start, int(ends[-1]), data, lengths, times_ms, batches, producing)
+    if not np.array_equal(starts[1:], ends[:-1]):
+        gaps = np.zeros(len(lengths), np.int64)
+        gaps[np.cumsum(batches)[:-1]] = starts[1:] - ends[:-1]
+    return MessageRun(int(starts[0]), int(ends[-1]), data, lengths, times_ms, batches, producing, gaps)
 
 
 def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
@@ -322,7 +335,7 @@ def runs_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[
     else:
         data = item.data
         body = body_of(item, blobs) if data is None else data
-        yield run_of([item], [body], item.start, np.array([item.end]))
+        yield run_of([item], [body], np.array([item.start]), np.array([item.end]))
 
 
 def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[MessageRun]:

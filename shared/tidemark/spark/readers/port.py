@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidemark.protocol.offset import parse_token
@@ -144,6 +144,8 @@ class StreamPartition:
     with_times: bool = False
     #: About how much there is to read, in bytes; where the transport cannot tell, 0.
     size: int = 0
+    #: Whether it is known to be one batch of few bytes: many of them are read together.
+    is_small_batch: bool = field(default=False, compare=False)
 
 
 class Reader(Protocol):
@@ -160,9 +162,6 @@ class Reader(Protocol):
         `heads` reuses the listing."""
 
     def has_bucket(self) -> bool: ...
-
-    def head(self, name: str) -> Head:
-        """Raises MissingStream."""
 
     def heads(self, names: Sequence[str]) -> dict[str, Head]:
         """The heads of the streams that exist, by name. Asks for many with one call, if the transport can."""
@@ -193,3 +192,6 @@ class Reader(Protocol):
 
     def read(self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""
+
+    def read_all(self, partitions: Sequence[StreamPartition], columns: Sequence[str]) -> Iterator[Any]:
+        """The same of many; a batch may have rows of several streams, each of them in order."""
