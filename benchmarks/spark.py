@@ -37,7 +37,7 @@ from tidemark.spark.lake import LakeTable, files_in
 from tidemark.spark.lake_files import write_partitions
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
 from tidemark.spark.queries import load_heads, pack, plan_partitions
-from tidemark.spark.reach import ArchiveBatch, first_offsets
+from tidemark.spark.reach import ArchiveBatch
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import BATCH_ROWS
 from tidemark.spark.whole import read_whole
@@ -161,7 +161,7 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
         lake.ensure()
         packs = pack(plan_partitions(asked, reader, batch.start, batch.end), FILE_BYTES)
         written = map_by_tasks(spark, partial(write_partitions, asked, lake.place()), packs)
-        begins = first_offsets(each for every in written for each in every.read)
+        begins = {("bench", each.incarnation): each.first for each in reversed(written[0].read)}
         lake.add([path for each in written for path in each.files], batch, begins)
         return files_in(lake.load())
 

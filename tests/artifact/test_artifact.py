@@ -30,11 +30,7 @@ from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
 from tests.artifact.moto_iam import SUBSCRIPTIONS, WEBHOOK_KEYS, Roles, make_roles
 from tests.artifact.test_roles import expanded
-from tests.infra.test_template import (
-    FUNCTIONS,
-    TEMPLATE,
-    statements_of,
-)
+from tests.infra.test_template import FUNCTIONS, TEMPLATE, statements_of
 from tests.support import World, a_key
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.emulators import Ministack

@@ -25,16 +25,7 @@ from tests.authorization.tokens import SECRET, token
 from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import until
-from tidemark.client import (
-    AsyncStream,
-    Chunk,
-    NotAllowed,
-    Retry,
-    Stream,
-    reading,
-    socket,
-    watches,
-)
+from tidemark.client import AsyncStream, Chunk, NotAllowed, Retry, Stream, reading, socket, watches
 from tidemark.client.socket import SocketFollower
 from tidemark.http.socket_session import Sockets
 from tidemark.server.serve import server_in_memory

@@ -83,10 +83,7 @@ def test_a_refused_reply_of_an_object_leaves_no_connection_open(process: Process
 
     client = process.s3
     client.meta.events.register_first("before-parse", keep)
-    with (
-        proxy.spoiling(lambda reply: Sent(reply.with_header("etag", None).raw)),
-        pytest.raises(ClientError),
-    ):
+    with proxy.spoiling(lambda reply: Sent(reply.with_header("etag", None).raw)), pytest.raises(ClientError):
         client.get_object(Bucket=process.settings.bucket_name, Key="a")
     assert len(answered) == 3, "each of three attempts"
     assert all(body._raw_stream.closed for body in answered)

@@ -514,11 +514,7 @@ async def test_a_watch_lasts_no_longer_than_its_token(server: Door, path: str, c
 
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
-    [
-        ("/v1/stream/a", {}, 404),
-        ("/v1/socket/", {}, 404),
-        (socket.PATH, {"Host": "rebound.example"}, 421),
-    ],
+    [("/v1/stream/a", {}, 404), ("/v1/socket/", {}, 404), (socket.PATH, {"Host": "rebound.example"}, 421)],
 )
 @by_the_server
 async def test_a_handshake_that_is_refused_gets_an_answer(

@@ -154,8 +154,7 @@ def test_driver_and_executors_find_the_package() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "service"),
-    [("JobRole", "emr-serverless"), ("RunRole", "states"), ("ScheduleRole", "scheduler")],
+    ("role", "service"), [("JobRole", "emr-serverless"), ("RunRole", "states"), ("ScheduleRole", "scheduler")]
 )
 def test_a_role_is_its_services_for_this_account_alone_and_may_not_do_everything(
     role: str, service: str

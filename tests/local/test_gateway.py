@@ -19,13 +19,7 @@ from tests.local.conftest import write_function
 from tests.processes import threads_named
 from tests.waiting import until
 from tidemark.local.environments import FunctionNotLoaded
-from tidemark.local.gateway import (
-    Edge,
-    Gateway,
-    for_method,
-    gateway_response,
-    read_response,
-)
+from tidemark.local.gateway import Edge, Gateway, for_method, gateway_response, read_response
 from tidemark.local.template import load_template
 from tidemark.server import Receive, Scope, Send
 

@@ -188,9 +188,6 @@ def test_a_snapshot_and_its_bootstrap_are_always_the_whole_history(
     run_state_machine_as_test(
         type("Played", (Histories,), {"world": world, "patch": monkeypatch}),
         settings=settings(
-            max_examples=games,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+            max_examples=games, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

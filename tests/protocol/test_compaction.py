@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.protocol.compaction import (
-    COMPACTION_HEADERS,
-    Compaction,
-    decide_compaction,
-    parse_compaction,
-)
+from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction, decide_compaction, parse_compaction
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.messages import parse_content_type
 

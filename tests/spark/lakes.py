@@ -20,7 +20,7 @@ from tests.spark.duckdb_iceberg import connect_duckdb
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.lake_files import StreamRead, write_files
 from tidemark.spark.options.read import COLUMNS
-from tidemark.spark.reach import ArchiveBatch, Reach, first_offsets
+from tidemark.spark.reach import ArchiveBatch, Reach
 from tidemark.spark.readers.columns import ARROW_SCHEMA, make_batch
 from tidemark.spark.readers.port import Position
 
@@ -125,7 +125,8 @@ def add(
     """Rows that a batch has read, by their columns, each of one stream. Whether they came to the table, and
     what was read."""
     written = write_files(map(_made, columns), table.place())
-    return table.add(list(written.files), planned, first_offsets(written.read)), written.read
+    begins = {(each.stream, each.incarnation): each.first for each in written.read}
+    return table.add(list(written.files), planned, begins), written.read
 
 
 def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:

@@ -429,3 +429,11 @@ def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
     for split in (http_page.split_array, http_page.split_column):
         with pytest.raises(http_page.NotAnArray):
             split(body)
+
+
+def test_plain_streams_are_listed_too(streams: Streams) -> None:
+    streams.fill(b"a", suffix="-a")
+    given = streams.by_http(subscribePattern=f"{streams.name}-.")
+    assert [row[2] for row in read_here(given)] == [b"a"]
+    with pytest.raises(InvalidOptions, match="without a list of streams"):
+        read_here(given | {"streamPath": "/nowhere/stream"})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,9 +22,9 @@ from tidemark.service.load import load_head
 from tidemark.spark.archive import Archive, WritePacks
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable, reaches_of
-from tidemark.spark.lake_files import FilesWritten
+from tidemark.spark.lake_files import FilesWritten, _read_ahead
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.readers.port import DataLoss
+from tidemark.spark.readers.port import DataLoss, StreamPartition
 from tidemark.spark.whole import read_whole
 
 
@@ -213,8 +214,8 @@ OPENED = [*TABLE, "--catalog-property", "type=sql", "--catalog-property", "uri=s
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([*OPENED, "--option", "columns=value"], "an archive has its own"),
-        ([*OPENED, "--option", "maxbytespertrigger=5"], "--batch-bytes says"),
+        ([*OPENED, "--option", "columns=value"], "columns is not for archives, which have their own"),
+        ([*OPENED, "--option", "maxbytespertrigger=5"], "maxBytesPerTrigger is not for archives"),
         (TABLE, "the catalog default cannot be used (URI missing"),
         (
             [*TABLE, "--catalog-property", "type=none"],
@@ -321,3 +322,22 @@ def test_the_command_archives_without_spark_what_the_job_goes_on_with(
     ]
     refused = subprocess.run([*command, "--iceberg", "x"], capture_output=True, text=True, check=False)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (Exit.YOUR_INPUT, 1), refused.stderr
+
+
+def test_small_streams_are_read_side_by_side_and_stay_in_order() -> None:
+    """A large one is read as it is written."""
+    both, begun = threading.Barrier(2, timeout=60), list[str]()
+
+    class Reader:
+        def read(self, part: StreamPartition, _columns: Sequence[str]) -> Iterator[Any]:
+            begun.append(part.name)
+            if part.name != "large":
+                both.wait()
+            yield part.name
+
+    parts = [
+        StreamPartition(name, "", "", "", size=size) for name, size in (("a", 1), ("b", 2), ("large", 2**30))
+    ]
+    read: Iterator[Any] = _read_ahead(cast("Any", Reader()), parts, ())
+    assert [next(read), next(read), *begun] in (["a", "b", "a", "b"], ["a", "b", "b", "a"])
+    assert list(read) == ["large"]

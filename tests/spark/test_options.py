@@ -62,7 +62,6 @@ BATCH = [
     (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
     (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
     (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),
-    (PATTERN | {"url": "http://h"}, "subscribePattern over HTTP needs bucket"),
 ]
 STREAMING = [
     (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),

@@ -246,7 +246,7 @@ def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
-        opened = table.files_of("v1", wanted)
+        opened = files_of_streams(table.load(), None, "v1", [wanted])
         groups = [
             group.column(group_columns.index("stream")).statistics
             for found in (parquet.read_metadata(path.removeprefix("file:")) for path in opened)

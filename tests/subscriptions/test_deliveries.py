@@ -245,12 +245,7 @@ def release_after_an_append_elsewhere(scene: Scene, claimed: Any) -> bool:
 
 @pytest.mark.parametrize(
     "finish",
-    [
-        finish_one_of_two_streams,
-        finish_after_another_append,
-        release,
-        release_after_an_append_elsewhere,
-    ],
+    [finish_one_of_two_streams, finish_after_another_append, release, release_after_an_append_elsewhere],
 )
 def test_a_worker_that_leaves_messages_is_told_so_and_the_pool_is_woken_again(
     scene: Scene, finish: Callable[[Scene, Any], bool]

@@ -298,18 +298,10 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
             id="the subscription is read before the mark is put",
         ),
         pytest.param(
-            storage,
-            "_as_seen",
-            as_it_is,
-            (False, "ack", "ack"),
-            id="transitions do not exclude each other",
+            storage, "_as_seen", as_it_is, (False, "ack", "ack"), id="transitions do not exclude each other"
         ),
         pytest.param(
-            state,
-            "check_fence",
-            lambda *_: None,
-            (False, "ack", "ack"),
-            id="generations are not compared",
+            state, "check_fence", lambda *_: None, (False, "ack", "ack"), id="generations are not compared"
         ),
     ],
 )

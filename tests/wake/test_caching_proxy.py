@@ -175,10 +175,7 @@ def writer(world: World) -> Process:
 def proxy(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """In front of a function whose long-polls are short."""
     directory = tmp_path_factory.mktemp("proxy")
-    with (
-        running(world, long_poll_seconds=SHORT_SECONDS) as origin,
-        proxied(origin.port, directory) as made,
-    ):
+    with running(world, long_poll_seconds=SHORT_SECONDS) as origin, proxied(origin.port, directory) as made:
         yield made
 
 

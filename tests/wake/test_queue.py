@@ -63,11 +63,7 @@ def test_queues_of_other_systems_are_not_listed(queues: Queues, name: str) -> No
 def test_every_call_on_a_removed_queue_raises_queue_gone(queues: Queues) -> None:
     url = queues.create(NOW_MS)
     queues.delete(url)
-    for ask in (
-        lambda: queues.receive(url, 0),
-        lambda: queues.send(url, ["x"]),
-        lambda: queues.delete(url),
-    ):
+    for ask in (lambda: queues.receive(url, 0), lambda: queues.send(url, ["x"]), lambda: queues.delete(url)):
         with pytest.raises(QueueGone):
             ask()
 

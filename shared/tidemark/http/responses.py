@@ -129,7 +129,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
         headers["ETag"] = _etag(reading)
         if caching.etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
-    return Response(render_body(reading.record.content_type, reading.page.data), headers=headers)
+    return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
 
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
@@ -140,7 +140,7 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
         return Response(status_code=204, headers=headers)
     if request.read_from != NOW:
         headers["ETag"] = _etag(reading)
-    return Response(render_body(reading.record.content_type, reading.page.data), headers=headers)
+    return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
 
 
 def _reading_headers(

@@ -180,12 +180,16 @@ class Page:
         return self.end > self.start
 
     @property
-    def data(self) -> bytes:
-        """The bytes from `start` on, once those that lie in S3 are filled in."""
+    def pieces(self) -> list[bytes]:
+        """The bytes from `start` on, batch by batch, once those that lie in S3 are filled in."""
         pieces = [batch.data or b"" for batch in self.batches]
         if self.skip:
             pieces[0] = pieces[0][self.skip :]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return pieces
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.pieces)
 
 
 def read_page(

@@ -111,8 +111,10 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
     return Messages(b",".join((*texts, b"")), tuple([len(text) + 1 for text in texts]))
 
 
-def render_body(content_type: ContentType, stored: bytes) -> bytes:
-    """Stored bytes, cut at message ends, as a read answers them (§9.1.5)."""
+def render_body(content_type: ContentType, *stored: bytes) -> bytes:
+    """Stored bytes, cut at message ends, as a read answers them (§9.1.5). Each copy of a large page costs as
+    much as reading it, so there is one."""
+    *before, last = list(filter(None, stored)) or [b""]
     if not content_type.is_json:
-        return stored
-    return b"[" + stored[:-1] + b"]"
+        return b"".join((*before, last))
+    return b"".join((b"[", *before, memoryview(last)[:-1], b"]"))

@@ -18,7 +18,7 @@ from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import Latest, ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.queries import load_heads, pack, plan_partitions, positions_of, require_all, within_limit
-from tidemark.spark.reach import ArchiveBatch, first_offsets, table_ends
+from tidemark.spark.reach import ArchiveBatch, table_ends
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import (
     DataLoss,
@@ -33,12 +33,8 @@ from tidemark.spark.readers.port import (
 
 #: What a task reads, and about what goes into a file, before compression.
 FILE_BYTES: Final = 256 * 1024 * 1024
-#: Options of the data source that are not for archives.
-_REFUSED: Final = {
-    "columns": "an archive has its own",
-    "between": "an archive begins where its table ends",
-    "maxBytesPerTrigger": "--batch-bytes says how large a batch is",
-}
+#: Options of the data source that the archive decides.
+_OWN: Final = ("columns", "between", "maxBytesPerTrigger")
 
 _Pack = tuple[StreamPartition, ...]
 WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterable[FilesWritten]]
@@ -124,7 +120,8 @@ class Archive:
         written = list(self._write_packs(write, packs))
         files = {path: messages for each in written for path, messages in each.files.items()}
         read = [each for every in written for each in every.read]
-        if not self._lake.add(list(files), batch, first_offsets(read)):
+        begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
+        if not self._lake.add(list(files), batch, begins):
             self._say("another archive was faster: what it has taken is not taken again")
             return
         if files:
@@ -151,7 +148,7 @@ class Archive:
 def _parse(given: Mapping[str, str]) -> ReadOptions:
     """Raises InvalidOptions."""
     named = {name.lower() for name in given}
-    faults = [f"{name} is not for archives: {why}" for name, why in _REFUSED.items() if name.lower() in named]
+    faults = [f"{name} is not for archives, which have their own" for name in _OWN if name.lower() in named]
     wanted = {"bytesPerPartition": str(FILE_BYTES), **given}
     options = parse_read_options(wanted, streaming=True, faults=faults)
     if isinstance(options.starting, Latest):

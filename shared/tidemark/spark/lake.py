@@ -18,11 +18,10 @@ from botocore.exceptions import ClientError
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import ALWAYS_TRUE, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
@@ -139,10 +138,6 @@ class LakeTable:
                 io.delete(path)
         return is_added
 
-    def files_of(self, bucket: str, stream: str) -> list[str]:
-        """The files that may have rows of the stream."""
-        return files_in(self.load(), And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
-
     def _load_or_create(self) -> Table:
         """Loads first: creating a table that exists would leave a metadata file behind each time."""
         try:
@@ -215,9 +210,9 @@ def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
     return {key[1:]: reach for key, reach in reaches_of(table).items() if key[0] == bucket}
 
 
-def files_in(table: Table, wanted: BooleanExpression = ALWAYS_TRUE) -> list[str]:
-    """The files of the table, as it was loaded, that may have wanted rows."""
-    return [task.file.file_path for task in table.scan(row_filter=wanted).plan_files()]
+def files_in(table: Table) -> list[str]:
+    """The files of the table, as it was loaded."""
+    return [task.file.file_path for task in table.scan().plan_files()]
 
 
 def _expire(table: Table) -> None:

@@ -7,9 +7,11 @@ Every task imports this module, so it does without pyiceberg, which takes 1.4 s 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from pyarrow import parquet
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
-from tidemark.spark.readers.port import StreamPartition
+from tidemark.spark.readers.port import ASKED_AT_ONCE, Reader, StreamPartition
 
 #: The columns of the table, with Spark's names of the types. New ones are added at the end: a table of an
 #: older version gets them when the archive runs next, and its old rows have null there.
@@ -45,6 +47,8 @@ SPARK_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in LAKE_COLUMNS.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: The most that a task holds of all its files' row groups, where its streams go over many days.
 HELD_BYTES: Final = 128 * 1024 * 1024
+#: A stream is read as a whole while others are, up to this size.
+_SMALL_BYTES: Final = 1024 * 1024
 #: What a batch takes in memory however few rows it has, about.
 _BATCH_BYTES: Final = 4096
 #: Columns that say the same, or nothing, in many rows. Of the others a dictionary would only cost time.
@@ -125,8 +129,22 @@ def write_partitions(
     options: ReadOptions, place: FilesPlace, parts: Iterable[StreamPartition]
 ) -> FilesWritten:
     """Read the partitions, one after the other, and write their rows. Raises DataLoss."""
-    reader = connect(options.connection)
-    return write_files(chain.from_iterable(reader.read(part, options.columns) for part in parts), place)
+    return write_files(_read_ahead(connect(options.connection), parts, options.columns), place)
+
+
+def _read_ahead(
+    reader: Reader, parts: Iterable[StreamPartition], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The batches in order. Small streams are read side by side: each waits for requests of its own."""
+    ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
+    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
+        for part in parts:
+            read = partial(reader.read, part, columns)
+            ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
+            if len(ahead) > ASKED_AT_ONCE:
+                yield from ahead.popleft()()
+        for each in ahead:
+            yield from each()
 
 
 def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:

@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyiceberg.expressions import And, NotNull
 from pyiceberg.table import Table
 
-from tidemark.spark.lake_files import StreamRead
 from tidemark.spark.progress import Positions
 from tidemark.spark.readers.port import Head, Position, is_past
 
@@ -96,14 +95,6 @@ def table_ends(
         key: msgspec.structs.replace(reach, gone=True) for key, reach in left.items() if key not in living
     }
     return ends, gone
-
-
-def first_offsets(read: Iterable[StreamRead]) -> dict[tuple[str, str], str]:
-    """By stream and incarnation. What was read is in order."""
-    begins: dict[tuple[str, str], str] = {}
-    for each in read:
-        begins.setdefault((each.stream, each.incarnation), each.first)
-    return begins
 
 
 def write_reach(table: Table, reaches: Reaches) -> str:

@@ -26,14 +26,10 @@ _DEFAULT_REGION = "us-east-1"
 
 _ABSENT: Final = frozenset({"ResourceNotFoundException", "NoSuchBucket", "NoSuchKey"})
 _EXPIRED: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "TokenRefreshRequired"})
-_UNKNOWN_KEY: Final = frozenset(
-    {
-        "InvalidAccessKeyId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
+_BY_KEY: Final = (
+    "InvalidAccessKeyId InvalidSignatureException SignatureDoesNotMatch UnrecognizedClientException"
 )
+_UNKNOWN_KEY: Final = frozenset(_BY_KEY.split())
 
 
 class StorageMissing(StorageUnavailable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from binascii import a2b_base64
 from collections.abc import Iterable
 from typing import Final
@@ -332,11 +333,14 @@ def decode_state(item: Item) -> Entry:
 def decode_data(item: Item, size: int) -> bytes | None:
     """None where the bytes are in a blob, or were not read."""
     try:
-        if DEFLATED_DATA in item:
-            return inflate(a2b_base64(item[DEFLATED_DATA]["B"]), size)
-        if DATA not in item:
+        found = item.get(DEFLATED_DATA) or item.get(DATA)
+        if found is None:
             return None if size else b""
-        data = a2b_base64(item[DATA]["B"])
+        # It takes a quarter of the time; but its import, which a server has paid, takes longer than a page.
+        msgspec = sys.modules.get("msgspec")
+        data: bytes = msgspec.convert(found["B"], bytes) if msgspec else a2b_base64(found["B"])
+        if DEFLATED_DATA in item:
+            return inflate(data, size)
     except ValueError as fault:
         _log.error("a batch is damaged: %s at %s: %s", *_place(item), fault)
         raise Damaged from fault
@@ -381,6 +385,11 @@ def encode_lengths(lengths: Iterable[int]) -> bytes:
 
 
 def decode_lengths(encoded: bytes) -> tuple[int, ...]:
+    if encoded.isascii():
+        return tuple(encoded)  # A byte each.
+    low, high = encoded[::2], encoded[1::2]
+    if len(low) == len(high) and high.isascii() and min(low) > 0x7F:  # Two each.
+        return tuple([(more << 7) + some - 0x80 for some, more in zip(low, high, strict=True)])
     lengths, length, shift = [], 0, 0
     for byte in encoded:
         length |= (byte & 0x7F) << shift

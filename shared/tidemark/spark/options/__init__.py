@@ -136,6 +136,12 @@ class ConnectionOptions:
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 
+    @property
+    def listing_url(self) -> str:
+        """Of the bucket's streams, or of the plain ones."""
+        path = self.stream_path.removesuffix("/stream") if self.bucket == PLAIN_BUCKET else self.stream_path
+        return f"{self.url}{path}/streams"
+
     def check_name(self, name: str) -> str:
         """The name. Raises ValueError for one that no stream can have: in a URL it would be another one's, or
         a server refuses it."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.options import (
     CONNECTION_OPTIONS,
     MEGABYTE,
@@ -179,7 +178,7 @@ def parse_read_options(
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS, INSTEAD_OF_KAFKAS)
     asked.faults += faults
     connection = parse_connection(asked, environment)
-    names, pattern = _parse_subscription(asked, connection)
+    names, pattern = _parse_subscription(asked)
     options = ReadOptions(
         connection=connection,
         names=names,
@@ -236,16 +235,12 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
             asked.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
 
 
-def _parse_subscription(
-    asked: GivenOptions, connection: ConnectionOptions
-) -> tuple[tuple[str, ...], str | None]:
+def _parse_subscription(asked: GivenOptions) -> tuple[tuple[str, ...], str | None]:
     given = [name for name in ("subscribe", "subscribePattern", "path") if asked.text(name)]
     if len(given) != 1:
         found = f"got {' and '.join(given)}" if given else "got neither"
         asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
     pattern = asked.parse("subscribePattern", None, parse_pattern)
-    if pattern is not None and connection.transport is Transport.HTTP and connection.bucket == PLAIN_BUCKET:
-        asked.faults.append("subscribePattern over HTTP needs bucket: only a bucket's streams can be listed")
     if asked.text("path"):
         return (asked.text("path") or "",), pattern
     return asked.parse("subscribe", (), parse_names), pattern

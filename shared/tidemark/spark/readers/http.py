@@ -81,12 +81,12 @@ class HttpReader:
         return self._client.now_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """The names in the bucket's listing (extensions, §1.4), a thousand streams at a time."""
+        """The names in the listing (extensions, §1.4), a thousand streams at a time."""
         found: list[str] = []
-        root, after = f"{self._connection.url}{self._connection.stream_path}/streams", "?limit=1000"
+        root, after = self._connection.listing_url, "?limit=1000"
         while True:
             answer = self._client.request("GET", root + after, allow=frozenset({404}))
-            if answer.status == 404:
+            if answer.status == 404 and self._connection.bucket != PLAIN_BUCKET:
                 return []
             try:
                 listed = orjson.loads(answer.data)
@@ -107,8 +107,8 @@ class HttpReader:
     def has_bucket(self) -> bool:
         if self._connection.bucket == PLAIN_BUCKET:
             return True
-        root = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1"
-        return self._client.request("GET", root, allow=frozenset({404})).status != 404
+        root = self._connection.listing_url
+        return self._client.request("GET", f"{root}?limit=1", allow=frozenset({404})).status != 404
 
     def head(self, name: str) -> Head:
         """A stream that the listing tells as it told it before is not asked again."""
