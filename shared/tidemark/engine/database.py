@@ -130,7 +130,8 @@ class Database:
             # The thread that drops a cursor would reset its statement while others use the connection.
             assert not isinstance(result, sqlite3.Cursor), "an operation returns no cursor"
         except sqlite3.Error as error:
-            if self._call is not None and not self.is_dirty and _is_busy(error):
+            is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if self._call is not None and not self.is_dirty and is_busy:  # Another process uses the database.
                 raise Locked from error
             self._take_back(error)
             if isinstance(error, sqlite3.OperationalError):
@@ -305,8 +306,3 @@ class Database:
         if pages:
             self.operate(lambda db: give_back_pages(db, pages), writes=True)
         return pages > 0
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    """Whether SQLite failed because another process uses the database."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

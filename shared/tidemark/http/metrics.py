@@ -95,7 +95,7 @@ class Traffic:
                 shown.reads += counted.reads
                 shown.read_bytes += counted.read_bytes
                 shown.failures += counted.failures
-        busiest = sorted(total.items(), key=_requests, reverse=True)
+        busiest = sorted(total.items(), key=lambda each: -each[1].appends - each[1].reads - each[1].failures)
         left_out = self._left_out_before + self._left_out
         return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out)
 
@@ -121,16 +121,6 @@ class Traffic:
             self._before_began = self._began if is_recent else now
             self._streams, self._left_out, self._began = {}, 0, now
         return now
-
-
-def _requests(counted: tuple[StreamKey, StreamTraffic]) -> int:
-    _, stream = counted
-    return stream.appends + stream.reads + stream.failures
-
-
-def _is_failure(status: int) -> bool:
-    """Not a request that is wrong in itself, names no stream, or lacks a right."""
-    return status in {409, 429} or status >= 500
 
 
 class CountedTraffic:
@@ -162,7 +152,8 @@ class CountedTraffic:
         if key is None or (method == "PUT" and not (status == 201 and received)):
             return None
         if status >= 400:
-            if _is_failure(status):
+            # Not a request that is wrong in itself, names no stream, or lacks a right.
+            if status in {409, 429} or status >= 500:
                 self._traffic.failed(key)
             return None
         if method != "GET":

@@ -268,7 +268,8 @@ def decode_entry(item: Item) -> Entry:
         if PACK_INDEX in item:
             return _decode_pack(item, start, end)
         if TOMBSTONE in item:
-            return _decode_tombstone(item, start, end, behind_closing=sk.endswith(_BEHIND))
+            after, time_ms = _decode_tail(item, end), int(item[TIME_MS]["N"])
+            return Tombstone(start, after, item[APPEND_ID]["S"], time_ms, sk.endswith(_BEHIND))
         size = end - start
         lengths: tuple[int, ...] = (size,) if size > 0 else ()
         if MESSAGE_LENGTHS in item:
@@ -295,11 +296,6 @@ def decode_entry(item: Item) -> Entry:
     except (IndexError, KeyError, TypeError, ValueError) as fault:
         _log.error("a batch is damaged: %s at %s: %r", *_place(item), fault)
         raise Damaged from fault
-
-
-def _decode_tombstone(item: Item, start: int, end: int, *, behind_closing: bool) -> Tombstone:
-    after, time_ms = _decode_tail(item, end), int(item[TIME_MS]["N"])
-    return Tombstone(start, after, item[APPEND_ID]["S"], time_ms, behind_closing)
 
 
 def _decode_pack(item: Item, start: int, end: int) -> Pack:
