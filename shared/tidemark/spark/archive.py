@@ -107,7 +107,7 @@ class Archive:
         end: Positions = {
             name: head.tail
             for name, head in heads.items()
-            if not start[name].is_at(head.tail) or (head.closed and not start[name].closed)
+            if not start[name].is_at(head.tail) or (head.tail.closed and not start[name].closed)
         }
         if end:
             end = within_limit(options, self._reader, Progress(start), Progress(end)).positions

@@ -79,8 +79,14 @@ class WholeRead:
         self.table = table
 
     def plan(self, *, deleted: bool) -> WholePlan:
+        """Each stream that is named must exist, or be one of those deleted. Raises InvalidOptions."""
         reaches = reaches_in(self.table, self.options.connection.bucket)
-        heads = _load_heads(self.options, reaches if deleted else ())
+        known = {name for name, _ in reaches if deleted}
+        reader = connect(self.options.connection)
+        heads = load_heads(self.options, reader)
+        if heads or not known:
+            names = tuple(name for name in self.options.names if name not in known)
+            require_all(replace(self.options, names=names), reader, heads)
         return plan_whole(self.options, heads, reaches, deleted=deleted)
 
     def lake_part(self, plan: WholePlan, columns: Iterable[str], snapshot_id: int | None) -> list[Any]:
@@ -194,18 +200,6 @@ def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, st
         what = f"columns: a whole read has no {', '.join(members)}: use get_json_object on value"
         raise InvalidOptions([what])
     return {name: value for name, value in asked.items() if name.lower() != "columns"}, read
-
-
-def _load_heads(options: ReadOptions, deleted: Iterable[_Key]) -> dict[str, Head]:
-    """Of the streams that exist. Each that is named must, or be one of those deleted. Raises
-    InvalidOptions."""
-    reader = connect(options.connection)
-    heads = load_heads(options, reader)
-    known = {name for name, _ in deleted}
-    if heads or not known:
-        names = tuple(name for name in options.names if name not in known)
-        require_all(replace(options, names=names), reader, heads)
-    return heads
 
 
 def _place(name: str, offset: str) -> int:

@@ -120,10 +120,6 @@ class Head:
     #: Below it there may be places between messages. 0 over HTTP, where a row tells of its page.
     compacted: int = 0
 
-    @property
-    def closed(self) -> bool:
-        return self.tail.closed
-
 
 @dataclass(frozen=True)
 class StreamPartition:
