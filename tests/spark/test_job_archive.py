@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ from tidemark.service.load import load_head
 from tidemark.spark.archive import Archive, WritePacks
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable, reaches_of
-from tidemark.spark.lake_files import FilesWritten, _read_ahead
+from tidemark.spark.lake_files import FilesWritten
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.readers.port import DataLoss, StreamPartition
+from tidemark.spark.readers.port import DataLoss
 from tidemark.spark.whole import read_whole
 
 
@@ -322,22 +321,3 @@ def test_the_command_archives_without_spark_what_the_job_goes_on_with(
     ]
     refused = subprocess.run([*command, "--iceberg", "x"], capture_output=True, text=True, check=False)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (Exit.YOUR_INPUT, 1), refused.stderr
-
-
-def test_small_streams_are_read_side_by_side_and_stay_in_order() -> None:
-    """A large one is read as it is written."""
-    both, begun = threading.Barrier(2, timeout=60), list[str]()
-
-    class Reader:
-        def read(self, part: StreamPartition, _columns: Sequence[str]) -> Iterator[Any]:
-            begun.append(part.name)
-            if part.name != "large":
-                both.wait()
-            yield part.name
-
-    parts = [
-        StreamPartition(name, "", "", "", size=size) for name, size in (("a", 1), ("b", 2), ("large", 2**30))
-    ]
-    read: Iterator[Any] = _read_ahead(cast("Any", Reader()), parts, ())
-    assert [next(read), next(read), *begun] in (["a", "b", "a", "b"], ["a", "b", "b", "a"])
-    assert list(read) == ["large"]

@@ -7,11 +7,9 @@ Every task imports this module, so it does without pyiceberg, which takes 1.4 s 
 from __future__ import annotations
 
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from pyarrow import parquet
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
-from tidemark.spark.readers.port import ASKED_AT_ONCE, Reader, StreamPartition
+from tidemark.spark.readers.port import StreamPartition
 
 #: The columns of the table, with Spark's names of the types. New ones are added at the end: a table of an
 #: older version gets them when the archive runs next, and its old rows have null there.
@@ -47,8 +45,6 @@ SPARK_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in LAKE_COLUMNS.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: The most that a task holds of all its files' row groups, where its streams go over many days.
 HELD_BYTES: Final = 128 * 1024 * 1024
-#: A stream is read as a whole while others are, up to this size.
-_SMALL_BYTES: Final = 1024 * 1024
 #: What a batch takes in memory however few rows it has, about.
 _BATCH_BYTES: Final = 4096
 #: Columns that say the same, or nothing, in many rows. Of the others a dictionary would only cost time.
@@ -126,38 +122,26 @@ class _File:
 
 
 def write_partitions(
-    options: ReadOptions, place: FilesPlace, parts: Iterable[StreamPartition]
+    options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
 ) -> FilesWritten:
     """Read the partitions, one after the other, and write their rows. Raises DataLoss."""
-    return write_files(_read_ahead(connect(options.connection), parts, options.columns), place)
-
-
-def _read_ahead(
-    reader: Reader, parts: Iterable[StreamPartition], columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """The batches in order. Small streams are read side by side: each waits for requests of its own."""
-    ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
-    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
-        for part in parts:
-            read = partial(reader.read, part, columns)
-            ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
-            if len(ahead) > ASKED_AT_ONCE:
-                yield from ahead.popleft()()
-        for each in ahead:
-            yield from each()
+    return write_files(connect(options.connection).read_all(parts, options.columns), place)
 
 
 def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:
-    """Write the rows of a read; each batch is of one stream. A file has rows of one day, in their order, and
-    is in no snapshot yet. A process that is killed leaves files of which nobody knows."""
+    """Write the rows of a read. A file has rows of one day, in their order, and is in no snapshot yet. A
+    process that is killed leaves files of which nobody knows."""
     files: dict[int, _File] = {}
     streams: dict[tuple[str, str], StreamRead] = {}
     for batch in batches:
-        stream, incarnation, first = (batch[name][0].as_py() for name in ("stream", "incarnation", "offset"))
-        key = stream, incarnation or ""
-        read = streams.setdefault(key, StreamRead(*key, first))
-        size = _bytes_between(batch)
-        read.bytes = None if size is None or read.bytes is None else read.bytes + size
+        for rows in _by_stream(batch):
+            stream, incarnation, first = (
+                rows[name][0].as_py() for name in ("stream", "incarnation", "offset")
+            )
+            key = stream, incarnation or ""
+            read = streams.setdefault(key, StreamRead(*key, first))
+            size = _bytes_between(rows)
+            read.bytes = None if size is None or read.bytes is None else read.bytes + size
         for day, rows in _by_day(_as_in_lake(batch)):
             if day not in files:
                 files[day] = _File(place)
@@ -167,6 +151,12 @@ def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWr
     for file in files.values():
         file.close()
     return FilesWritten({each.path: each.messages for each in files.values()}, list(streams.values()))
+
+
+def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Each stream's rows are together."""
+    ends = pc.run_end_encode(batch["stream"]).run_ends.to_pylist()
+    return [batch.slice(begin, end - begin) for begin, end in pairwise([0, *ends])]
 
 
 def _bytes_between(batch: pa.RecordBatch) -> int | None:

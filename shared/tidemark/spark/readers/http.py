@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -57,6 +58,8 @@ _log = logging.getLogger(__name__)
 _COMPARISONS: Final = 10
 #: The backlog of a stream with opaque offsets: more than any limit.
 _UNKNOWN_BYTES: Final = 1 << 50
+#: A stream that has no more is held as a whole while others are read.
+_SMALL_BYTES: Final = 256 * 1024
 
 
 Listed = tuple[int | None, int | None, str | None]
@@ -249,7 +252,16 @@ class HttpReader:
     def read_all(
         self, partitions: Sequence[StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(self.read(partition, columns) for partition in partitions)
+        """Small streams are read side by side: each waits for requests of its own."""
+        ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
+        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
+            for part in partitions:
+                read = partial(self.read, part, columns)
+                ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
+                if len(ahead) > ASKED_AT_ONCE:
+                    yield from ahead.popleft()()
+            for each in ahead:
+                yield from each()
 
     def read(
         self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
