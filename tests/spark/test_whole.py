@@ -31,7 +31,16 @@ from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.reach import Reach
 from tidemark.spark.readers.port import Head, Position
-from tidemark.spark.whole import RowsDeleted, Stretch, WholePlan, files_of_streams, plan_whole, read_whole
+from tidemark.spark.whole import (
+    RowsDeleted,
+    Stretch,
+    WholePlan,
+    _data_files,
+    _is_all,
+    files_of_streams,
+    plan_whole,
+    read_whole,
+)
 from tidemark.spark.whole_stream import stream_whole
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=60, min_batches=2, block_bytes=20)
@@ -220,6 +229,18 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     life.archive(*jobs.where)
     assert list(lake.directory.rglob("reach-*")), "the next commit says it"
     assert by_stream(whole()) == life.expected(deleted=False)
+
+
+def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: Lake) -> None:
+    table = lake.ensured()
+    add(table, batch(0, "s"), {"stream": "a", "value": [b"1", b"2"]})
+    (file,) = _data_files(table.load(), None, "v1", ["a"])
+    assert _is_all(b"v1", 1, file)
+    assert not _is_all(b"v2", 1, file)
+    for told in ({"lower_bounds": {1: b"v0"}}, {"upper_bounds": None}, {"null_value_counts": {1: 1}}):
+        stats = {"lower_bounds": {1: b"v1"}, "upper_bounds": {1: b"v1"}, "null_value_counts": {1: 0}}
+        other: Any = SimpleNamespace(**(stats | told))
+        assert not _is_all(b"v1", 1, other)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from tidemark.spark.lake import LakeTable, reaches_in
@@ -97,7 +98,7 @@ class WholeRead:
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
         # Of a stream that had no message the table has a reach and no file.
-        files = files_of_streams(self.table, snapshot_id, bucket, names) if names else []
+        files = _data_files(self.table, snapshot_id, bucket, names) if names else []
         if files:
             named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
             parts.append(self._lake_rows(plan, files, names).selectExpr(*named))
@@ -107,12 +108,15 @@ class WholeRead:
         told = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
         return self.spark.read.format("tidemark").options(**self.asked, **told).load()
 
-    def _lake_rows(self, plan: WholePlan, files: list[str], names: list[str]) -> Any:
+    def _lake_rows(self, plan: WholePlan, files: list[DataFile], names: list[str]) -> Any:
         """Of the streams that are kept, by Spark's own Parquet reader."""
         from pyspark.sql import functions
 
-        rows = read_files(self.spark, files)
-        rows, left = rows.where(functions.col("bucket") == self.options.connection.bucket), plan.left
+        rows, left = read_files(self.spark, [file.file_path for file in files]), plan.left
+        bucket, field = self.options.connection.bucket, self.table.schema().find_field("bucket").field_id
+        # A filter that takes every row would have Spark read the column and compare it.
+        if not all(_is_all(bucket.encode(), field, file) for file in files):
+            rows = rows.where(functions.col("bucket") == bucket)
         # Where all of the bucket is wanted, its rows are not looked at.
         if left and len(names) <= _NAMED:
             rows = rows.where(functions.col("stream").isin(names))
@@ -212,6 +216,10 @@ def _place(name: str, offset: str) -> int:
 
 def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[str]:
     """Those that may have rows of the streams. Raises RowsDeleted."""
+    return [file.file_path for file in _data_files(table, snapshot_id, bucket, names)]
+
+
+def _data_files(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[DataFile]:
     wanted: BooleanExpression = EqualTo("bucket", bucket)
     if len(names) <= _NAMED:
         wanted = And(wanted, In("stream", names))
@@ -221,4 +229,11 @@ def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: 
     if any(task.delete_files for task in tasks):
         name = ".".join(table.name())
         raise RowsDeleted(f"tidemark: {name} has delete files of another engine: rewrite data files there")
-    return [task.file.file_path for task in tasks]
+    return [task.file for task in tasks]
+
+
+def _is_all(value: bytes, field: int, file: DataFile) -> bool:
+    """Whether every row of the file has this value, by the statistics."""
+    lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
+    has_null = (file.null_value_counts or {}).get(field) != 0
+    return not has_null and lower.get(field) == upper.get(field) == value
