@@ -117,21 +117,21 @@ class Pipeline:
         at = {"n": self.random.random()}
         return {"key": f"k{self.random.randrange(50)}", "at": at, "text": "x" * 120}
 
-    def job(self, name: str, *arguments: str) -> str:
-        """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
+    def job(self, name: str, *arguments: str, by_spark: bool = True) -> str:
+        """Runs it as spark-submit would, or as a command, its progress on standard error; what it wrote to
+        standard output."""
         where = ["--url", self.url] if name in {"ingest", "replay"} else self.where
-        where = [*where, "--bucket", BUCKET]
-        command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), *where, *arguments]
+        program = [str(ROOT / "pipeline" / f"{name}.py")] if by_spark else ["-m", "tidemark.cli", name]
+        command = [sys.executable, *program, *where, "--bucket", BUCKET, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=self.environment)
         if done.returncode:
             raise NotAsItShouldBe(f"the {name} job ended with {done.returncode}: see its last line above")
         sys.stdout.write("".join(f"  {line}\n" for line in done.stdout.splitlines()))
         return done.stdout
 
-    def archive(self) -> str:
-        """Runs the archive job for what has come since it ran last."""
-        checkpoint = ["--checkpoint", self.path("checkpoint")]
-        return self.job("archive", "--pattern", ".*", *self.table(), *checkpoint)
+    def archive(self, *, by_spark: bool = True) -> str:
+        """Archives what has come since it ran last."""
+        return self.job("archive", "--pattern", ".*", *self.table(), by_spark=by_spark)
 
     def table(self) -> list[str]:
         """Of a job: the Iceberg table, whose catalog is a file."""
@@ -179,8 +179,8 @@ def ingest_and_compare(pipeline: Pipeline) -> None:
 
 
 def new_and_compare(pipeline: Pipeline) -> None:
-    """The streams that replay and ingest have made come into the table as well."""
-    pipeline.archive()
+    """The streams that replay and ingest have made come into the table as well, this time without Spark."""
+    pipeline.archive(by_spark=False)
     compare_table(pipeline, sorted([*pipeline.names, *NEW]))
 
 
@@ -210,10 +210,9 @@ def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
 
 
 def count_and_compare(pipeline: Pipeline) -> None:
-    consumer = f"archive={pipeline.path('checkpoint')}"
-    said = pipeline.job("stats", "--pattern", "user-.*", *pipeline.table(), "--consumer", consumer)
-    behind = [line.split()[-2:] for line in said.splitlines()[1 : STREAMS + 1]]
-    check("neither archive nor table is behind in any stream", holds=behind == [["0", "0"]] * STREAMS)
+    said = pipeline.job("stats", "--pattern", "user-.*", *pipeline.table())
+    behind = [line.split()[-1] for line in said.splitlines()[1 : STREAMS + 1]]
+    check("the table is behind in no stream", holds=behind == ["0"] * STREAMS)
 
 
 def join_and_compare(pipeline: Pipeline) -> None:
