@@ -19,15 +19,15 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 42_110,
+    "lines of the package": 42_105,
     "files of the package": 222,
     "imports, % of the package's lines": 7.5,
     "lines of template.yaml": 1_676,
     "parameters of the template": 26,
     "variables of the environment": 35,
-    "lines of tests": 67_010,
+    "lines of tests": 67_000,
     "words of docs/": 45_200,
-    "private helpers used once, per 1,000 lines": 6.05,
+    "private helpers used once, per 1,000 lines": 5.8,
     "class names of several things": 0,
     "public names of several modules": 45,
     "functions of an append as deployed": 127,

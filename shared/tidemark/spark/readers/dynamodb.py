@@ -59,14 +59,7 @@ from tidemark.spark.readers.items import (
     pack_blocks,
     runs_of,
 )
-from tidemark.spark.readers.port import (
-    ASKED_AT_ONCE,
-    BadOffset,
-    DataLoss,
-    Head,
-    Position,
-    StreamPartition,
-)
+from tidemark.spark.readers.port import ASKED_AT_ONCE, BadOffset, DataLoss, Head, Position, StreamPartition
 from tidemark.spark.storage import connect_blobs, connect_table
 
 _LISTED_AT_ONCE: Final = 1000
