@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.buckets import key_in_new_bucket
 from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
 from tests.spark.opaque import OpaqueServer
@@ -204,6 +205,9 @@ def test_an_archive_begins_where_it_is_told_in_streams_that_are_new_to_it(
     assert archives.take(f"{streams.name}-.*", startingTimestamp=now) == 1
     with pytest.raises(InvalidOptions, match="give startingTimestamp"):
         archives.take("a", startingOffsets="latest")
+    other = key_in_new_bucket(streams.process).bucket
+    with pytest.raises(InvalidOptions, match=f"no such stream in {other}"):
+        archives.take("", subscribe=f"{streams.name}-a", bucket=other)
 
 
 TABLE = ["--iceberg", "a.b"]
@@ -301,23 +305,13 @@ def test_the_command_archives_without_spark_what_the_job_goes_on_with(
     lake = Lake(tmp_path / "lake")
     streams.fill(b"one")
     code = "import sys; sys.modules['pyspark'] = None; from tidemark.cli.__main__ import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "--url",
-        streams.server.url,
-        "archive",
-        "--subscribe",
-        streams.name,
-    ]
+    program = [sys.executable, "-c", code, "--url", streams.server.url]
+    command = [*program, "archive", "--transport", "http", "--subscribe", streams.name]
     done = subprocess.run([*command, *lake.given], capture_output=True, text=True, check=False)
     assert (done.returncode, "messages=1 " in done.stdout) == (0, True), done.stderr
     streams.append(b"two")
     assert "messages=1 " in jobs.run("archive", *jobs.where, "--subscribe", streams.name, *lake.given)
-    assert sorted((row["value"], row["end_offset"]) for row in lake.rows()) == [
-        (b"one", render_offset(3)),
-        (b"two", render_offset(6)),
-    ]
+    found = sorted((row["value"], row["end_offset"]) for row in lake.rows())
+    assert found == [(b"one", render_offset(3)), (b"two", render_offset(6))]
     refused = subprocess.run([*command, "--iceberg", "x"], capture_output=True, text=True, check=False)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (Exit.YOUR_INPUT, 1), refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -174,7 +175,7 @@ def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
         raise click.ClickException("pyiceberg is missing: install tidemark-streams[archive]")
     from tidemark.spark.job import archive_here
 
-    if not {"--table", "--transport"} & {text.partition("=")[0] for text in arguments}:
+    if not re.search("--table[= ]|--transport[= ]dynamodb", " ".join(arguments)):
         arguments = ("--url", server.url, *arguments)
         # Not as an argument, which `ps` would show.
         os.environ["TIDEMARK_TOKEN"] = "" if server.withholds_token else server.token

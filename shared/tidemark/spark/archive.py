@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidemark.spark.lake import LakeTable, reaches_of
+from tidemark.spark.lake import LakeTable, reaches_in, reaches_of
 from tidemark.spark.lake_files import FilesWritten, StreamRead, write_partitions
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import Latest, ReadOptions, parse_read_options
@@ -66,9 +66,8 @@ class Archive:
         heads = load_heads(self._options, self._reader)
         self._lake.ensure()
         if not self._has_begun:
-            known = {name for _, name, _ in reaches_of(self._lake.load())}
-            new = tuple(name for name in self._options.names if name not in known)
-            require_all(replace(self._options, names=new), self._reader, heads)
+            reaches = reaches_in(self._lake.load(), self._options.connection.bucket)
+            require_all(self._options, self._reader, heads, {name for name, _ in reaches})
             self._has_begun = True
         self._ask_times(heads)
         while (batch := self._next_batch(heads)) is not None:
@@ -77,13 +76,14 @@ class Archive:
     def _ask_times(self, heads: Mapping[str, Head]) -> None:
         """Over HTTP ask for event time, unless the user has decided that: the table is parted by it, and it
         cannot be asked for later. Where a server has none the archive goes without."""
-        for head in list(heads.values())[: self._decides_times]:
-            self._decides_times = False
-            try:
-                self._reader.check_times(head)
-            except NoTimes as fault:
-                self._say(f"{fault}: messages are archived without their time")
-                return
+        if not heads or not self._decides_times:
+            return
+        self._decides_times = False
+        try:
+            self._reader.check_times(next(iter(heads.values())))
+        except NoTimes as fault:
+            self._say(f"{fault}: messages are archived without their time")
+        else:
             columns = dict.fromkeys([*self._options.columns, "timestamp"])
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
 
@@ -130,11 +130,10 @@ class Archive:
             self._say(f"batch {self.batches}: {sum(files.values())} messages")
         # Where no loss is allowed the read has stopped at the first one.
         if not self._options.fail_on_data_loss:
-            self._tell_losses(batch, find_losses(read, batch.start, batch.end), heads)
+            self._tell_losses(batch, read, heads)
 
-    def _tell_losses(
-        self, batch: ArchiveBatch, lost: Mapping[str, int | None], heads: Mapping[str, Head]
-    ) -> None:
+    def _tell_losses(self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, Head]) -> None:
+        lost = find_losses(read, batch.start, batch.end)
         if lost:
             now = load_heads(self._options, self._reader)
             lost = losses_beside_compaction(lost, batch.start, heads, now)

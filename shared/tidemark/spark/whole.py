@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
@@ -86,8 +86,7 @@ class WholeRead:
         reader = connect(self.options.connection)
         heads = load_heads(self.options, reader)
         if heads or not known:
-            names = tuple(name for name in self.options.names if name not in known)
-            require_all(replace(self.options, names=names), reader, heads)
+            require_all(self.options, reader, heads, known)
         return plan_whole(self.options, heads, reaches, deleted=deleted)
 
     def lake_part(self, plan: WholePlan, columns: Iterable[str], snapshot_id: int | None) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -41,12 +41,14 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     return reader.heads(options.names)
 
 
-def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
-    """The bucket and every stream that was named must be there when a query starts, and a server that tells
-    the times, where they are asked for. Raises InvalidOptions."""
+def require_all(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head], known: Collection[str] = ()
+) -> None:
+    """The bucket must be there when a query starts, every stream that was named unless it is `known` to have
+    been there, and a server that tells the times, where they are asked for. Raises InvalidOptions."""
     if not heads and not reader.has_bucket():
         raise InvalidOptions([options.connection.tell_missing()])
-    missing = [name for name in options.names if name not in heads]
+    missing = [name for name in options.names if name not in heads and name not in known]
     if missing:
         raise InvalidOptions([options.connection.tell_missing(*missing)])
     if options.asks_times and heads:
