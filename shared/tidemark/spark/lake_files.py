@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -79,8 +79,8 @@ class StreamRead:
 class FilesWritten:
     """Files with the number of messages in each, and what was read."""
 
-    files: dict[str, int] = field(default_factory=dict)
-    read: list[StreamRead] = field(default_factory=list)
+    files: dict[str, int]
+    read: list[StreamRead]
 
 
 class _File:
@@ -124,7 +124,7 @@ class _File:
 def write_partitions(
     options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
 ) -> FilesWritten:
-    """Read the partitions, one after the other, and write their rows. Raises DataLoss."""
+    """Read the partitions, and write their rows. Raises DataLoss."""
     return write_files(connect(options.connection).read_all(parts, options.columns), place)
 
 

@@ -327,10 +327,10 @@ class DynamoDBReader:
             ranges = self._ranges(span, low, high, partition_bytes, compacted) if low < high else ()
             for first, last, size in ranges:
                 is_small = size <= _SMALL_BYTES and (first, last) == last_batch
-                of_stream = span, end.incarnation
-                sides = render_offset(first), render_offset(last)
-                part = StreamPartition(name, end.content_type, *sides, *of_stream, size=size)
-                planned.append(replace(part, is_small_batch=True) if is_small else part)
+                place = render_offset(first), render_offset(last), span, end.incarnation
+                planned.append(
+                    StreamPartition(name, end.content_type, *place, size=size, is_small_batch=is_small)
+                )
         return planned
 
     def _ranges(
