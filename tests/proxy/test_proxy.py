@@ -13,7 +13,7 @@ import pytest
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.protocol.errors import StorageUnavailable
-from tidemark.proxy import calls, pipe
+from tidemark.proxy import calls, pipe, upstream
 from tidemark.proxy.pipe import CallLimits
 
 KEY = {"Idempotency-Key": "k"}
@@ -133,7 +133,7 @@ def test_what_a_client_gets_without_an_answer(client: Client, monkeypatch: pytes
     monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(headers=0.2)))
     client.upstream.behave = says_nothing
     assert code_of(client.ask()) == (504, "UPSTREAM_TIMEOUT")
-    monkeypatch.setattr(pipe, "resolve_host", lambda _host, _port: ["127.0.0.1"])
+    monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: ["127.0.0.1"])
     monkeypatch.delenv("MODEL_KEY")
     assert code_of(client.ask()) == (502, "UPSTREAM_ERROR")
     assert client.http.get("/proxy/streams", headers=client.token("read:*")).status_code == 404
@@ -160,7 +160,7 @@ def test_a_name_that_leads_inside_is_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
     """However it is written, and though another of its addresses is public."""
-    monkeypatch.setattr(pipe, "resolve_host", lambda _host, _port: addresses)
+    monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: addresses)
     answer = client.ask({"Upstream-URL": "http://inside.test/x"})
     assert code_of(answer) == (403, "UPSTREAM_NOT_ALLOWED")
 
@@ -179,7 +179,7 @@ def test_a_name_is_resolved_once(client: Client, monkeypatch: pytest.MonkeyPatch
         connected.append(address)
         raise OSError
 
-    monkeypatch.setattr(pipe, "resolve_host", resolve)
+    monkeypatch.setattr(upstream, "resolve_host", resolve)
     monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", lambda _self, *given, **named: connect(*given))
     assert code_of(client.ask({"Upstream-URL": "http://rebinds.test/x"})) == (502, "UPSTREAM_ERROR")
     assert (asked, connected) == (["rebinds.test"], ["93.184.216.34"])
