@@ -56,7 +56,7 @@ _name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 async def invoke_itself(order: Order) -> None:
     """Begin the call. It is never tried again, because an upstream's answer is paid for. Raises
     RateLimitExceeded."""
-    told = {"call_id": order.call_id, "url": order.url, "method": order.method, "headers": order.headers}
+    told = {name: getattr(order, name) for name in ("call_id", "url", "method", "headers", "incarnation")}
     if len(order.body) > INLINE_BYTES:
         _stores.blobs.put(_FOLDER + order.call_id, order.body)
     else:
@@ -85,15 +85,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 async def call(told: Mapping[str, Any]) -> None:
     """What `invoke_itself` began. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
-    if not await calls.take(told["call_id"]):
+    order = Order(**{**told, "body": base64.b64decode(told.get("body", ""))})
+    if not await calls.take(order):
         return
-    if "body" in told:
-        body = base64.b64decode(told["body"])
-    else:
-        name = _FOLDER + told["call_id"]
-        body = await _run(lambda: _stores.blobs.get(name))
+    if "body" not in told:
+        name = _FOLDER + order.call_id
+        order = replace(order, body=await _run(lambda: _stores.blobs.get(name)))
         await _run(lambda: _stores.blobs.delete(name))
-    await carry_out(calls, Order(**{**told, "body": body}), _entries, LIMITS)
+    await carry_out(calls, order, _entries, LIMITS)
 
 
 async def _run(call: Callable[[], _T], /) -> _T:

@@ -26,7 +26,7 @@ from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import BucketExists
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.proxy.calls import ANSWERS, CALLS, Calls, answer_key
+from tidemark.proxy.calls import ANSWERS, CALLS, Calls, Order, answer_key
 from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
@@ -311,13 +311,14 @@ def measure_call(world: World) -> Bill:
 
     async def call(name: str) -> None:
         calls = Calls(backend, backend.append)
-        assert await calls.begin(name, entry="model", subject="ada", fingerprint="f" * 64)
-        assert await calls.take(name)
-        await calls.open_answer(name, "text/event-stream")
+        incarnation = await calls.begin(name, entry="model", subject="ada", fingerprint="f" * 64)
+        order = Order(name, "https://model.test/", "POST", (), b"", incarnation)
+        assert await calls.take(order)
+        await calls.open_answer(order, "text/event-stream")
         assert (await calls.load(name)).is_answered
-        await calls.renew(name)
+        await calls.renew(order)
         await backend.append(answer_key(name), AppendRequest(None, b"", close=True))
-        assert await calls.tell(name, close=True, error="")
+        assert await calls.append_entry(name, incarnation, close=True, error="")
 
     asyncio.run(call(str(uuid.uuid4())))
     return bill

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import httpx
 import pytest
@@ -209,15 +208,14 @@ def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
 
 def test_a_call_goes_on_while_its_upstream_thinks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease is renewed before there are headers, and though storage fails meanwhile."""
-    renewed, tell = 0, calls.Calls.tell
+    renewed, renew = 0, calls.Calls.renew
 
-    async def tell_sometimes(self: calls.Calls, call_id: str, **words: Any) -> bool:
+    async def renew_sometimes(self: calls.Calls, order: calls.Order) -> bool:
         nonlocal renewed
-        if set(words) == {"lease_ms"}:
-            renewed += 1
-            if renewed % 2:
-                raise StorageUnavailable
-        return await tell(self, call_id, **words)
+        renewed += 1
+        if renewed % 2:
+            raise StorageUnavailable
+        return await renew(self, order)
 
     def thinks(handler: UpstreamHandler) -> None:
         until(lambda: renewed > 3)
@@ -225,7 +223,7 @@ def test_a_call_goes_on_while_its_upstream_thinks(client: Client, monkeypatch: p
 
     monkeypatch.setattr(pipe, "_RENEW_SECONDS", 0.1)
     monkeypatch.setattr(pipe, "_PAUSES", (0.01,))
-    monkeypatch.setattr(calls.Calls, "tell", tell_sometimes)
+    monkeypatch.setattr(calls.Calls, "renew", renew_sometimes)
     client.upstream.behave = thinks
     assert client.read_to_the_end(client.ask().headers["Location"])[0] == b"thought"
 
@@ -243,25 +241,6 @@ def test_a_call_whose_process_is_gone_ends(client: Client, monkeypatch: pytest.M
     assert again.status_code == 201, again.text
     assert client.read_to_the_end(again.headers["Location"])[0] == data
     assert len(client.upstream.requests) == 1
-
-
-def test_an_answer_whose_process_ended_right_after_its_end_is_whole(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was closed, and only the call's own end is not told."""
-    monkeypatch.setattr(calls, "LEASE_MS", -1)
-    tell = calls.Calls.tell
-
-    async def tell_no_end(self: calls.Calls, call_id: str, *, close: bool = False, **words: Any) -> bool:
-        return close or await tell(self, call_id, **words)
-
-    monkeypatch.setattr(calls.Calls, "tell", tell_no_end)
-    client.upstream.behave = says(b"whole")
-    location = client.ask().headers["Location"]
-    answer = f"/proxy/{httpx.URL(location).path.rpartition('/')[2]}"
-    until(lambda: "Stream-Closed" in client.http.head(answer, headers=client.token("read:*")).headers)
-    data, last = client.read_to_the_end(location)
-    assert (data, last.headers.get("Upstream-Error")) == (b"whole", None)
 
 
 def test_who_may_do_what(client: Client) -> None:

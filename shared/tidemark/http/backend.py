@@ -87,7 +87,10 @@ class Backend(Process):
         """One operation of `service/`, on the stores."""
         return self.run(partial(operation, self.stores, *args, **names))
 
-    async def close(self) -> None:
+    async def close(self, seconds: float = 0.0) -> None:
+        """Calls of the durable proxy go on for at most `seconds`; then their answers end as cut off."""
+        if self.calling:
+            await asyncio.wait(self.calling, timeout=seconds)
         for task in self.calling:
             task.cancel()
         await asyncio.gather(*self.calling, return_exceptions=True)

@@ -220,7 +220,7 @@ class HttpApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._live(scope, receive, send)
             return
         scope["app"] = self
         try:
@@ -238,13 +238,13 @@ class HttpApplication:
                 raise
             await answer_error(Request(scope), error)(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """From the start of the server to its end, where the platform lets the application see them."""
         async with self.rates.sampling() if self.rates else nullcontext():
             await receive()
             await send({"type": "lifespan.startup.complete"})
             await receive()
-        await self.backend.close()
+        await self.backend.close(scope["seconds_left"]() if "seconds_left" in scope else 0.0)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _require_format(self, check: Callable[[], None], path: str) -> None:

@@ -26,13 +26,14 @@ from tidemark.http.backend import Backend
 from tidemark.http.paths import Operation
 from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single, single_header
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
-from tidemark.http.streams import read_stream
+from tidemark.http.streams import HungUp, cancel_on_disconnect, read_stream
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.messages import parse_content_type
 from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
+from tidemark.service.group_commit import ClientLeft
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting
 
@@ -110,8 +111,8 @@ class Proxy:
             raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(rules.forwarded(request.headers.items()))
         order = Order("", url_text, method.upper(), sent, await read_body(request))
-        words = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
-        call_id, call = await self._answered(request, order, words)
+        members = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
+        call_id, call = await self._answered(request, order, members)
         if call.content_type is None:
             return _refused(call)
         headers = {"Location": await self._signed_url(request, call_id)}
@@ -119,35 +120,36 @@ class Proxy:
         return Response(status_code=201, headers=headers)
 
     async def _answered(
-        self, request: Request, order: Order, words: dict[str, Any]
+        self, request: Request, order: Order, members: dict[str, Any]
     ) -> tuple[str, UpstreamCall]:
         """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
         passes over those that have failed."""
         key, calls = (await self._signing_keys())[0], self._calls
         once = single_header(request, "Idempotency-Key")
-        words["fingerprint"] = _digest(key, order.method, order.url, order.body).hex()
+        members["fingerprint"] = _digest(key, order.method, order.url, order.body).hex()
         for attempt in range(_ATTEMPTS):
-            seed = _digest(key, words["subject"], once, attempt) if once else uuid.uuid4().bytes
-            order = replace(order, call_id=str(uuid.UUID(bytes=seed[:16], version=4)))
-            if await calls.begin(order.call_id, **words):
+            seed = _digest(key, members["subject"], once, attempt) if once else uuid.uuid4().bytes
+            call_id = str(uuid.UUID(bytes=seed[:16], version=4))
+            if incarnation := await calls.begin(call_id, **members):
+                order = replace(order, call_id=call_id, incarnation=incarnation)
                 try:
                     await (self._backend.start or self._start)(order)
                 except errors.RateLimitExceeded:
-                    await calls.end(order.call_id)
+                    await calls.remove(call_id)  # Want of room is no failure of the call.
                     raise
             else:
-                call = await calls.end_if_lost(order.call_id, await calls.load(order.call_id))
-                if call.fingerprint != words["fingerprint"]:
+                call = await calls.end_if_lost(call_id, await calls.load(call_id))
+                if call.fingerprint != members["fingerprint"]:
                     raise errors.Conflict("Idempotency-Key was used for another request; take a new one")
                 if call.has_failed:
                     continue
-            return order.call_id, await self._wait(request, order.call_id, is_repeatable=bool(once))
+            return call_id, await self._wait(request, call_id, is_repeatable=bool(once))
         raise errors.Conflict(
             f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one"
         )
 
     async def _start(self, order: Order) -> None:
-        """In this process. Raises RateLimitExceeded."""
+        """Call the upstream in this process. Raises RateLimitExceeded."""
         calling = self._backend.calling
         if len(calling) >= _CALLS_AT_ONCE:
             raise errors.RateLimitExceeded(
@@ -160,12 +162,21 @@ class Proxy:
         task.add_done_callback(calling.discard)
 
     async def _wait(self, request: Request, call_id: str, *, is_repeatable: bool) -> UpstreamCall:
+        """Wait for the upstream's headers. If nobody can repeat the request to get its answer, a client that
+        leaves stops the upstream, as the time limit does."""
         waits = self._backend.settings.long_poll_seconds  # An HTTP API ends a request soon after.
         seconds = waits if "aws.event" in request.scope else _ANSWER_SECONDS
-        call = await self._calls.until(call_id, lambda call: call.is_answered, seconds)
+        answered = self._calls.until(call_id, lambda call: call.is_answered, seconds)
+        try:
+            call = await (answered if is_repeatable else cancel_on_disconnect(request.receive, answered))
+        except errors.StreamNotFound:
+            raise errors.Conflict("The call was deleted meanwhile; send the request again") from None
+        except HungUp:
+            await self._calls.append_entry(call_id, aborted=True)
+            raise ClientLeft from None
         if call is None:
-            if not is_repeatable:  # Nobody can ever read it.
-                await self._calls.tell(call_id, aborted=True)
+            if not is_repeatable:
+                await self._calls.append_entry(call_id, aborted=True)
             raise errors.ProxyError(504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time")
         return call
 
@@ -202,7 +213,7 @@ class Proxy:
         await self._check_signed(request)
         if single(request, "action") != "abort":
             raise errors.ProxyError(400, "INVALID_ACTION", "action must be abort")
-        await self._calls.tell(_call_id(request), aborted=True)
+        await self._calls.append_entry(_call_id(request), aborted=True)
         return Response(status_code=204, headers=responses.EMPTY)
 
     async def remove(self, request: Request) -> Response:

@@ -1,8 +1,11 @@
-"""What is known of each call of an upstream: a stream of JSON beside the stream of its answer.
+"""The state of each call of an upstream: a stream of JSON entries beside the stream of its answer.
 
-Both have the call's id as their name, in buckets of their own. A waiting request, an abort and the process
-that pipes meet here: each reads what the others tell, and is woken by it as every reader is. Neither the
-upstream's key nor path and query are told.
+Both streams have the call's id as their name, in buckets of their own. A waiting request, an abort and the
+process that pipes the answer share no memory: each appends entries, and is woken by those of the others, as
+every reader is. No entry holds the upstream's key, or path and query of its URL.
+
+An id is used again after a DELETE, or once its stream has expired. Whoever acts for a call therefore names
+the incarnation of the call's stream, and storage refuses whoever acts for an earlier one.
 """
 
 from __future__ import annotations
@@ -40,26 +43,27 @@ from tidemark.wake.follow import Process, read_or_wait
 
 ANSWERS: Final = "proxy"
 CALLS: Final = "proxy-calls"
-#: How long both streams stay after they were last read.
+#: Sliding expiry of both streams, in seconds.
 ANSWER_TTL_SECONDS: Final = 24 * 3600
-#: A call that has not said for so long that it goes on is lost.
+#: A call whose process has not renewed its lease for this time, in milliseconds, is lost.
 LEASE_MS: Final = 60_000
-#: The longest single wait for what others tell.
+#: The longest single wait for an entry, in seconds.
 WAIT_SECONDS: Final = 20.0
 ABORTED: Final = "aborted"
 LOST: Final = "lost: the process that made the call has ended"
 
 _T = TypeVar("_T")
 _JSON: Final = ContentType(JSON, JSON)
-#: An answer is any bytes, and is cut anywhere; its own type is told beside it.
+#: An answer is any bytes, and may be cut anywhere. Its own content type is an entry of the call.
 BYTES: Final = ContentType(DEFAULT, DEFAULT)
 _EXPIRY: Final = Expiry(ttl_seconds=ANSWER_TTL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCall:
-    """`content_type` is the answer's, once its stream is there; `refusal` is what the client gets where there
-    is none; `error` says how the answer ended: empty where it is whole."""
+    """The entries of a call, merged. `content_type` is that of the answer, once its stream is there;
+    `refusal` is the response for the client if there is no answer; `error` says why the answer is cut, and is
+    empty if it is whole. After `has_ended` no entry follows."""
 
     entry: str = ""
     subject: str | None = None
@@ -69,6 +73,7 @@ class UpstreamCall:
     refusal: Mapping[str, Any] | None = None
     aborted: bool = False
     error: str | None = None
+    has_ended: bool = False
 
     @property
     def is_answered(self) -> bool:
@@ -87,27 +92,29 @@ def call_key(call_id: str) -> StreamKey:
     return StreamKey(CALLS, call_id)
 
 
-def call_in(told: bytes) -> UpstreamCall:
-    """What the words say that were told, each a JSON object; later ones win."""
+def parse_call(entries: bytes, *, has_ended: bool) -> UpstreamCall:
+    """`entries` is a JSON array of objects; a later entry replaces the members of earlier ones."""
     known: dict[str, Any] = {}
-    for words in orjson.loads(told):
-        known |= words
+    for entry in orjson.loads(entries):
+        known |= entry
+    known["has_ended"] = has_ended
     return UpstreamCall(**{name: known[name] for name in UpstreamCall.__slots__ if name in known})
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request to an upstream, as a client asked for it."""
+    """A request to an upstream, as a client asked for it. `incarnation` is that of the call's stream."""
 
     call_id: str
     url: str
     method: str
     headers: Sequence[tuple[str, str]] = field(repr=False)
     body: bytes = field(repr=False)
+    incarnation: str | None = None
 
 
 def _create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
-    """With the bucket, the first time."""
+    """Create a stream, and its bucket with the first one."""
     try:
         return create(stores, key, request)
     except BucketNotFound:
@@ -126,82 +133,109 @@ class Calls:
     process: Process
     append: AppendOne
 
-    async def begin(self, call_id: str, **words: Any) -> bool:
-        """Whether it is new."""
-        told = words | {"lease_ms": self._lease_ms()}
-        request = CreateRequest(_JSON, _EXPIRY, closed=False, body=orjson.dumps(told))
+    async def begin(self, call_id: str, **members: Any) -> str | None:
+        """Returns the incarnation of the new call's stream, or None if the call exists already."""
+        entry = orjson.dumps(members | {"lease_ms": self._lease_ms()})
+        request = CreateRequest(_JSON, _EXPIRY, closed=False, body=entry)
         try:
-            return (await self._run(_create, call_key(call_id), request)).is_new
-        except Conflict:  # It has ended.
-            return False
+            created = await self._run(_create, call_key(call_id), request)
+        except Conflict:  # The call has ended, so its stream is closed.
+            return None
+        return created.head.record.incarnation if created.is_new else None
 
     async def load(self, call_id: str) -> UpstreamCall:
         """Raises StreamNotFound."""
         reading = await self._run(read, call_key(call_id), EARLIEST)
-        return call_in(render_body(_JSON, reading.data))
+        return parse_call(render_body(_JSON, reading.data), has_ended=reading.page.closed)
 
-    async def tell(self, call_id: str, *, close: bool = False, once: str | None = None, **words: Any) -> bool:
-        """Whether it was told: not if the call has ended, nor if `once` was told before."""
-        body = orjson.dumps(words) if words else b""
-        request = AppendRequest(_JSON if body else None, body, close, stream_seq=once)
+    async def append_entry(
+        self,
+        call_id: str,
+        incarnation: str | None = None,
+        *,
+        close: bool = False,
+        once: str | None = None,
+        **members: Any,
+    ) -> bool:
+        """Returns whether the entry was appended: not if the call has ended, or if an entry has `once`
+        already. Raises StreamNotFound, also if the call's stream has another `incarnation`."""
+        body = orjson.dumps(members) if members else b""
+        content_type = _JSON if body else None
+        request = AppendRequest(content_type, body, close, stream_seq=once, incarnation=incarnation)
         try:
             await self.append(call_key(call_id), request)
         except (AppendAfterClose, SequenceRegression):
             return False
         return True
 
-    async def take(self, call_id: str) -> bool:
-        """Whether the call is now this process's. Nobody takes it twice, because an answer is paid for."""
-        return await self.tell(call_id, once="taken", lease_ms=self._lease_ms())
+    async def take(self, order: Order) -> bool:
+        """Returns whether the call is now this process's. Nobody takes it twice, because an answer is paid
+        for."""
+        with suppress(StreamNotFound):
+            lease_ms = self._lease_ms()
+            return await self.append_entry(order.call_id, order.incarnation, once="taken", lease_ms=lease_ms)
+        return False
 
-    async def renew(self, call_id: str) -> None:
-        await self.tell(call_id, lease_ms=self._lease_ms())
+    async def renew(self, order: Order) -> bool:
+        return await self.append_entry(order.call_id, order.incarnation, lease_ms=self._lease_ms())
 
     async def until(
-        self, call_id: str, is_enough: Callable[[UpstreamCall], bool], seconds: float
+        self,
+        call_id: str,
+        is_enough: Callable[[UpstreamCall], bool],
+        seconds: float,
+        incarnation: str | None = None,
     ) -> UpstreamCall | None:
-        """What is known once that is enough, or the call has ended; None after so many seconds. Raises
-        StreamNotFound if the call is removed."""
-        deadline, told = time.monotonic() + seconds, b""
+        """Wait for entries: returns the call once `is_enough` holds or the call has ended, or None after
+        `seconds`. Raises StreamNotFound if the call is removed, or has another `incarnation`."""
+        deadline, entries = time.monotonic() + seconds, b""
         read_from: ReadFrom = EARLIEST
         while (left := deadline - time.monotonic()) > 0:
             key, most = call_key(call_id), min(left, WAIT_SECONDS)
             reading = await read_or_wait(self.process, key, read_from, None, most)
-            told, read_from = told + reading.data, reading.page.end
-            call = call_in(render_body(_JSON, told))
-            if is_enough(call) or reading.page.closed:
+            if incarnation not in {None, reading.record.incarnation}:
+                raise StreamNotFound
+            entries, read_from = entries + reading.data, reading.page.end
+            call = parse_call(render_body(_JSON, entries), has_ended=reading.page.closed)
+            if is_enough(call) or call.has_ended:
                 return call
         return None
 
-    async def open_answer(self, call_id: str, content_type: str) -> None:
-        await self._run(_create, answer_key(call_id), CreateRequest(BYTES, _EXPIRY, closed=False))
-        await self.tell(call_id, content_type=content_type)
+    async def open_answer(self, order: Order, content_type: str) -> str:
+        """Returns the incarnation of the answer's stream. Raises StreamNotFound if the call has ended, and
+        Conflict if the answer of an earlier call is there, which was read for longer than its call."""
+        key, request = answer_key(order.call_id), CreateRequest(BYTES, _EXPIRY, closed=False)
+        head = (await self._run(_create, key, request)).head
+        if head.tail.offset:
+            raise Conflict("The stream of the answer has data of an earlier call")
+        if not await self.append_entry(order.call_id, order.incarnation, content_type=content_type):
+            raise StreamNotFound
+        return head.record.incarnation
 
     async def end_if_lost(self, call_id: str, call: UpstreamCall) -> UpstreamCall:
-        """What is known then. The process that made it finds that it has ended, if it goes on after all."""
-        if (
-            call.error is not None
-            or call.refusal is not None
-            or call.lease_ms >= self.process.stores.clock_ms()
-        ):
+        """Ends a call whose lease is over. If its process goes on after all, storage refuses its writes."""
+        if call.has_ended or call.lease_ms >= self.process.stores.clock_ms():
             return call
-        return replace(call, error=await self.end(call_id))
+        return replace(call, error=await self.end(call_id, call.error), has_ended=True)
 
-    async def end(self, call_id: str) -> str:
-        """Returns how the answer ended. Its producer closes a whole one, or tells first why it is not."""
-        error = LOST
-        with suppress(StreamNotFound):
-            if (await self._run(load_head, answer_key(call_id))).tail.closed_by:
-                error = ""
-        await self.tell(call_id, error=error)
+    async def end(self, call_id: str, error: str | None = None) -> str:
+        """Close the answer, then the call. Returns the error: the one that its process has appended, else
+        none if the answer's producer has closed it, else LOST."""
+        if error is None:
+            error = LOST
+            with suppress(StreamNotFound):
+                if (await self._run(load_head, answer_key(call_id))).tail.closed_by:
+                    error = ""
+            await self.append_entry(call_id, error=error)
         with suppress(AppendAfterClose, StreamNotFound):
             await self.append(answer_key(call_id), AppendRequest(None, b"", close=True))
-        await self.tell(call_id, close=True)
+        await self.append_entry(call_id, close=True)
         return error
 
     async def remove(self, call_id: str) -> None:
-        """Succeeds also where there is none. Whoever pipes finds that it is gone."""
-        for key in (call_key(call_id), answer_key(call_id)):
+        """Remove the answer, then the call, as far as they exist. A request that finds the call in between
+        belongs before the removal. The process that pipes is woken, and stops."""
+        for key in (answer_key(call_id), call_key(call_id)):
             with suppress(StreamNotFound):
                 await self._run(delete, key)
             self.process.wake.hub.wake(key)

@@ -24,12 +24,14 @@ from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _T = TypeVar("_T")
 
-#: So much is written at once as soon as it is there.
+#: A batch of this size is written without waiting for more, in bytes.
 ANSWER_BATCH_BYTES: Final = 4 * 1024
 LONGEST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _RENEW_SECONDS: Final = 20.0
-#: The pauses after which a write is tried again that storage did not take.
+#: Pauses before the next try of a write that storage did not take, in seconds.
 _PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)
+_SERVER_ENDED: Final = "cut off: the server ended"
+_SERVER_FAILED: Final = "cut off: the server failed"
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -51,46 +53,83 @@ CALL_LIMITS: Final = CallLimits()
 async def carry_out(
     calls: Calls, order: Order, entries: Sequence[rules.AllowEntry], limits: CallLimits = CALL_LIMITS
 ) -> None:
-    """The whole life of a call, by the one process that took it. Its readers are told what goes wrong."""
-    piping = _Piping(calls, order.call_id, limits)
+    """The whole life of a call, by the one process that took it. Readers find every failure as the answer's
+    error. If this task is cancelled, it still ends the answer: a write under way is never abandoned, because
+    nobody would know its producer's sequence number."""
+    piping = _Piping(calls, order, limits, asyncio.get_running_loop().create_future())
+    running = asyncio.create_task(piping.run(entries))
     try:
-        await piping.run(order, entries)
-    except (errors.AppendAfterClose, errors.StreamNotFound):
-        pass  # It was deleted, or taken for lost.
+        await asyncio.shield(running)
     except asyncio.CancelledError:
-        with suppress(Exception):
-            await piping.finish("cut off: the server ended")
+        piping.stop(_SERVER_ENDED)
+        await running
         raise
-    except Exception:  # noqa: BLE001 - whatever it is, readers must be told
-        _log.exception("a call of an upstream failed")
-        await piping.finish("cut off: the server failed")
 
 
 @dataclass(slots=True)
 class _Piping:
     _calls: Calls
-    _call_id: str
+    _order: Order
     _limits: CallLimits
-    _has_answer: bool = False
-    #: What is not yet written, and how much was.
+    #: The reason to end the answer early.
+    _stopped: asyncio.Future[str]
+    #: The incarnation of the answer's stream, once there is one.
+    _answer: str | None = None
+    _is_opening: bool = False
+    #: Bytes that are not written yet, and the number of those that are.
     _batch: bytearray = field(default_factory=bytearray)
     _written: int = 0
     _seq: int = 0
 
-    async def run(self, order: Order, entries: Sequence[rules.AllowEntry]) -> None:
-        stopped = asyncio.create_task(self.stopped())
-        try:
-            refusal = await self.answer_or_refusal(order, entries, stopped)
-        finally:
-            stopped.cancel()
-            await asyncio.gather(stopped, return_exceptions=True)
-        if refusal is not None:
-            await patiently(partial(self._calls.tell, self._call_id, close=True, refusal=refusal))
+    def stop(self, reason: str) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(reason)
 
-    async def answer_or_refusal(
-        self, order: Order, entries: Sequence[rules.AllowEntry], stopped: asyncio.Task[str]
-    ) -> dict[str, Any] | None:
-        """Pipe the answer, or return what the client gets instead."""
+    async def run(self, entries: Sequence[rules.AllowEntry]) -> None:
+        watching = asyncio.create_task(self.watch())
+        try:
+            await self.pipe_or_refuse(entries)
+        except (errors.AppendAfterClose, errors.StreamNotFound):
+            pass  # The call was deleted, or taken for lost.
+        except Exception:  # noqa: BLE001 - readers must find any failure
+            _log.exception("a call of an upstream failed")
+            with suppress(errors.AppendAfterClose, errors.StreamNotFound):
+                await self.finish(_SERVER_FAILED)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Renew the lease until the call is to end early."""
+        is_aborted, order = (lambda call: call.aborted), self._order
+        look = partial(self._calls.until, order.call_id, is_aborted, _RENEW_SECONDS, order.incarnation)
+        try:
+            while (call := await retry_while_storage_fails(look)) is None:
+                await retry_while_storage_fails(partial(self._calls.renew, order))
+        except errors.StreamNotFound:
+            self.stop(ABORTED)
+        except Exception:  # noqa: BLE001 - an answer that nobody can stop is not paid for
+            _log.exception("the state of a call cannot be read")
+            self.stop(_SERVER_FAILED)
+        else:
+            self.stop(call.error or ABORTED)
+
+    async def pipe_or_refuse(self, entries: Sequence[rules.AllowEntry]) -> None:
+        """Until the answer's stream is there, a call that is stopped is cancelled; from then on it ends its
+        answer."""
+        working = asyncio.create_task(self.refusal(entries))
+        either: set[asyncio.Future[Any]] = {working, self._stopped}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done() and not self._is_opening:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            await self.finish(self._stopped.result())
+        elif (refusal := await working) is not None:
+            await retry_while_storage_fails(partial(self.append_entry, close=True, refusal=refusal))
+
+    async def refusal(self, entries: Sequence[rules.AllowEntry]) -> dict[str, Any] | None:
+        """Pipe the answer, or return the client's response if there is none."""
+        order = self._order
         try:
             url = rules.parse_upstream_url(order.url)
             entry = rules.allowing_entry(entries, url)
@@ -106,7 +145,7 @@ class _Piping:
             ) as answer:
                 refusal = await client_refusal(answer, rules.keys_in(headers, entry))
                 if refusal is None:
-                    await self.pipe(answer, stopped)
+                    await self.pipe(answer)
                 return refusal
         except errors.ProxyError as error:
             status, code, message = error.status, error.code, error.message
@@ -116,23 +155,25 @@ class _Piping:
             status, code, message = 504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time"
         return {"status": status, "code": code, "message": message}
 
-    async def pipe(self, answer: httpcore.Response, stopped: asyncio.Task[str]) -> None:
+    async def pipe(self, answer: httpcore.Response) -> None:
         content_type = header_of(answer, b"content-type") or DEFAULT
-        await patiently(partial(self._calls.open_answer, self._call_id, content_type))
-        self._has_answer = True
-        await self.finish(await self.copy(answer, stopped))
+        self._is_opening = True
+        open_answer = partial(self._calls.open_answer, self._order, content_type)
+        self._answer = await retry_while_storage_fails(open_answer)
+        await self.finish(await self.copy(answer))
 
-    async def copy(self, answer: httpcore.Response, stopped: asyncio.Task[str]) -> str:
-        """Write what comes, in batches, until it ends. Returns why it ended early, or nothing."""
+    async def copy(self, answer: httpcore.Response) -> str:
+        """Write the answer in batches, until it ends. Returns why it ended early, or nothing."""
         limits, body = self._limits, aiter(answer.aiter_stream())
         ends_at, due_at = time.monotonic() + limits.whole, math.inf
         reading = asyncio.ensure_future(anext(body, None))
         try:
             while True:
                 seconds = max(0.0, min(due_at, ends_at) - time.monotonic())
-                await asyncio.wait({reading, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if stopped.done():
-                    return stopped.result()
+                either: set[asyncio.Future[Any]] = {reading, self._stopped}
+                await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if self._stopped.done():
+                    return self._stopped.result()
                 if reading.done():
                     if (chunk := reading.result()) is None:
                         return ""
@@ -154,33 +195,41 @@ class _Piping:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
-    async def stopped(self) -> str:
-        """Why the answer is to end early. Meanwhile the lease is renewed."""
-        is_aborted = partial(self._calls.until, self._call_id, lambda call: call.aborted, _RENEW_SECONDS)
-        while (call := await patiently(is_aborted)) is None:
-            await patiently(partial(self._calls.renew, self._call_id))
-        return call.error or ABORTED
-
     async def write(self, *, close: bool = False) -> None:
-        """A batch, once, however often it is sent."""
+        """Append the batch once, however often the request is sent."""
         data, self._batch = bytes(self._batch), bytearray()
-        claim = Claim(self._call_id, 0, self._seq)
-        request = AppendRequest(BYTES if data else None, data, close, claim=claim)
-        await patiently(partial(self._calls.append, answer_key(self._call_id), request))
+        claim = Claim(self._order.call_id, 0, self._seq)
+        await self.append(AppendRequest(BYTES if data else None, data, close, claim=claim))
         self._seq, self._written = self._seq + 1, self._written + len(data)
 
     async def finish(self, error: str) -> None:
-        """An error is told first: whoever sees that the answer is closed finds it."""
-        tell = partial(self._calls.tell, self._call_id)
+        """An error is appended to the call before the answer is closed: a reader of the close finds it."""
         if error:
-            await patiently(partial(tell, error=error))
-        if self._has_answer:
-            await self.write(close=True)
-        await patiently(partial(tell, close=True, **({} if error else {"error": ""})))
+            await retry_while_storage_fails(partial(self.append_entry, error=error))
+        if self._answer is not None:
+            await (self.cut() if error else self.write(close=True))
+        end = partial(self.append_entry, close=True, **({} if error else {"error": ""}))
+        await retry_while_storage_fails(end)
+
+    async def cut(self) -> None:
+        """Close the answer as nobody's append: a write of unknown outcome may have the sequence number, and
+        the close would pass for its repetition."""
+        with suppress(errors.ProtocolError):
+            await self.write()
+        await self.append(AppendRequest(None, b"", close=True))
+
+    async def append(self, request: AppendRequest) -> None:
+        key, request = answer_key(self._order.call_id), request._replace(incarnation=self._answer)
+        await retry_while_storage_fails(partial(self._calls.append, key, request))
+
+    async def append_entry(self, *, close: bool = False, **members: Any) -> None:
+        order = self._order
+        await self._calls.append_entry(order.call_id, order.incarnation, close=close, **members)
 
 
-async def patiently(act: Callable[[], Awaitable[_T]]) -> _T:
-    """What may be done twice, until storage takes it: an upstream's answer is paid for."""
+async def retry_while_storage_fails(act: Callable[[], Awaitable[_T]]) -> _T:
+    """Repeats an idempotent call until storage takes it, because an upstream's answer is paid for. Raises the
+    last error."""
     for pause in _PAUSES:
         with suppress(errors.Busy, errors.OutcomeUnknown, errors.StorageSilent, errors.StorageUnavailable):
             return await act()

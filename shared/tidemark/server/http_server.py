@@ -144,13 +144,15 @@ class Requests:
         self._application = application
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False
+        #: The end of the grace period, by the event loop's clock.
+        self.ends_at = 0.0
         #: None until the server is ready: its own health checks are not logged.
         self.log: RequestLog | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         if scope["type"] == "lifespan" or task is None:
-            await self._application(scope, receive, send)
+            await self._application({**scope, "seconds_left": self.seconds_left}, receive, send)
             return
         self._tasks.add(task)
         try:
@@ -161,6 +163,10 @@ class Requests:
                 raise
         finally:
             self._tasks.discard(task)
+
+    def seconds_left(self) -> float:
+        """The rest of the grace period, for work that is no request."""
+        return max(0.0, self.ends_at - asyncio.get_running_loop().time())
 
     def end(self) -> None:
         self._ending = True
@@ -222,7 +228,8 @@ async def serve(
     """Serves until `stopping` is set, or, on the main thread, SIGINT or SIGTERM comes. Calls `on_ready` once
     it is healthy.
 
-    Requests that run then have `grace_seconds` to finish; after that they are ended.
+    Requests that run then have `grace_seconds` to finish, and so have calls of the durable proxy; after that
+    they are ended.
 
     Raises NotHealthy.
     """
@@ -246,7 +253,9 @@ async def serve(
             raise NotHealthy("the server ended by itself; see above")
     finally:
         server.should_exit = True
-        asyncio.get_running_loop().call_later(grace_seconds, _end, server, requests)
+        loop = asyncio.get_running_loop()
+        requests.ends_at = loop.time() + grace_seconds
+        loop.call_at(requests.ends_at, _end, server, requests)
         for task in (ready, asked):
             task.cancel()
         await serving

@@ -69,7 +69,14 @@ from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, StreamRecord, Tombstone
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.caching import IfMatch
-from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
+from tidemark.protocol.errors import (
+    Busy,
+    ContentTypeMismatch,
+    Malformed,
+    ProtocolError,
+    SequenceGap,
+    StreamNotFound,
+)
 from tidemark.protocol.messages import NOTHING, ContentType, Messages, StoredBody, parse_messages
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
@@ -88,7 +95,8 @@ _MAX_LOSSES = 40
 
 
 class AppendRequest(NamedTuple):
-    """An append as it arrived; its stream's content type decides how the body is parsed."""
+    """An append as it arrived; its stream's content type decides how the body is parsed. With `incarnation`,
+    a later stream of the same name refuses it with StreamNotFound."""
 
     content_type: ContentType | None
     body: bytes
@@ -96,6 +104,7 @@ class AppendRequest(NamedTuple):
     stream_seq: str | None = None
     claim: Claim | None = None
     if_match: IfMatch | None = None
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +333,8 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
     body is kept for the decision, which checks the closed state first (§5.2, error precedence)."""
     messages, fault, content_type = NOTHING, None, record.content_type
     try:
+        if request.incarnation not in {None, record.incarnation}:
+            raise StreamNotFound
         if request.body or not request.close:
             if not request.body:
                 raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
