@@ -13,6 +13,7 @@ import httpx
 import jwt
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
 from tidemark.server.serve import server_in_memory
 from tidemark.settings import AuthorizationSettings, Settings
 
@@ -68,6 +69,18 @@ def says(*pieces: bytes, content_type: str = "text/event-stream") -> Behaviour:
     return behave
 
 
+def steps(first: bytes, second: bytes) -> Behaviour:
+    """Begins with `first`, and ends with `second` once the test lets it go on."""
+
+    def behave(handler: UpstreamHandler) -> None:
+        handler.start()
+        handler.wfile.write(first)
+        handler.upstream.go_on.wait(PATIENCE_SECONDS)
+        handler.wfile.write(second)
+
+    return behave
+
+
 def never_ends(handler: UpstreamHandler) -> None:
     """Says `first`, and waits: until a test lets it go on, then until nobody reads it."""
     handler.start()
@@ -106,13 +119,15 @@ class Client:
         claims = {"exp": 4_000_000_000, "scope": scope, "sub": subject}
         return {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
 
+    def asked(self, headers: Mapping[str, str], path: str = "/chat") -> dict[str, str]:
+        upstream = {"Upstream-URL": self.upstream.url + path, "Upstream-Method": "POST"}
+        return self.token() | upstream | dict(headers)
+
     def ask(
         self, headers: Mapping[str, str] = NO_HEADERS, path: str = "/chat", content: bytes = b"{}"
     ) -> httpx.Response:
-        sent = self.token() | {"Upstream-URL": self.upstream.url + path, "Upstream-Method": "POST"}
-        return self.http.post(
-            "/v1/proxy", headers=httpx.Headers(sent | dict(headers), "latin-1"), content=content
-        )
+        sent = httpx.Headers(self.asked(headers, path), "latin-1")
+        return self.http.post("/v1/proxy", headers=sent, content=content)
 
     def read_to_the_end(self, location: str) -> tuple[bytes, httpx.Response]:
         """All of an answer, by long-polls."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.conftest import Behaviour, Upstream, UpstreamHandler, never_ends, says
+from tests.proxy.conftest import Upstream, never_ends, says, steps
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import OutcomeUnknown, StreamNotFound
@@ -164,16 +164,6 @@ def test_whoever_finds_a_lost_call_ends_it(
         assert await storage.calls().load(ID) == found
 
     storage.run(scenario)
-
-
-def steps(first: bytes, second: bytes) -> Behaviour:
-    def behave(handler: UpstreamHandler) -> None:
-        handler.start()
-        handler.wfile.write(first)
-        handler.upstream.go_on.wait(PATIENCE_SECONDS)
-        handler.wfile.write(second)
-
-    return behave
 
 
 def test_a_process_whose_call_was_deleted_writes_nothing_into_the_next_one(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from functools import partial
 
 import httpx
@@ -11,6 +13,7 @@ import pytest
 
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS, until
+from tidemark.http import proxy as endpoint
 from tidemark.protocol.errors import StorageUnavailable
 from tidemark.proxy import calls, pipe, upstream
 from tidemark.proxy.pipe import CallLimits
@@ -204,6 +207,45 @@ def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
     assert again.status_code == 201, again.text
     assert client.read_to_the_end(again.headers["Location"])[0] == b"fine"
     assert len(client.upstream.requests) == 2
+
+
+def test_want_of_room_is_no_failure_of_the_call(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_CALLS_AT_ONCE", 0)
+    for _ in range(11):
+        refused = client.ask(KEY)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+    monkeypatch.setattr(endpoint, "_CALLS_AT_ONCE", 1)
+    client.upstream.behave = says(b"fine")
+    answer = client.ask(KEY)
+    assert answer.status_code == 201, answer.text
+    assert client.read_to_the_end(answer.headers["Location"])[0] == b"fine"
+
+
+@pytest.mark.parametrize("headers", [NO_HEADERS, KEY], ids=["without a key", "with a key"])
+def test_a_client_that_leaves_before_the_headers_stops_a_call_that_nobody_can_repeat(
+    client: Client, headers: dict[str, str]
+) -> None:
+    def thinks(handler: UpstreamHandler) -> None:
+        """Until it is left, or may go on."""
+        handler.connection.settimeout(0.1)
+        while not handler.upstream.go_on.is_set():
+            with suppress(TimeoutError):
+                assert handler.connection.recv(1) == b"", "nothing follows a request"
+                raise ConnectionError
+        says(b"thought")(handler)
+
+    client.upstream.behave = thinks
+    with closing(http.client.HTTPConnection(client.http.base_url.netloc.decode())) as connection:
+        connection.request("POST", "/v1/proxy", b"{}", client.asked(headers))
+        until(lambda: client.upstream.requests)
+    if headers:
+        client.upstream.go_on.set()
+        location = client.ask(headers).headers["Location"]
+        assert client.read_to_the_end(location)[0] == b"thought"
+        assert len(client.upstream.requests) == 1
+    else:
+        half_the_limit = CallLimits().headers / 2
+        assert client.upstream.was_left.wait(half_the_limit), "it is paid for, and nobody can read it"
 
 
 def test_a_call_goes_on_while_its_upstream_thinks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 One process for many waiting readers, where a function would be one for each (`container/template.yaml`). It
 takes the functions' variables, and `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
-`DRAIN_SECONDS` (25): how long the requests that run at SIGTERM have to finish before they are ended.
+`DRAIN_SECONDS` (25): seconds after SIGTERM for requests and calls of the durable proxy that run.
 
 With `DATA_DIR`, a folder on a volume, it is `tidemark serve`: a single node that needs nothing else.
 """
@@ -28,12 +28,12 @@ from tidemark.server.request_log import RequestLog
 from tidemark.server.serve import ServerConfiguration
 from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import MEGABYTE, connect
-from tidemark.settings import InvalidSetting, Settings, parse_seconds
+from tidemark.settings import InvalidSetting, Settings
 
 #: The defaults of HOST and PORT, in a container's own network.
 ADDRESS: Final = {"HOST": "0.0.0.0", "PORT": "8080"}  # noqa: S104 - a container's own network
-#: How long requests have to finish once the end was asked for. ECS kills a task after 30 s.
-_DRAIN_SECONDS: Final = 25.0
+#: ECS kills a task 30 s after SIGTERM.
+_DRAIN_SECONDS: Final = "25"
 
 
 def main() -> int:
@@ -42,12 +42,12 @@ def main() -> int:
         return serve_embedded(environment=_environment())
     logging.basicConfig(format="%(message)s")
     try:
-        configuration = ServerConfiguration.from_environment(_environment())
-        drain_seconds = parse_seconds(os.environ, "DRAIN_SECONDS", _DRAIN_SECONDS, 3600)
+        environment = {"DRAIN_SECONDS": _DRAIN_SECONDS} | _environment()
+        configuration = ServerConfiguration.from_environment(environment)
         settings = Settings.from_environment(os.environ)
         settings.authorization.check_not_open(configuration.host)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(configuration, settings, drain_seconds))
+            runner.run(_serve(configuration, settings))
     except (InvalidSetting, NotHealthy, OSError, ProtocolError) as error:
         print(f"tidemark: {error}", file=sys.stderr, flush=True)
         return 1
@@ -58,7 +58,7 @@ def _environment() -> dict[str, str]:
     return ADDRESS | {name: value for name, value in os.environ.items() if value}
 
 
-async def _serve(configuration: ServerConfiguration, settings: Settings, drain_seconds: float) -> None:
+async def _serve(configuration: ServerConfiguration, settings: Settings) -> None:
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
     stores.check_format()
     backend = many_at_once(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
@@ -74,7 +74,7 @@ async def _serve(configuration: ServerConfiguration, settings: Settings, drain_s
             asyncio.Event(),
             configuration.limits,
             log=log,
-            grace_seconds=drain_seconds,
+            grace_seconds=configuration.drain_seconds,
         )
 
 

@@ -1,7 +1,7 @@
 """`tidemark serve`: the whole system in this process, on one data directory.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
-INFO logs every request), `JANITOR_SECONDS` (300; 0 leaves it out).
+INFO logs every request), `JANITOR_SECONDS` (300; 0 leaves it out), `DRAIN_SECONDS` (1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.protocol.socket import PATH as SOCKET_PATH
 from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.connections import Limits
-from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
+from tidemark.server.http_server import GRACE_SECONDS, WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, write_audit_lines
@@ -58,6 +58,8 @@ class ServerConfiguration:
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
+    #: Seconds after SIGTERM for requests and calls of the durable proxy that run.
+    drain_seconds: float = GRACE_SECONDS
     #: The limits of each connection, and of their number.
     limits: Limits = field(default_factory=Limits)
 
@@ -72,6 +74,7 @@ class ServerConfiguration:
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=parse_choice(environment, "VIA", WAYS, cls.via),
             janitor_seconds=parse_seconds(environment, "JANITOR_SECONDS", interval, 86_400),
+            drain_seconds=parse_seconds(environment, "DRAIN_SECONDS", cls.drain_seconds, 3600),
             edge=parse_boolean(environment, "EDGE", default=cls.edge),
             limits=Limits.from_environment(environment),
         )
@@ -176,7 +179,8 @@ async def serve_logged(
     write_audit_lines(sys.stderr)
     line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
     say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
-    await serve(application, listener, say_ready, stopping, configuration.limits, log=log)
+    limits, drain_seconds = configuration.limits, configuration.drain_seconds
+    await serve(application, listener, say_ready, stopping, limits, log=log, grace_seconds=drain_seconds)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:
