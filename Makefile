@@ -61,7 +61,7 @@ WORKERS ?= 3
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
 run: $(LOCAL) ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
-	@PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
+	@PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m $(if $(filter lambda,$(VIA)),tests.stack,tidemark.cli serve)
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
 # files start in the order of tests/conftest.py.

@@ -33,7 +33,7 @@ from typing import Any
 import uvicorn
 
 from benchmarks.cpu import ENVIRONMENT, ROOT, Context, Handler, event_of, load_handler
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 from tidemark.wake.follow import Hub
 from tidemark.wake.notifier import message_from_record
 from tidemark.wake.queue import SETTLING_SECONDS

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cpu import ENVIRONMENT, Context, cpu_microseconds, event_of, load_handler, send
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 
 NUMBERS: Final = (0, 1, 100)
 ROUNDS: Final = 15

@@ -17,10 +17,10 @@ from tests.answers import LAST
 from tests.available import NotAvailable, require_engine
 from tests.moto_engine import MotoServices
 from tests.processes import working_threads
+from tests.stack.emulators import environment_for
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world
 from tests.waiting import until
-from tidemark.local.emulators import environment_for
-from tidemark.local.engines import LocalServices
 
 TESTS = Path(__file__).parent
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.ports import free_port
-from tidemark.local.emulators import environment_for
-from tidemark.local.engines import ALL, LocalServices
+from tests.stack.emulators import environment_for
+from tests.stack.engines import ALL, LocalServices
 
 
 class MotoServices(LocalServices):

@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.stack.emulators import DEFAULT_REGION
+from tests.stack.engines import LocalServices, client_of
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, SendOperation, connect_dynamodb
 from tidemark.aws.http import Account
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs import BlobStore
-from tidemark.local.emulators import DEFAULT_REGION
-from tidemark.local.engines import LocalServices, client_of
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.log.tails import RecentBatches

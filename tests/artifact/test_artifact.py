@@ -31,11 +31,11 @@ from tests.artifact.iam import actions
 from tests.artifact.moto_iam import SUBSCRIPTIONS, WEBHOOK_KEYS, Roles, make_roles
 from tests.artifact.test_roles import expanded
 from tests.infra.test_template import FUNCTIONS, TEMPLATE, statements_of
+from tests.stack.emulators import Ministack
+from tests.stack.engines import LocalServices
+from tests.stack.websocket_api import Connections, ManagementServer
 from tests.support import World, a_key
 from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.local.emulators import Ministack
-from tidemark.local.engines import LocalServices
-from tidemark.local.websocket_api import Connections, ManagementServer
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter

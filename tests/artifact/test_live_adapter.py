@@ -25,12 +25,12 @@ import pytest
 from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
+from tests.stack.engines import LocalServices
 from tests.support import TEXT, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import Function, read_until
 from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
-from tidemark.local.engines import LocalServices
 
 pytestmark = pytest.mark.artifact
 

@@ -13,7 +13,7 @@ from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tidemark.http.lambda_adapter import create_function_app
 from tidemark.http.security.origin_secret import BehindEdge
-from tidemark.local.__main__ import main
+from tidemark.server.serve import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 
 JWKS = {"AUTH_JWKS_URL": "https://id.example/jwks.json", "AUTH_AUDIENCE": "tidemark"}

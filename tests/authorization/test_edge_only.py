@@ -12,8 +12,8 @@ import pytest
 
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
+from tests.stack.gateway import written_path
 from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, PATH_IN_HEADER, TYPE_HEADER
-from tidemark.local.gateway import written_path
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.settings import InvalidSetting, Settings
 

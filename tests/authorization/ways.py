@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Message
 
 from tests.answers import Answer, shown
 from tests.http.asgi import make_scope
+from tests.stack.engines import LocalServices
+from tests.stack.environments import Environments
+from tests.stack.events import HttpRequest, http_event
+from tests.stack.gateway import Gateway, read_response
+from tests.stack.template import load_template, match_route
 from tests.support import make_world
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
-from tidemark.local.engines import LocalServices
-from tidemark.local.environments import Environments
-from tidemark.local.events import HttpRequest, http_event
-from tidemark.local.gateway import Gateway, read_response
-from tidemark.local.template import load_template, match_route
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 

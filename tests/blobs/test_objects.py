@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world
 from tidemark.aws.clients import s3_client
 from tidemark.aws.http import Account, AwsRequest
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Busy, Damaged, StorageUnavailable
 
 pytestmark = pytest.mark.each_engine

@@ -15,8 +15,8 @@ import sys
 import threading
 from http.server import ThreadingHTTPServer
 
+from tests.stack.emulators import end_with_parent
 from tidemark import janitor, log, service
-from tidemark.local.emulators import end_with_parent
 from tidemark.log.due import Packing
 from tidemark.protocol.socket import PATH
 
@@ -54,8 +54,8 @@ def hurry() -> None:
 
 
 def _go_through(proxies: dict[str, str]) -> None:
-    from tidemark.local import dynamodb_server, websocket_api
-    from tidemark.local.engines import LocalServices
+    from tests.stack import dynamodb_server, websocket_api
+    from tests.stack.engines import LocalServices
     from tidemark.server.ports import listening_socket
 
     port = int(os.environ[ENGINE_PORT])
@@ -90,9 +90,8 @@ def small_packs(packing: type[Packing], seconds: float) -> Packing:
 def main() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     hurry()
-    from tidemark.local.__main__ import main as run
-
-    code = run()
+    server = "tests.stack.__main__" if os.environ["VIA"] == "lambda" else "tidemark.server.serve"
+    code = importlib.import_module(server).main()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

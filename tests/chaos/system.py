@@ -23,7 +23,7 @@ from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SOCKETS, SQS, Fault, Kind
 from tests.conformance.servers import answers, own_environment
 from tests.ports import free_port
-from tidemark.local.emulators import VARIABLES, Child, EngineFailed, Ministack
+from tests.stack.emulators import VARIABLES, Child, EngineFailed, Ministack
 from tidemark.log.schema import PACK_INDEX
 
 PARTS: Final = (EMULATOR, SERVER)

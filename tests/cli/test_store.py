@@ -15,10 +15,10 @@ from zlib import crc32
 import pytest
 from click.testing import CliRunner
 
+from tests.stack.engines import LocalServices
 from tests.support import BYTES, append_request, create_request, make_world
 from tidemark.cli.__main__ import main
 from tidemark.cli.store import back_up, embedded_stores, verify
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import INLINE_BYTES, append

@@ -24,7 +24,8 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_SCRIPT = Path(__file__).with_name("reference_server.mjs")
-LOCAL_STACK = "tidemark.local"
+#: What `make run` starts, by `VIA`.
+COMMANDS = {"asgi": ("tidemark.cli", "serve"), "lambda": ("tests.stack",)}
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -58,8 +59,8 @@ class Server:
         return self.data_dir.parent / f"{self.name}.log"
 
     def start(self) -> None:
-        """Raises NotAvailable for Tidemark without an engine, ServerDidNotStart."""
-        if LOCAL_STACK in self.command:
+        """Raises NotAvailable for `VIA=lambda` without an engine, ServerDidNotStart."""
+        if self.environment.get("VIA") == "lambda":
             require_engine()
         environment = {
             **own_environment(),
@@ -157,10 +158,10 @@ def wait_until_group_is_gone(group: int, seconds: float = 5.0) -> bool:
 
 
 def tidemark_server(via: str, directory: Path, **environment: str) -> Server:
-    """`VIA=asgi` or `VIA=lambda` of the local stack; further environment variables as keyword arguments."""
+    """`VIA=asgi` or `VIA=lambda`; further environment variables as keyword arguments."""
     return Server(
         name=f"tidemark-{via}",
-        command=[sys.executable, "-m", LOCAL_STACK],
+        command=[sys.executable, "-m", *COMMANDS[via]],
         # A test session may have set ALLOW_ANONYMOUS for the functions that it loads itself.
         environment={"VIA": via, "HOST": "127.0.0.1", "ALLOW_ANONYMOUS": "", **environment},
         data_dir=directory / "data",

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from tests.costs import prices
+from tests.stack.dynamodb import item_size
 from tests.support import Process, before
-from tidemark.local.dynamodb import item_size
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from tests.costs import page, prices
 from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
+from tests.stack.dynamodb import item_size
 from tests.support import World
 from tidemark.client.watches import QUIET_SECONDS, SILENT_SECONDS
 from tidemark.http.backend import one_at_a_time
-from tidemark.local.dynamodb import item_size
 from tidemark.protocol.socket import MAX_LEASE_SECONDS
 from tidemark.settings import Settings
 

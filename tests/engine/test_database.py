@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import orjson
 import pytest
 
+from tests.stack.dynamodb import DynamoDBProtocol
 from tidemark.engine import database, sqlite_file
 from tidemark.engine.database import Database, Slow
 from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
-from tidemark.local.dynamodb import DynamoDBProtocol
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world, table_of
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
-from tidemark.local.engines import LocalServices
 from tidemark.log.schema import Item
 from tidemark.log.table import (
     IF_ABSENT,

@@ -12,11 +12,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.faults.proxy import Proxy, Reply, Sent, unspoiled
+from tests.stack.engines import LocalServices
 from tests.support import Process, World
 from tidemark.aws.s3 import Objects, Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs import Blobs, BlobStore, Composition
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import StorageUnavailable
 
 SOURCE = bytes(range(256)) * 20

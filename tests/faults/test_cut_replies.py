@@ -17,12 +17,12 @@ import orjson
 import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent, Spoil, unspoiled
+from tests.stack.engines import LocalServices
 from tests.support import make_world, refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.http import Account, AwsRequest, crc32_text, whole
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Damaged, OutcomeUnknown
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}

@@ -18,10 +18,10 @@ import pytest
 
 from tests.buckets import objects
 from tests.faults.lives import LIVES, WRITES, Life
+from tests.stack.engines import LocalServices
 from tests.subscriptions.scene import Scene
 from tests.support import Process, World, create_request, items_left, make_world
 from tidemark.aws.retry import NoAnswer
-from tidemark.local.engines import LocalServices
 from tidemark.log.records import BucketRecord
 from tidemark.protocol import errors
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey

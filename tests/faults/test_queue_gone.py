@@ -15,6 +15,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from tests.faults.aws import Breakable, raises
 from tests.lambdas.functions import Functions, http_event, load_event
+from tests.stack.engines import LocalServices
 from tests.support import TEXT, Process, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import running
@@ -22,7 +23,6 @@ from tests.wake.support import make_prefix
 from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable, receiving_client, sqs_client
-from tidemark.local.engines import LocalServices
 from tidemark.wake.follow import Hub
 from tidemark.wake.queue import RETRY_SECONDS, Receiver
 

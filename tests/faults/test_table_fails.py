@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.authorization.ways import WAYS, Way, in_environment
+from tests.stack.engines import LocalServices
 from tests.support import conflict, refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.aws.http import AwsRequest, BlockingHttp
 from tidemark.aws.retry import NoAnswer
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 from tidemark.settings import Settings
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 
 #: A table of its own for so many requests, so that storage does not grow without end.
 ROUND = 5000

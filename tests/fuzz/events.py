@@ -15,8 +15,8 @@ from tests.answers import Answer
 from tests.authorization.ways import FUNCTION_URL, TEMPLATE, Functions
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject, play
-from tidemark.local.events import HttpRequest, http_event
-from tidemark.local.template import match_route
+from tests.stack.events import HttpRequest, http_event
+from tests.stack.template import match_route
 
 METHODS: Final = (
     "GET",

@@ -11,8 +11,8 @@ import pytest
 from tests.authorization.ways import WAYS, Functions
 from tests.fuzz import events, frames, published
 from tests.fuzz.subject import Subject
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world
-from tidemark.local.engines import LocalServices
 from tidemark.log.due import Packing
 from tidemark.log.tails import RecentBatches
 from tidemark.service.stores import connect

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published, read_published
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 
 REQUESTS = 400
 SEED = 20_240_501

@@ -14,9 +14,9 @@ import schemathesis
 
 from tests.authorization.ways import WAYS, Way
 from tests.http.published import openapi_document, operations
+from tests.stack.engines import LocalServices
 from tidemark.http.openapi import PARAMETERS
 from tidemark.http.paths import Operations
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import Settings
 

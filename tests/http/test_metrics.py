@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.authorization.ways import Asgi, in_environment
+from tests.stack.engines import LocalServices
 from tests.support import MonotonicClock
 from tidemark.http import metrics
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import StreamTraffic, Traffic
-from tidemark.local.engines import LocalServices
 from tidemark.observability.metrics import OVERTAKEN, PROCESS, Meter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import connect

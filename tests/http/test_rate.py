@@ -15,12 +15,12 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.http.asgi import Door, Exchange
+from tests.stack.engines import LocalServices
 from tests.support import MonotonicClock, make_world
 from tests.waiting import eventually
 from tidemark.http.app import MAX_HELD_BYTES, SMALL_BODY_BYTES, RateLimited, TokenBucket
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.requests import MAX_BODY_BYTES
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.settings import InvalidSetting, Settings
 

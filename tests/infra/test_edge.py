@@ -28,9 +28,9 @@ from tests.infra.test_template import (
     TEMPLATE,
     CloudFormationLoader,
 )
+from tests.stack.events import decode_path
+from tests.stack.gateway import RefusedByGateway, check_head, is_live, written_path
 from tidemark.http.security import authorization, origin_secret
-from tidemark.local.events import decode_path
-from tidemark.local.gateway import RefusedByGateway, check_head, is_live, written_path
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.observability.metrics import COUNTERS
 

@@ -54,7 +54,8 @@ def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> No
     section = VARIABLES_PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[A-Z].*?) \|", section, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    sources = "".join(path.read_text() for path in (ROOT / "shared").rglob("*.py"))
+    folders = (ROOT / "shared", ROOT / "tests" / "stack")
+    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     assert named
     assert {name for name in named if f'"{name}"' not in sources} == set()
 

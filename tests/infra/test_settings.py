@@ -13,9 +13,9 @@ from tidemark.settings import InvalidSetting, Settings
 
 READERS: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "ALLOW_ANONYMOUS": lambda variables: Settings.from_environment(variables).authorization.allow_anonymous,
-    "EDGE": lambda variables: ServerConfiguration.from_environment(variables).edge,
+    "EDGE_ONLY": lambda variables: Settings.from_environment(variables).authorization.edge_only,
 }
-DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE": True}
+DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE_ONLY": True}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -60,15 +60,14 @@ def test_an_unknown_log_level_is_refused_and_the_known_ones_are_named(value: str
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
-    expected = ServerConfiguration("127.0.0.1", 4437, Path(".data"), "asgi")
+    expected = ServerConfiguration("127.0.0.1", 4437, Path(".data"))
     assert ServerConfiguration.from_environment({}) == expected
     assert ServerConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
 
 
 def test_each_variable_sets_its_option() -> None:
-    environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    expected = ServerConfiguration("::1", 0, Path("d"), "lambda", 0, edge=False)
-    assert ServerConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
+    environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "asgi", "JANITOR_SECONDS": "0"}
+    assert ServerConfiguration.from_environment(environment) == ServerConfiguration("::1", 0, Path("d"), 0)
 
 
 INVALID = {

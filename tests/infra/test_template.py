@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.stack.template import load_template, match_route
+from tests.stack.triggers import matches
 from tidemark.aws.http import _CONNECT_SECONDS
 from tidemark.aws.sqs import Queues
-from tidemark.local.template import load_template, match_route
-from tidemark.local.triggers import matches
 from tidemark.log.schema import log_pk, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.authorization.ways import WAYS, Way, in_environment
+from tests.stack.engines import LocalServices
 from tidemark import __version__
-from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 
 TEXT = {"Content-Type": "text/plain"}

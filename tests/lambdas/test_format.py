@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.lambdas.functions import Context, Functions, http_event, load_event
+from tests.stack.engines import LocalServices
 from tests.support import JSON, World, make_world
 from tests.wake.live_process import running
-from tidemark.local.engines import LocalServices
 from tidemark.log import schema
 from tidemark.log.table import Condition, Table
 from tidemark.protocol.compaction import Compaction

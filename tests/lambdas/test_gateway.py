@@ -128,8 +128,8 @@ def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
 def test_an_http_api_refuses_a_name_that_it_cannot_pass_on(
     functions: Functions, door: Door, path: str, name: str
 ) -> None:
-    """The path that a function gets could belong to another name (`local/events.py: decode_path`). A server
-    and a function URL accept the name."""
+    """The path that a function gets could belong to another name (`tests/stack/events.py: decode_path`). A
+    server and a function URL accept the name."""
     encoded = f"{path}/{quote(name)}"
     assert door.put(encoded, TEXT, b"kept").status == 201
     for method in ("PUT", "POST", "GET", "HEAD", "DELETE"):

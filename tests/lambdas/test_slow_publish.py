@@ -15,10 +15,10 @@ import pytest
 
 from tests.answers import Answer
 from tests.authorization.ways import ROOT, Asgi
+from tests.stack.gateway import Gateway
+from tests.stack.template import load_template
 from tests.support import World
 from tidemark.blobs import compose
-from tidemark.local.gateway import Gateway
-from tidemark.local.template import load_template
 from tidemark.service.snapshots import MAX_ANSWER_BYTES
 
 TEXT = {"Content-Type": "text/plain"}

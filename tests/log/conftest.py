@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world
-from tidemark.local.engines import LocalServices
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.buckets import key_in_new_bucket, new_bucket, publish
+from tests.stack.engines import LocalServices
 from tests.support import BYTES, JSON, Process, World, a_key, make_world, table_of
-from tidemark.local.engines import LocalServices
 from tidemark.log.read import PAGE_QUERIES
 from tidemark.log.records import Batch
 from tidemark.log.schema import encode_batch, log_pk

@@ -13,13 +13,13 @@ import pytest
 
 from tests.authorization.tokens import SECRET, bearer, token
 from tests.authorization.ways import WAYS, Asgi, Way, in_environment
+from tests.stack.engines import LocalServices
 from tests.support import refusal
 from tests.waiting import eventually
 from tidemark.aws.http import BlockingHttp
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.metrics import render
-from tidemark.local.engines import LocalServices
 from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
 from tidemark.observability.report import REPORT_SECONDS, Reporter, reporting, spread
 from tidemark.service.stores import connect

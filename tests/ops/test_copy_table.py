@@ -12,13 +12,13 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.http import Account
 from tidemark.aws.retry import Breaker, NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.local.engines import LocalServices
 from tidemark.log.due import Packing
 from tidemark.log.records import Waiter
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format

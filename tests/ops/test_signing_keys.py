@@ -18,7 +18,7 @@ from tests.available import require_engine
 from tests.conformance.servers import Server, node, running, tidemark_server
 from tests.infra.test_template import TEMPLATE
 from tests.ports import free_port
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 from tidemark.ops.signing_keys import location_of_stack, main
 
 KID = re.compile(r"ds_[\w-]{43}")

@@ -24,8 +24,8 @@ import orjson
 import urllib3
 
 from tests.spark.duckdb_iceberg import connect_duckdb
-from tidemark.local.emulators import Child, EngineFailed
-from tidemark.local.engines import LocalServices
+from tests.stack.emulators import Child, EngineFailed
+from tests.stack.engines import LocalServices
 from tidemark.server.ports import LOOPBACK, free_port
 from tidemark.spark.job import JobFailed, find_java
 

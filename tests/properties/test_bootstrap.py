@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.buckets import key_in_new_bucket, publish
 from tests.simulation.memory import MemoryWorld
+from tests.stack.engines import LocalServices
 from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request, make_world
 from tidemark.janitor.sweep import sweep
-from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.snapshot import part_bytes
 from tidemark.protocol.stream_key import StreamKey

@@ -29,12 +29,12 @@ import pytest
 from tests.infra.test_locks import pins
 from tests.infra.test_template import FUNCTION_GLOBALS
 from tests.ports import free_port
+from tests.stack.engines import LocalServices
 from tests.support import TEXT, Process, World, a_key, make_world
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.support import make_prefix, make_queues, pumping
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues
-from tidemark.local.engines import LocalServices
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.protocol.stream_key import StreamKey
 

@@ -1,4 +1,4 @@
-"""`python -m tidemark.local` for a person: one line when it is ready, a clean end, clear errors."""
+"""`make run` for a person: one line when it is ready, a clean end, clear errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 
 from tests.authorization.tokens import SECRET, token
 from tests.available import require_engine
-from tests.local.conftest import write_function
+from tests.conformance.servers import COMMANDS, ROOT
 from tests.processes import children_of, is_running
 from tests.waiting import until
 from tidemark.engine.database import Database
@@ -32,19 +31,10 @@ pytestmark = pytest.mark.slow
 
 DEADLINE_SECONDS = 60
 TEXT = {"Content-Type": "text/plain"}
-#: The system of another project directory, started as `python -m tidemark.local` starts its own.
-IN_PROJECT = """
-import os, sys
-from pathlib import Path
-from tidemark.local.__main__ import main
-code = main(Path(sys.argv[1]))
-sys.stdout.flush()
-os._exit(code)
-"""
 
 
 class System:
-    """A running `python -m tidemark.local`."""
+    """A running server."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -86,17 +76,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def starting_in(directory: Path, stack: ExitStack) -> Start:
     require_engine()
 
-    def starting(*, project: Path | None = None, **environment: str) -> subprocess.Popen[str]:
-        command = ["-m", "tidemark.local"] if project is None else ["-c", IN_PROJECT, str(project)]
+    def starting(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        way = COMMANDS.get(environment.get("VIA", ""), COMMANDS["asgi"])
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("AWS_") and name != "ALLOW_ANONYMOUS"
         }
         process = subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, "-m", *way, *arguments],
             cwd=directory,
-            env={**inherited, "PORT": "0", **environment},
+            env={**inherited, "PYTHONPATH": str(ROOT), "PORT": "0", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -139,6 +129,26 @@ def test_without_keys_it_has_its_own_names_and_takes_writes_of_its_own_pages(sys
         ("GET", "/v1/health", {"Host": "10.0.0.7"}, 200),
     ):
         assert system.request(method, path, headers=TEXT | headers)[0] == status, (path, headers)
+
+
+@pytest.mark.parametrize(
+    ("given", "way"), [("", "asgi"), ("asgi", "asgi"), ("sam", "asgi"), ("lambda", "lambda")]
+)
+def test_make_run_starts_the_command_tidemark_serve_or_the_imitation_of_aws(given: str, way: str) -> None:
+    dry = ["make", "--dry-run", "--no-print-directory", "--assume-old=.venv/.installed-local", "run"]
+    printed = subprocess.check_output(dry, cwd=ROOT, env=os.environ | {"VIA": given}, text=True)
+    assert printed.splitlines()[-1].endswith(f"/python -m {' '.join(COMMANDS[way])}")
+
+
+def test_the_server_imports_nothing_of_the_tests_nor_what_only_they_install(start: Start) -> None:
+    """As `make run` starts it: a clone's folder is where Python looks for modules."""
+    system = System(start(PYTHONPROFILEIMPORTTIME="1"))
+    assert system.request("PUT", "/v1/stream/1")[0] == 201
+    code, _, err = system.end()
+    modules = re.findall(r"^import time:.*\| +(\S+)$", err, re.MULTILINE)
+    assert (code, "tidemark.server.serve" in modules) == (0, True)
+    others = {"benchmarks", "boto3", "botocore", "moto", "ministack", "tests", "yaml"}
+    assert others.isdisjoint(each.partition(".")[0] for each in modules)
 
 
 # --- what it says, and what it leaves ------------------------------------------------------
@@ -231,32 +241,6 @@ def test_neither_an_open_event_stream_nor_a_webhook_that_does_not_answer_delays_
     assert "Traceback" not in err
 
 
-WAITING = """
-import os, threading
-
-def handler(event, context):
-    if event["rawPath"] == "/wait":
-        open("waiting", "w").close()
-        threading.Event().wait()
-    return {"statusCode": 200, "body": "ok"}
-"""
-
-
-def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, tmp_path: Path) -> None:
-    """A terminal sends SIGINT to the whole process group, but the engines must outlive the last request."""
-    write_function(project, "probe", WAITING)
-    system = System(start(project=project, VIA="lambda"))
-    answers: list[int] = []
-    waiting = threading.Thread(target=lambda: answers.append(system.request("GET", "/wait")[0]))
-    waiting.start()
-    until((tmp_path / "waiting").exists)
-    os.killpg(system.process.pid, signal.SIGINT)
-    code, out, err = outcome(system.process)
-    waiting.join()
-    assert (code, out, answers) == (0, "", [503])
-    assert "Traceback" not in err
-
-
 def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -> None:
     process = start()
     until((tmp_path / ".data/lock").exists)
@@ -265,41 +249,6 @@ def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -
     assert code == 0
     assert "Traceback" not in err
     assert out == "" or out.startswith("Tidemark is ready")
-
-
-def test_an_emulator_that_dies_ends_the_system(start: Start) -> None:
-    """Without it large bodies cannot be acknowledged, so the system says so and ends."""
-    system = System(start(VIA="lambda"))
-    [child] = children_of(system.process.pid)
-    os.kill(child, signal.SIGKILL)
-    code, out, err = outcome(system.process)
-    assert (code, out) == (1, "")
-    [line] = [line for line in err.splitlines() if "was ended by signal 9" in line]
-    assert line.endswith("; stopping")
-    assert "Traceback" not in err
-
-
-def test_the_janitor_runs_on_its_schedule_and_its_failures_are_not_fatal(
-    start: Start, project: Path, tmp_path: Path
-) -> None:
-    """It gets EventBridge's event, fails, and runs again."""
-    code = """
-import json
-
-def handler(event, context):
-    with open("rounds", "a") as rounds:
-        print(json.dumps([event["source"], event["detail-type"], context.function_name]), file=rounds)
-    raise RuntimeError("the tide is in")
-"""
-    write_function(project, "sweeper", code)
-    system = System(start(project=project, VIA="lambda", JANITOR_SECONDS="0.05"))
-    rounds = tmp_path / "rounds"
-    until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 2)
-    assert system.request("GET", "/")[0] == 200
-    returncode, _, err = system.end()
-    assert returncode == 0
-    assert "RuntimeError: the tide is in" in err
-    assert set(rounds.read_text().splitlines()) == {'["aws.events", "Scheduled Event", "Sweeper"]'}
 
 
 # --- what keeps it from starting is one line ----------------------------------------------

@@ -15,14 +15,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.http.test_socket import tail
-from tests.local import test_main
-from tests.local.test_main import DEADLINE_SECONDS, TEXT, Start, System, starting_in
+from tests.server import test_run
+from tests.server.test_run import DEADLINE_SECONDS, TEXT, Start, System, starting_in
 from tidemark.client import Stream
 from tidemark.protocol.socket import Message, parse_messages
 
 pytestmark = pytest.mark.slow
 
-start, via = test_main.start, test_main.via
+start, via = test_run.start, test_run.via
 
 
 @pytest.fixture(scope="module")

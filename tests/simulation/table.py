@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.stack.dynamodb import DynamoDBProtocol
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
-from tidemark.local.dynamodb import DynamoDBProtocol
 from tidemark.log.schema import Item, Key
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.support import World, make_world
-from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None

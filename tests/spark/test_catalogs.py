@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.lakes import add_message
 from tests.spark.recorder import Recorder
-from tidemark.local.emulators import Ministack, environment_for
+from tests.stack.emulators import Ministack, environment_for
 from tidemark.spark import lake
 from tidemark.spark.lake import LakeTable, reaches_of
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches

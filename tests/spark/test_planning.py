@@ -12,9 +12,9 @@ import pytest
 from tests.buckets import key_in_new_bucket
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
+from tests.stack.engines import LocalServices
 from tests.support import BYTES, HOUR_MS, Process, World, before, make_world
 from tidemark.janitor.sweep import sweep
-from tidemark.local.engines import LocalServices
 from tidemark.log.due import Packing
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.schema import FORMAT_EPOCH, encode_format, log_pk

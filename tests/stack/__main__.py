@@ -1,9 +1,8 @@
-"""`python -m tidemark.local`: the server (`server/serve.py`), or with `VIA=lambda` the deployed handlers
-behind an imitation of what is in front of them on AWS.
+"""`python -m tests.stack` is the server of `VIA=lambda make run`: the deployed handlers behind an imitation
+of API Gateway, of CloudFront and of the triggers, with emulators of DynamoDB, SQS and S3.
 
-Environment of `VIA=lambda`, beside the server's: `EDGE` (true: reads that wait go to the live function, as
-behind CloudFront). Its data is below `DATA_DIR/lambda`: the server has blobs as files, and the handlers have
-them in an emulator of S3.
+The environment is the server's and `EDGE` (true: long-polls and event streams go to the live function, as
+behind CloudFront). The data is below `DATA_DIR/lambda`, with blobs in the emulator of S3.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.stack.emulators import ROOT, EngineFailed
+from tests.stack.engines import LocalServices
+from tests.stack.environments import FunctionNotLoaded
+from tests.stack.gateway import Edge, Gateway, load_application
+from tests.stack.template import Template, load_template
+from tests.stack.triggers import Pump, QueuePump, ScheduledFunction
+from tests.stack.websocket_api import Connections, ManagementServer
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.http.security.open_server import own_pages_only
-from tidemark.local.emulators import EngineFailed
-from tidemark.local.engines import ROOT, LocalServices
-from tidemark.local.environments import FunctionNotLoaded
-from tidemark.local.gateway import Edge, Gateway, load_application
-from tidemark.local.template import Template, load_template
-from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
-from tidemark.local.websocket_api import Connections, ManagementServer
 from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
-from tidemark.server.serve import ASGI, ServerConfiguration
+from tidemark.server.serve import ServerConfiguration
 from tidemark.service.stores import connect
-from tidemark.settings import Settings
+from tidemark.settings import Settings, parse_boolean
 from tidemark.subscriptions.pending import recover
 
 _REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded)
@@ -42,14 +41,13 @@ _REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, Function
 
 def main(root: Path = ROOT) -> int:
     """The process's exit code. `root` holds `template.yaml`, `functions/` and `node_modules/`."""
-    if (os.environ.get("VIA") or ASGI) == ASGI:
-        return serve.main()
 
     def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         data_dir = configuration.data_dir / "lambda"
         settings = replace(settings, webhook_keys=settings.webhook_keys or str(data_dir / "webhook-keys"))
-        prepare_environment(settings, configuration)
-        system = System(configuration, settings, root)
+        has_edge = parse_boolean(os.environ, "EDGE", default=True)
+        prepare_environment(settings, has_edge=has_edge)
+        system = System(configuration, settings, root, has_edge=has_edge)
         with (
             LocalServices(data_dir, on_failure=system.fail) as services,
             ManagementServer(Connections()) as server,
@@ -61,11 +59,11 @@ def main(root: Path = ROOT) -> int:
                 for name in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(name, signal.SIG_IGN)
 
-    return serve.run_configured(run, os.environ, _REFUSALS)
+    return serve.run_configured(run, os.environ | {"VIA": ""}, _REFUSALS)
 
 
-def prepare_environment(settings: Settings, configuration: ServerConfiguration) -> None:
-    """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
+def prepare_environment(settings: Settings, *, has_edge: bool) -> None:
+    """Sets the variables that the functions read when they are loaded. Call `check_not_open` before."""
     os.environ |= {"PUBLIC_URL": settings.public_url, "WEBHOOK_KEYS": settings.webhook_keys}
     if not settings.authorization.is_on:
         # The server listens on loopback, which the functions cannot know: nobody else can reach them.
@@ -75,18 +73,21 @@ def prepare_environment(settings: Settings, configuration: ServerConfiguration) 
     if settings.log_level == "INFO":
         # The server logs each request: the function's own JSON line would be a second one.
         os.environ["LOG_LEVEL"] = "WARNING"
-    if configuration.edge and not settings.authorization.has_edge:
-        # As the stack does: functions believe what the edge says of a request by the origin secret.
+    if has_edge and not settings.authorization.has_edge:
+        # The functions believe the edge's headers in a request that has the origin secret.
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
 
 class System:
-    """The running whole: what is started after the engines, and stopped before them."""
+    """The gateway and the triggers, which start after the engines and stop before them."""
 
-    def __init__(self, configuration: ServerConfiguration, settings: Settings, root: Path) -> None:
+    def __init__(
+        self, configuration: ServerConfiguration, settings: Settings, root: Path, *, has_edge: bool
+    ) -> None:
         self.configuration = configuration
         self.settings = settings
         self.root = root
+        self._has_edge = has_edge
         self._failure: str | None = None
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +130,7 @@ class System:
         """Raises FunctionNotLoaded."""
         gateway = Gateway(template, connections=server.connections)
         server.functions |= gateway.environments
-        if not self.configuration.edge or template.streaming is None:
+        if not self._has_edge or template.streaming is None:
             return gateway
         streaming = load_application(template.functions[template.streaming])
         return Edge(gateway, streaming, os.environ.get("EDGE_SECRET", ""))
@@ -161,7 +162,7 @@ class System:
 
 
 if __name__ == "__main__":
-    code = main()
+    code = main(*map(Path, sys.argv[1:]))
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of requests that were cut off may still wait for a reply from an engine that is gone.

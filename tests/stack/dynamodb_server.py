@@ -18,12 +18,12 @@ from zlib import crc32
 
 import orjson
 
+from tests.stack.dynamodb import DynamoDBProtocol, Refused
 from tidemark.aws.clock import CLOCK
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
 from tidemark.http.security.open_server import is_loopback, name_of
-from tidemark.local.dynamodb import DynamoDBProtocol, Refused
 from tidemark.log.schema import PK, SK, Key
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Receive, Scope, Send

@@ -1,6 +1,6 @@
 """ministack, an emulator of AWS as a process, and the environment that leads boto3 to local engines.
 
-It is S3 and SQS for `VIA=lambda`, and DynamoDB too for the fixture `tidemark_aws` and for tests. The process
+It is S3 and SQS for `VIA=lambda`, and DynamoDB too for some tests. The process
 is supervised: its output is in a log file, it is polled until it is ready, and it ends with its parent.
 """
 
@@ -56,11 +56,13 @@ def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]
     return added
 
 
-MINISTACK_SERVER = "tidemark.local.ministack_server"
+#: The clone.
+ROOT: Final = Path(__file__).resolve().parents[2]
+MINISTACK_SERVER = "tests.stack.ministack_server"
 #: The emulator gets these variables. It gets none of the user's AWS_* but the credentials: it verifies the
 #: presigned URLs that are signed with them.
 INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR"),
+    *("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
 
@@ -95,6 +97,7 @@ class Ministack:
         known = os.environ | environment_for({}, os.environ)
         return {
             **{name: known[name] for name in INHERITED if known.get(name)},
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "SERVICES": ",".join(sorted(self.services)),
             "GATEWAY_PORT": str(self.port),
             "MINISTACK_HOST": LOOPBACK,

@@ -23,14 +23,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.stack.dynamodb import DynamoDBProtocol
+from tests.stack.dynamodb_server import DynamoDBServer
+from tests.stack.emulators import DEFAULT_REGION, VARIABLES, Ministack, environment_for
 from tidemark.aws.clients import refuse_cut_replies
-from tidemark.local.dynamodb import DynamoDBProtocol
-from tidemark.local.dynamodb_server import DynamoDBServer
-from tidemark.local.emulators import DEFAULT_REGION, VARIABLES, Ministack, environment_for
 from tidemark.log.schema import table_definition
 from tidemark.server.lock import locked
 
-ROOT: Final = Path(__file__).resolve().parents[3]
 ALL: Final = ("dynamodb", "s3", "sqs")
 TTL_ATTRIBUTE: Final = "ttl"
 #: The engine has just said that it is ready: a failure is not retried for long.

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidemark.local.events import ACCOUNT_ID, Event
-from tidemark.local.template import Function
+from tests.stack.events import ACCOUNT_ID, Event
+from tests.stack.template import Function
 from tidemark.server.request_log import report_failure
 
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024

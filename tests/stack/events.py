@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from tidemark.local.template import Match
+from tests.stack.template import Match
 
 ACCOUNT_ID: Final = "123456789012"
 API_ID: Final = "local"

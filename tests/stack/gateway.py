@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
-from tidemark.http.security import origin_secret
-from tidemark.local.environments import (
+from tests.stack.environments import (
     MAX_REQUEST_BYTES,
     Environments,
     InvocationFailed,
     load_handler,
     payload_of,
 )
-from tidemark.local.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
-from tidemark.local.template import Function, Template, match_route
-from tidemark.local.websocket_api import Connections, WebSocketApi
+from tests.stack.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
+from tests.stack.template import Function, Template, match_route
+from tests.stack.websocket_api import Connections, WebSocketApi
+from tidemark.http.security import origin_secret
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.server import Application, Receive, Scope, Send
 from tidemark.server.request_log import report

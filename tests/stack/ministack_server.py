@@ -1,4 +1,4 @@
-"""The ministack process itself: `python -m tidemark.local.ministack_server <listening descriptor>`.
+"""The ministack process itself: `python -m tests.stack.ministack_server <listening descriptor>`.
 
 ministack's own command would do, but for four things: it takes a port and not a socket, it outlives its
 parent, its S3 acknowledges an object that a full disk did not take, and its SQS hands on a message after up
@@ -22,7 +22,7 @@ from hypercorn.config import Config
 from ministack import app
 from ministack.services import s3, sqs
 
-from tidemark.local.emulators import end_with_parent
+from tests.stack.emulators import end_with_parent
 
 KEEP_ALIVE_SECONDS = 75
 _STOP_SECONDS = 0.2

@@ -11,9 +11,9 @@ import pytest
 import urllib3
 
 from tests.simulation.table import SimulatedTable
+from tests.stack.dynamodb import TOKEN_MS
+from tests.stack.engines import LocalServices
 from tests.support import Clock, make_world
-from tidemark.local.dynamodb import TOKEN_MS
-from tidemark.local.engines import LocalServices
 
 
 def put(sk: str) -> dict[str, Any]:

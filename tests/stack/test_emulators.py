@@ -14,15 +14,15 @@ import pytest
 
 from tests.available import require_engine
 from tests.processes import children_of, is_running
-from tidemark.local.emulators import EngineFailed, environment_for
-from tidemark.local.engines import LocalServices
+from tests.stack.emulators import EngineFailed, environment_for
+from tests.stack.engines import LocalServices
 
 pytestmark = pytest.mark.slow
 
 #: Starts the engines on a directory, says so, and waits to be killed.
 PARENT = """
 import sys
-from tidemark.local.engines import LocalServices
+from tests.stack.engines import LocalServices
 with LocalServices(sys.argv[1]) as services:
     print("ready", flush=True)
     sys.stdin.read()
@@ -58,13 +58,13 @@ def test_a_proxy_is_not_used_for_a_loopback_address() -> None:
     assert "NO_PROXY" not in environment_for({}, {"PATH": "/bin"})
 
 
-pytest.importorskip("tidemark.local.ministack_server", reason="ministack is not installed")
+pytest.importorskip("tests.stack.ministack_server", reason="ministack is not installed")
 
 
 WRITE = """
 import sys
 from ministack.services import s3
-from tidemark.local.ministack_server import _or_end
+from tests.stack.ministack_server import _or_end
 _or_end(s3._atomic_write)(sys.argv[1], b"tide")
 print("acknowledged")
 """
@@ -101,7 +101,7 @@ def test_engines_end_with_a_parent_that_is_killed(parent: subprocess.Popen[str],
 
 
 def test_what_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.local.emulators.find_spec", lambda _: None)
+    monkeypatch.setattr("tests.stack.emulators.find_spec", lambda _: None)
     with pytest.raises(EngineFailed, match="ministack is not installed; `make run` installs it"):
         LocalServices(tmp_path / "data").start()
 

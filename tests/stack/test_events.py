@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tidemark.local import events
-from tidemark.local.engines import ROOT
-from tidemark.local.template import Match, Route, load_template, match_route
+from tests.stack import events
+from tests.stack.emulators import ROOT
+from tests.stack.template import Match, Route, load_template, match_route
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})

@@ -15,12 +15,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from tests.local.conftest import write_function
 from tests.processes import threads_named
+from tests.stack.conftest import write_function
+from tests.stack.environments import FunctionNotLoaded
+from tests.stack.gateway import Edge, Gateway, for_method, gateway_response, read_response
+from tests.stack.template import load_template
 from tests.waiting import until
-from tidemark.local.environments import FunctionNotLoaded
-from tidemark.local.gateway import Edge, Gateway, for_method, gateway_response, read_response
-from tidemark.local.template import load_template
 from tidemark.server import Receive, Scope, Send
 
 MEGABYTE = 1024 * 1024

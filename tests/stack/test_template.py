@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.engines import ROOT
-from tidemark.local.template import Route, load_template, match_route
+from tests.stack.emulators import ROOT
+from tests.stack.template import Route, load_template, match_route
 
 DEPLOYED = load_template(ROOT / "template.yaml")
 

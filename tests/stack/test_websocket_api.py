@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 
-from tests.local.conftest import write_function
 from tests.processes import threads_named
+from tests.stack.conftest import write_function
+from tests.stack.template import load_template
+from tests.stack.websocket_api import Connections, ManagementServer, WebSocketApi
 from tests.waiting import PATIENCE_SECONDS, eventually, until
 from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
-from tidemark.local.template import load_template
-from tidemark.local.websocket_api import Connections, ManagementServer, WebSocketApi
 from tidemark.server import Message
 from tidemark.wake.notifier import TELLING_SECONDS, SocketApi, SocketGone
 
@@ -261,7 +261,7 @@ async def test_a_post_that_the_client_does_not_read_is_refused(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function does not wait for a client that stalls."""
-    monkeypatch.setattr("tidemark.local.websocket_api._UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr("tests.stack.websocket_api._UNREAD_SECONDS", 0.1)
     api = make_api()
     async with posting(api) as post, connected(api) as client:
         connection_id = await client.connection_id()

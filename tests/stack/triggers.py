@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from tests.stack.environments import Environments, InvocationFailed
+from tests.stack.events import schedule_event
+from tests.stack.template import Function, Trigger
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, receiving_client
-from tidemark.local.environments import Environments, InvocationFailed
-from tidemark.local.events import schedule_event
-from tidemark.local.template import Function, Trigger
 from tidemark.server.request_log import report
 
 

@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import unquote
 
-from tidemark.local.environments import Environments, InvocationFailed, payload_of
-from tidemark.local.events import SocketClient, domain_of, make_id, message_event
-from tidemark.local.template import Function
+from tests.stack.environments import Environments, InvocationFailed, payload_of
+from tests.stack.events import SocketClient, domain_of, make_id, message_event
+from tests.stack.template import Function
 from tidemark.protocol.socket import PATH
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.stack.engines import LocalServices
 from tests.subscriptions.scene import Scene
 from tests.support import make_world
-from tidemark.local.engines import LocalServices
 
 
 @pytest.fixture

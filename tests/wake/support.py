@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 from tests.http.asgi import Exchange, make_scope
+from tests.stack.template import Function, Template, load_template
+from tests.stack.triggers import Pump
 from tests.support import World
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.aws.sqs import Queues, receiving_client
-from tidemark.local.template import Function, Template, load_template
-from tidemark.local.triggers import Pump
 from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake.follow import Follower, Hub

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.stack.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
+from tests.stack.template import Function
 from tests.support import World, before, table_of
 from tests.wake.support import ROOT, make_prefix, notifier_function, shared_sqs
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.sqs import Queues, QueueUnavailable
-from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
-from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stream_registry import StreamRegistry, Written

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.stack.environments import Environments, InvocationFailed
+from tests.stack.template import Function
+from tests.stack.triggers import Pump, from_first_failure, matches
 from tests.support import World, a_key
 from tests.waiting import until
 from tests.wake.support import pumping
-from tidemark.local.environments import Environments, InvocationFailed
-from tidemark.local.template import Function
-from tidemark.local.triggers import Pump, from_first_failure, matches
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.stack.engines import LocalServices
+from tests.stack.template import load_template
+from tests.stack.triggers import Record, matches
 from tests.support import Clock, Process, World, make_world
 from tests.wake.support import ROOT
 from tidemark.janitor.sweep import sweep
-from tidemark.local.engines import LocalServices
-from tidemark.local.template import load_template
-from tidemark.local.triggers import Record, matches
 from tidemark.protocol.errors import Busy, OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.stack.engines import LocalServices
+from tests.stack.environments import call_handler, load_handler, make_context
 from tests.support import HOUR_MS, MINUTE_MS, World, make_world
 from tests.wake.support import ROOT, make_queues, shared_sqs, template
-from tidemark.local.engines import LocalServices
-from tidemark.local.environments import call_handler, load_handler, make_context
 from tidemark.log.due import TURN_MS
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter

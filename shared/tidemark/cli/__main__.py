@@ -8,7 +8,6 @@ import re
 import sqlite3
 import sys
 import time
-from importlib import import_module
 from importlib.util import find_spec
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -66,17 +65,12 @@ def main() -> None:
 @click.option("--data-dir", help="Where streams are kept (.data, or DATA_DIR).")
 @click.option("--in-memory", is_flag=True, help="Keep nothing.")
 def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory: bool) -> None:
-    """Run a server: one process, and everything in one folder. Ends with Ctrl-C. (With VIA=lambda in the
-    environment, in a clone: the deployed handlers.)"""
+    """Run a server: one process, and everything in one folder. Ends with Ctrl-C."""
     from tidemark.server import serve as server
 
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
     environment = os.environ | {name: value for name, value in given.items() if value is not None}
-    if environment.get("VIA") == "lambda" and not in_memory:
-        os.environ |= environment
-        code = import_module("tidemark.local.__main__").main()
-    else:
-        code = server.main(in_memory=in_memory, environment=environment)
+    code = server.main(in_memory=in_memory, environment=environment)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # A webhook that does not answer would hold up the end.

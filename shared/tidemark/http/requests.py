@@ -110,7 +110,7 @@ def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     """The request's path, and whether percent-encoding is still in it.
 
     The edge says which path it received. A function URL hands on the path as it was sent. An HTTP API decodes
-    it first, twice, and cuts it at a question mark that appears (`local/events.py: decode_path`).
+    it first, twice, and cuts it at a question mark that appears (`tests/stack/events.py: decode_path`).
     """
     if EDGE_PATH in scope:
         return str(scope[EDGE_PATH]), True

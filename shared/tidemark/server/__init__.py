@@ -1,6 +1,6 @@
 """The server: one process with the embedded engine, or in a container with AWS behind it.
 
-`tidemark serve` runs it; no function imports it. It imports no `client`, `cli`, `spark`, `ops` or `local`.
+`tidemark serve` runs it; no function imports it. It imports no `client`, `cli`, `spark` or `ops`.
 """
 
 from __future__ import annotations

@@ -34,13 +34,10 @@ from tidemark.server.lock import DataDirectoryInUse, locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
-from tidemark.settings import InvalidSetting, Settings, parse_boolean, parse_choice, parse_seconds
+from tidemark.settings import InvalidSetting, Settings, parse_choice, parse_seconds
 
 #: Python's default of 5 ms delays the answers of commits that are done.
 _SWITCH_SECONDS: Final = 0.0005
-#: The values of VIA: the server itself (the default), and the deployed handlers.
-ASGI: Final = "asgi"
-WAYS: Final = (ASGI, "lambda")
 #: The errors that can keep a server from starting.
 REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase)
 
@@ -53,11 +50,8 @@ class ServerConfiguration:
     #: 0 takes any free port.
     port: int = 4437
     data_dir: Path = Path(".data")
-    via: str = ASGI
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
-    #: Whether `VIA=lambda` has the edge in front.
-    edge: bool = True
     #: Seconds after SIGTERM for requests and calls of the durable proxy that run.
     drain_seconds: float = GRACE_SECONDS
     #: The limits of each connection, and of their number.
@@ -66,16 +60,18 @@ class ServerConfiguration:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ServerConfiguration:
         """Raises InvalidSetting."""
+        if parse_choice(environment, "VIA", ("asgi", "lambda"), "asgi") == "lambda":
+            raise InvalidSetting(
+                "VIA=lambda needs a clone of the repository: run `VIA=lambda make run` there"
+            )
         # Batches that are packed at once are looked for every second.
         interval = 1.0 if environment.get("PACK_AFTER_SECONDS") == "0" else cls.janitor_seconds
         return cls(
             host=environment.get("HOST") or cls.host,
             port=parse_port(environment, cls.port),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
-            via=parse_choice(environment, "VIA", WAYS, cls.via),
             janitor_seconds=parse_seconds(environment, "JANITOR_SECONDS", interval, 86_400),
             drain_seconds=parse_seconds(environment, "DRAIN_SECONDS", cls.drain_seconds, 3600),
-            edge=parse_boolean(environment, "EDGE", default=cls.edge),
             limits=Limits.from_environment(environment),
         )
 
