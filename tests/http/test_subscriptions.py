@@ -211,6 +211,15 @@ def test_a_stream_is_added_by_its_path_and_removed_by_its_encoded_path(door: Doo
     assert door.get(at(name)).json["streams"] == []
 
 
+@pytest.mark.parametrize("own", ["wake/own", "letters/own"])
+def test_a_stream_that_the_subscription_writes_cannot_be_added(door: Door, name: str, own: str) -> None:
+    letters = {"max_attempts": 1, "dead_letter_stream": "letters/own"}
+    send(door, "PUT", at(name), pool(name, wake_stream="wake/own", **letters))
+    refused = send(door, "POST", at(name, "/streams"), {"streams": ["fine", f"/{own}/"]})
+    assert (refused.status, repr(own) in refused.json["error"]["message"]) == (400, True)
+    assert door.get(at(name)).json["streams"] == []
+
+
 def test_a_long_list_of_streams_is_read_page_by_page(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

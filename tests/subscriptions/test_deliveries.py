@@ -14,21 +14,25 @@ import pytest
 from tests.infra.test_template import FUNCTIONS
 from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
+from tidemark.log.schema import log_pk
 from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.subscriptions import fairness, lifecycle, pending
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, decode_notice
+from tidemark.subscriptions.pending import stream_key_of
 from tidemark.subscriptions.state import DeliveryFailure, due_ms, phase
 from tidemark.subscriptions.storage import load_marks, load_roster, remove_mark
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
 from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import deliver_now
+from tidemark.wake.queue import WakeMessage
 
 DONE = WebhookResponse(200, b'{"done": true}')
 WRONG = WebhookResponse(500, b"")
@@ -537,6 +541,46 @@ def test_a_webhook_that_goes_on_failing_is_given_up_and_the_next_message_is_deli
     scene.receiver.answer = lambda _: DONE
     scene.news()
     assert scene.links() == {"events/a": (False, 6)}
+
+
+def test_a_pause_follows_a_delivery_that_was_given_up(scene: Scene) -> None:
+    scene.stream("letters")
+    scene.begin(webhook=True, max_attempts=1, dead_letter_stream="letters")
+    scene.receiver.answer = lambda _: WRONG
+    for count in range(1, 4):
+        scene.news()
+        scene.news()
+        assert len(scene.receiver.bodies) == count
+        scene.clock.now_ms += 1_000
+        scene.work_off()
+        assert len(scene.receiver.bodies) == count + 1
+        scene.clock.now_ms += 1_000
+        scene.receiver.bodies.pop()
+    assert len(scene.events("letters")) == 6
+
+
+def test_subscriptions_whose_letters_lead_to_each_other_end_at_the_third(scene: Scene) -> None:
+    """A message that comes among such letters has a letter of its own."""
+    scene.stream("letters/a")
+    scene.begin("events/a", "events/b", webhook=True, max_attempts=1, dead_letter_stream="letters/a")
+    scene.subscribe("t", pattern="letters/*", webhook=True, max_attempts=1, dead_letter_stream="events/b")
+    scene.receiver.answer = lambda _: WRONG
+    scene.news()
+    told = set[WakeMessage]()
+    for _ in range(10):
+        heads = [load_head(scene.worker.stores, stream_key_of(path)) for path in ("events/b", "letters/a")]
+        records = {WakeMessage(log_pk(head.record.key, head.record.incarnation), head.last_start or 0)
+                   for head in heads if head.tail.offset}  # fmt: skip
+        scene.tell(*(records - told))
+        told |= records
+        pass_minutes(scene, 1)
+    assert [each["hops"] for each in scene.events("letters/a")] == [1, 3]
+    assert [each["hops"] for each in scene.events("events/b")] == [2]
+    assert len(scene.receiver.bodies) == 4
+    scene.append("letters/a", {"type": "dead-letter", "hops": 3})
+    scene.news("letters/a")
+    pass_minutes(scene, 1)
+    assert [each["hops"] for each in scene.events("events/b")] == [2, 1]
 
 
 @pytest.mark.parametrize("claims_at_once", [False, True])

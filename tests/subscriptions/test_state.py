@@ -49,6 +49,8 @@ REFUSED, DROPPED, SILENT = (
         (DEFERRED, 1_999, rules.Step.WAIT),
         (DEFERRED, 2_000, rules.Step.DELIVER),
         (DEFERRED, LEASE, rules.Step.EXPIRE),
+        (rules.give_up(CALLED, NOW), 999, rules.Step.WAIT),
+        (rules.give_up(CALLED, NOW), 1_000, rules.Step.LOOK),
     ],
 )
 def test_the_state_and_the_clock_say_what_comes_next(

@@ -6,6 +6,7 @@ A star inside of a longer segment is a plain character, and so is the segment `%
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -89,6 +90,13 @@ class SubscriptionConfiguration:
     def follows(self, path: str) -> bool:
         return follows(self.pattern, self.wake_stream, path)
 
+    def check_named(self, paths: Collection[str]) -> None:
+        """Refuse the streams that the subscription itself writes: each event would lead to the next. Raises
+        InvalidSubscription."""
+        for name in ("wake_stream", "dead_letter_stream"):
+            if (path := getattr(self, name)) in paths:
+                raise InvalidSubscription(f"A subscription cannot follow its own {name}, {path!r}")
+
 
 def check_subscription_id(subscription_id: str) -> str:
     """Raises InvalidSubscription."""
@@ -127,20 +135,15 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
             f"One request names at most {MAX_NAMED_STREAMS} streams, with at most {MAX_NAMES_BYTES} bytes of "
             "names; add the others afterwards"
         )
-    if wake_path in paths:
-        raise InvalidSubscription("A subscription cannot follow its own wake_stream")
     pattern = stream_path(asked.pattern) if asked.pattern else None
-    return replace(
-        asked,
-        pattern=pattern,
-        streams=paths,
-        wake_stream=wake_path,
-        dead_letter_stream=_dead_letter_path(asked, pattern, {*paths, wake_path}),
-    )
+    letters = _dead_letter_path(asked, pattern, wake_path)
+    normal = replace(asked, pattern=pattern, streams=paths, wake_stream=wake_path, dead_letter_stream=letters)
+    normal.check_named(paths)
+    return normal
 
 
 def _dead_letter_path(
-    asked: SubscriptionConfiguration, pattern: str | None, others: set[str | None]
+    asked: SubscriptionConfiguration, pattern: str | None, wake_path: str | None
 ) -> str | None:
     """Raises InvalidSubscription."""
     if asked.max_attempts is None and asked.dead_letter_stream is None:
@@ -150,8 +153,10 @@ def _dead_letter_path(
     if not 1 <= asked.max_attempts <= MAX_ATTEMPTS:
         raise InvalidSubscription(f"max_attempts must be from 1 to {MAX_ATTEMPTS}, got {asked.max_attempts}")
     path = stream_path(asked.dead_letter_stream)
-    if path in others or follows(pattern, None, path):
-        raise InvalidSubscription("dead_letter_stream must be another stream than those it follows or writes")
+    if path == wake_path or follows(pattern, None, path):
+        raise InvalidSubscription(
+            f"dead_letter_stream must be no stream of wake_stream and pattern, got {path!r}"
+        )
     return path
 
 

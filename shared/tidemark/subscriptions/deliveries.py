@@ -38,7 +38,7 @@ from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
-from tidemark.subscriptions.pending import PendingStream, find_pending, stream_key_of
+from tidemark.subscriptions.pending import MAX_HOPS, PendingStream, count_hops, find_pending, stream_key_of
 from tidemark.subscriptions.records import StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
@@ -198,21 +198,30 @@ class Deliverer:
         slow = now_ms - began_ms >= FIRST_MS
         if done:
             arrived = replace(state.attempt_succeeded(record.delivery, now_ms), slow=slow)
-            self._while_same(record, lambda latest: finish(self.stores, latest, streams, arrived))
+            ended = state.end_delivery(arrived)
+            self._while_same(record, lambda latest: finish(self.stores, latest, streams, ended))
         else:
             self._settle(record, lambda seen: replace(state.attempt_succeeded(seen, now_ms), slow=slow))
 
     def _gives_up(self, record: SubscriptionRecord, streams: Sequence[PendingStream], why: str) -> bool:
-        """After `max_attempts` the dead letters are told what was not delivered, and the subscription goes on
-        behind it. A letter that cannot be written keeps the delivery."""
+        """After `max_attempts` a dead letter names the streams that were not delivered, and the subscription
+        goes on behind them after a pause. The delivery stays while its letter cannot be written."""
         if not gives_up(record):
             return False
-        attempts = state.attempts_in_vain(record.delivery)
-        letter = {"type": "dead-letter", "attempts": attempts, "error": why}
+        attempts, hops = state.attempts_in_vain(record.delivery), count_hops(self.stores.table, streams) + 1
+        letter = {"type": "dead-letter", "attempts": attempts, "hops": hops, "error": why}
         named = {"streams": [render_pending(stream) for stream in streams]}
-        if not self._tell(record, record.configuration.dead_letter_stream, "dead", letter | named):
+        if hops > MAX_HOPS:
+            _log.warning(
+                "subscription %s gives up dead letters that are the %dth in a row, and writes no letter: %s",
+                record.subscription_id, MAX_HOPS, why,
+            )  # fmt: skip
+        elif not self._tell(record, record.configuration.dead_letter_stream, "dead", letter | named):
             return False
-        self._while_same(record, lambda latest: finish(self.stores, latest, streams, latest.delivery))
+        now_ms = self.stores.clock_ms()
+        self._while_same(
+            record, lambda seen: finish(self.stores, seen, streams, state.give_up(seen.delivery, now_ms))
+        )
         return True
 
     def _tell(

@@ -183,8 +183,11 @@ def unsubscribe(stores: Stores, subscription_id: str) -> None:
 
 
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
-    """Raises SubscriptionNotFound. A stream that is linked already keeps how far it is acked."""
-    record = activate(stores, require_subscription(stores, subscription_id))
+    """Raises SubscriptionNotFound, InvalidSubscription. A stream that is linked already keeps how far it is
+    acked."""
+    record = require_subscription(stores, subscription_id)
+    record.configuration.check_named(paths)
+    record = activate(stores, record)
     _put_roster_entry(stores, record, has_explicit=True)
     _name_streams(stores, record, paths)
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, TypeVar
 
+import orjson
+
 from tidemark.log.buckets import pages_of_records
-from tidemark.log.read import logs_written_at
+from tidemark.log.read import load_news, logs_written_at
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
+from tidemark.log.table import Table
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -32,6 +35,8 @@ from tidemark.subscriptions.storage import SubscriptionChanged
 MAX_STREAMS_IN_A_DELIVERY: Final = 500
 #: Links that a claim checks itself if there is no mark yet.
 MAX_LOOKED_AT: Final = 1_000
+#: Dead letters in a row: the delivery of a letter that is the third leaves no further letter.
+MAX_HOPS: Final = 3
 _AT_ONCE: Final = 16
 _PAGE: Final = 200
 
@@ -132,6 +137,31 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
             storage.change_link(stores.table, link, replace(link, acked=0, stream_incarnation=""))
         else:
             storage.remove_link(stores.table, link)
+
+
+def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
+    """The dead letters in a row that led to these pending streams; 0 unless nothing but letters is pending.
+    One query for each stream, for the messages in its last batches, up to the first that is no letter."""
+    fewest = MAX_HOPS
+    for stream in streams:
+        pk = log_pk(stream_key_of(stream.link.path), stream.stream_incarnation)
+        _, news = load_news(table, pk, stream.acked)
+        try:
+            messages = orjson.loads(b"[%b]" % news.stored.rstrip(b",")) if news else [None]
+        except orjson.JSONDecodeError:
+            return 0
+        fewest = min([fewest, *map(_hops_of, messages)])
+        if fewest == 0:
+            break
+    return fewest
+
+
+def _hops_of(message: object) -> int:
+    """0 for a message that is no dead letter. Letters of earlier releases do not have the number."""
+    if not isinstance(message, dict) or message.get("type") != "dead-letter":
+        return 0
+    hops = message.get("hops", 1)
+    return max(0, hops) if isinstance(hops, int) else 0
 
 
 def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:

@@ -33,10 +33,11 @@ JITTER: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DeliveryState:
-    """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written. While an
-    attempt is under way it is the time from which on the attempt counts as lost. `delivered_ms` is when one
-    last arrived: a webhook accepted it, its event was written, or a worker claimed it. `slow`: the
-    webhook took longer than a first attempt may, and is called apart from the others until it is quick."""
+    """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written, and in the
+    pause after a delivery was given up. While an attempt is under way, the attempt counts as lost from that
+    time on. `delivered_ms` is when the last delivery arrived: a webhook accepted it, its event was written,
+    or a worker claimed it. `slow`: the webhook took longer than a first attempt may, and is called
+    apart from the others until it is quick."""
 
     generation: int = 0
     wake_id: str | None = None
@@ -82,9 +83,9 @@ class Step(Enum):
 
 
 def next_step(state: DeliveryState, now_ms: int) -> Step:
-    if state.wake_id is None:
-        return Step.LOOK
     deadline_ms = due_ms(state)
+    if state.wake_id is None:
+        return Step.WAIT if deadline_ms is not None and now_ms < deadline_ms else Step.LOOK
     if deadline_ms is None or now_ms < deadline_ms:
         return Step.WAIT
     lease_is_over = state.lease_until_ms is not None and now_ms >= state.lease_until_ms
@@ -95,8 +96,6 @@ def next_step(state: DeliveryState, now_ms: int) -> Step:
 
 def due_ms(state: DeliveryState) -> int | None:
     """When something is to be done for the subscription, whatever happens until then."""
-    if state.wake_id is None:
-        return None
     return state.next_attempt_ms if state.next_attempt_ms is not None else state.lease_until_ms
 
 
@@ -220,6 +219,12 @@ def extend_lease(state: DeliveryState, now_ms: int, lease_ttl_ms: int) -> Delive
 def end_delivery(state: DeliveryState) -> DeliveryState:
     """Done or released: idle, and everything of this delivery is fenced from now on."""
     return DeliveryState(generation=state.generation, delivered_ms=state.delivered_ms, slow=state.slow)
+
+
+def give_up(state: DeliveryState, now_ms: int) -> DeliveryState:
+    """Idle too, but nothing is delivered before a pause is over: subscriptions whose dead letters lead to
+    each other cannot spin."""
+    return replace(end_delivery(state), next_attempt_ms=now_ms + FIRST_RETRY_MS)
 
 
 def decide_ack(token: str, acked: int, tail: int) -> int:

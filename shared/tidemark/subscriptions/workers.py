@@ -196,17 +196,18 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
 
 
 def finish(
-    stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], delivery: DeliveryState
+    stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], ended: DeliveryState
 ) -> None:
-    """A webhook has answered `{"done": true}`, or the delivery is given up: ack exactly what it named, and
-    end it (§7.1). Raises SubscriptionChanged. A link that was acked further or removed meanwhile stays."""
+    """Ack the streams that the delivery named, and end it (§7.1): a webhook has answered `{"done": true}`, or
+    the delivery is given up. Raises SubscriptionChanged. A link that was acked further or removed stays."""
     acks = [
         storage.ack_link(stream.link, stream.tail, stream.stream_incarnation)
         for stream in streams
         if storage.load_link(stores.table, record.incarnation, stream.link.path) == stream.link
     ]
-    # Nobody is told of what follows.
-    begin_if_pending(stores, commit(stores, record, state.end_delivery(delivery), acks))
+    idle = commit(stores, record, ended, acks)
+    if state.due_ms(ended) is None:
+        begin_if_pending(stores, idle)
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
