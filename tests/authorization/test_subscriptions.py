@@ -11,6 +11,7 @@ import pytest
 from tests.answers import Answer
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import Way
+from tidemark.subscriptions import limits
 
 _serial = itertools.count(1)
 JSON = {"Content-Type": "application/json"}
@@ -107,3 +108,17 @@ def test_a_list_of_subscriptions_has_those_that_the_token_may_see(way: Way, name
     assert [each["id"] for each in json.loads(seen.body)["subscriptions"]] == [f"{name}-a"]
     refused = way("GET", listing, tenant)
     assert (refused.status, "__ds/subscriptions/*" in refused.body.decode()) == (404, True)
+
+
+def test_a_tenant_has_a_limit_of_subscriptions(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token for all ids has none, nor has another tenant whose ids begin with other characters."""
+    monkeypatch.setattr(limits, "MAX_OF_A_PREFIX", 2)
+    tenant, other = (scopes(f"manage:v1/__ds/subscriptions/{name}-{who}* read:v1 write:v1") for who in "ab")
+    for number in range(2):
+        assert ask(way, "PUT", f"{name}-a{number}", "", tenant, pool()).status == 201
+    refused = ask(way, "PUT", f"{name}-a2", "", tenant, pool())
+    assert (refused.status, json.loads(refused.body)["error"]["limit"]) == (429, 2)
+    assert f"'{name}-a'" in refused.body.decode()
+    assert ask(way, "PUT", f"{name}-a1", "", tenant, pool()).status == 200
+    assert ask(way, "PUT", f"{name}-b0", "", other, pool()).status == 201
+    assert ask(way, "PUT", f"{name}-a2", "", EVERYTHING, pool()).status == 201

@@ -59,6 +59,15 @@ def _subscription(request: Request) -> Target:
     return Target(PLAIN_BUCKET, _SUBSCRIPTIONS + request.path_params.get("id", ""))
 
 
+def managed_prefix(access: Access, name: str) -> str:
+    """Begins all ids of subscriptions that the token may manage beside this one; empty for all ids, and for
+    grants of single ids."""
+    target = Target(PLAIN_BUCKET, _SUBSCRIPTIONS + name)
+    granted = (each for each in access.grants if each.right is Right.MANAGE and not each.exact)
+    prefixes = (each.prefix for each in granted if each.covers(target))
+    return min(prefixes, key=len, default="")[len(_SUBSCRIPTIONS) :]
+
+
 def _subscriptions(request: Request) -> Target:
     return Target(PLAIN_BUCKET, _SUBSCRIPTIONS + request.query_params.get("prefix", ""), is_prefix=True)
 

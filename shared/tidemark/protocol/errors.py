@@ -167,6 +167,17 @@ class SubscriptionExists(SubscriptionError):
     message = "Subscription exists already with another configuration"
 
 
+class TooManySubscriptions(SubscriptionError):
+    """A limit of the number of subscriptions: `what` the counted ones do."""
+
+    status = 429
+    code = "TOO_MANY_SUBSCRIPTIONS"
+
+    def __init__(self, what: str, count: int, limit: int) -> None:
+        super().__init__(f"{count} subscriptions {what}, and the limit is {limit}; delete one first")
+        self.details = {"limit": limit, "count": count}
+
+
 class DeliveryFenced(SubscriptionError):
     """Another delivery has taken the place of this one, or it was finished (§7.3)."""
 

@@ -54,6 +54,14 @@ def literal_prefix(pattern: str) -> str:
     return before + "/" if before and pattern.split("/")[wild] == ONE else before
 
 
+def matching_path(pattern: str) -> str:
+    """An example of the paths that match, with "x" for each wildcard."""
+    parts = pattern.split("/")
+    return "/".join(
+        "x" if part in {ONE, ANY} else part.replace("%2A", ONE).replace("%2a", ONE) for part in parts
+    )
+
+
 MIN_LEASE_MS: Final = 1_000
 MAX_LEASE_MS: Final = 600_000
 DEFAULT_LEASE_MS: Final = 30_000

@@ -26,6 +26,7 @@ from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFo
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import storage
 from tidemark.subscriptions.configuration import SubscriptionConfiguration
+from tidemark.subscriptions.limits import check_creation, check_naming
 from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
@@ -46,9 +47,13 @@ def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
     raise Busy
 
 
-def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionConfiguration) -> bool:
-    """Make the subscription, or find that it is there as asked for. Returns whether it is new. Raises
-    SubscriptionExists."""
+def subscribe(
+    stores: Stores, subscription_id: str, configuration: SubscriptionConfiguration, prefix: str = ""
+) -> bool:
+    """Make the subscription, or find that it is there as asked for. Returns whether it is new. The client may
+    manage the ids that begin with `prefix`. Raises SubscriptionExists, TooManySubscriptions."""
+    if storage.load_subscription(stores.table, subscription_id) is None:
+        check_creation(stores.table, subscription_id, configuration, prefix)
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         record = SubscriptionRecord(
@@ -183,10 +188,11 @@ def unsubscribe(stores: Stores, subscription_id: str) -> None:
 
 
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
-    """Raises SubscriptionNotFound, InvalidSubscription. A stream that is linked already keeps how far it is
-    acked."""
+    """Raises SubscriptionNotFound, InvalidSubscription, TooManySubscriptions. A stream that is linked already
+    keeps how far it is acked."""
     record = require_subscription(stores, subscription_id)
     record.configuration.check_named(paths)
+    check_naming(stores.table, subscription_id, paths)
     record = activate(stores, record)
     _put_roster_entry(stores, record, has_explicit=True)
     _name_streams(stores, record, paths)
