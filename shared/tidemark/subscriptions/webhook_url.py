@@ -34,14 +34,14 @@ _LOCAL_NAMES: Final = (
 #: Addresses inside which another one is written that the packet may end at. 64:ff9b:1::/48 is private NAT64.
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 #: Not global, whatever the version of Python's tables says: this network, shared address space (CGNAT), the
-#: protocol's own assignments, relay anycast, benchmarks, reserved; in IPv6 discard-only, local NAT64, the
-#: protocol's own (Teredo, ORCHID), documentation, 6to4, site-local.
+#: protocol's own assignments, Azure's wire server, relay anycast, benchmarks, reserved; in IPv6 discard-only,
+#: local NAT64, the protocol's own (Teredo, ORCHID), documentation, 6to4, site-local.
 _REFUSED: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
-        "0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "240.0.0.0/4",
-        "100::/64", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16",
-        "fec0::/10",
+        "0.0.0.0/8", "100.64.0.0/10", "168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15",
+        "240.0.0.0/4", "100::/64", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+        "5f00::/16", "fec0::/10",
     )
 )  # fmt: skip
 
