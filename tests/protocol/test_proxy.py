@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -110,11 +111,34 @@ def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["https://", "https://a.test key=", "a.test nme=x", "a.test:port", "a.test 1", "a.test key=env:K"]
+    ("text", "right"),
+    [
+        *(
+            (each, "/path")
+            for each in ("https://", "a.test:port", "a.test nme=x", "a.test 1", "ftp://a.test")
+        ),
+        *((each, "key=") for each in ("https://a.test key=foo:bar", "https://a.test key=env:")),
+        *((each, "key=") for each in ("https://a.test key=", "https://a.test key=sk-secret")),
+        ("a.test key=env:K", "https://"),
+        ("a.test name=", "name="),
+        ("a.test header=x:y", "header="),
+        ("a.test name=a name=b", "once"),
+        # Patterns that match no URL.
+        *((each, "no user") for each in ("u@a.test", "https://u@a.test/*", "a..test", ".a.test", "a.test.")),
+        *((each, "65535") for each in ("a.test:0", "a.test:99999", "https://a.test:65536/* key=env:K")),
+        *((each, r"no \*") for each in ("a.test/v1/*/x", "a.test/*x/*", "a.test/v1*", "a.test/**/x")),
+        *((each, "of a URL") for each in ("a.test/v1?x=1", "a.test/#x", "a.test/../x", "a.test/caf\u00e9")),
+        *(
+            (each, "host")
+            for each in ("caf\u00e9.test", "[::1%eth0]", "[a.test]", "a%2e.test", "a.test:\u0665")
+        ),
+    ],
 )
-def test_a_list_that_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match="expected, got"):
-        proxy.parse_allowed(text)
+def test_an_entry_that_matches_no_url_or_names_no_key_is_refused(text: str, right: str) -> None:
+    """The error names the entry, without a key that somebody wrote into it."""
+    shown = re.escape(re.sub("key=.+", "key=…", text))
+    with pytest.raises(ValueError, match=f"^PROXY_ALLOW: .*{right}.* expected, got '{shown}"):
+        proxy.parse_allowed(f"good.test, {text}")
 
 
 def test_without_a_list_nothing_is_allowed() -> None:

@@ -87,7 +87,7 @@ class Proxy:
         try:
             self._entries = rules.parse_allowed(settings.proxy_allow)
         except ValueError as error:
-            raise InvalidSetting(f"PROXY_ALLOW: {error}") from None
+            raise InvalidSetting(str(error)) from None
         self._keys = keys_of(settings.authorization)
         has_secret = settings.authorization.secret or settings.authorization.secret_name
         if self._entries and self._keys and not has_secret:

@@ -9,6 +9,7 @@ import base64
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from re import Pattern
 from typing import Final
@@ -104,48 +105,72 @@ class AllowEntry:
         return bool(self.pattern.fullmatch(f"{url.scheme}://{url.host}:{url.port}{path}"))
 
 
-_PATTERN: Final = re.compile(r"(?:(https?)://)?(\[[^\]/]+\]|[^/:\[\]]+)(?::(\d+|\*))?(/.*)?", re.IGNORECASE)
-_OPTIONS: Final = ("name", "key", "header")
+_PATTERN: Final = re.compile(
+    r"(?:(https?)://)?(\[[^\]/]+\]|[^/:\[\]]+)(?::([0-9]+|\*))?(/.*)?", re.IGNORECASE
+)
+_EXPECTED: Final = (
+    "[scheme://]host[:port][/path] of a URL (no user, no query, a port up to 65535, in the path no * but at "
+    "its end), and name=, key=, header= once each"
+)
+#: The options of an entry: the form of the value, and its description in errors.
+_OPTIONS: Final = {
+    "name": (r".+", "a name after name="),
+    "key": (r"(env|file|ssm):.+", "env:NAME, file:/path or ssm:/name after key="),
+    "header": (r"[\w!#$%&'*+.^`|~-]+", "the name of a header after header="),
+}
 
 
 def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
     """Entries with commas between, each a pattern and `name=`, `key=`, `header=`. A pattern is
     `[scheme://]host[:port][/path]`: `*.` in front stands for all names below, another `*` in the host for
-    any text, `/*` or `/**` at the end for everything below. What is left out may be anything, but an entry
+    any text, `/*` or `/**` at the end for everything below. A missing part may be anything, but an entry
     with a key must have the scheme, and its port is then the scheme's.
 
-    Raises ValueError."""
+    Raises ValueError, also for an entry that no URL can match."""
     entries = (words for entry in text.split(",") if (words := entry.split()))
     return tuple(_parse_entry(*words) for words in entries)
 
 
 def _parse_entry(pattern: str, *options: str) -> AllowEntry:
-    given = dict(option.partition("=")[::2] for option in options)
-    found = _PATTERN.fullmatch(pattern)
-    if found is None or not all(given.values()) or not given.keys() <= set(_OPTIONS):
-        entry = " ".join((pattern, *options))
-        raise ValueError(f"[scheme://]host[:port][/path] and name=, key=, header= expected, got {entry!r}")
-    scheme, host, port, path = found.groups()
+    given, found = dict(option.partition("=")[::2] for option in options), _PATTERN.fullmatch(pattern)
+    if found is None or len(given) < len(options) or not given.keys() <= _OPTIONS.keys():
+        raise _unexpected(_EXPECTED, pattern, *options)
+    for name, value in given.items():
+        if not re.fullmatch(_OPTIONS[name][0], value, re.ASCII):
+            raise _unexpected(_OPTIONS[name][1], pattern, *options)
+    scheme, host, port, path = found.groups("")
     if "key" in given:
-        if scheme is None:
-            raise ValueError(f"https:// expected, got {pattern!r}: its key must not be sent in clear text")
+        if not scheme:
+            raise _unexpected("https:// before the host of an entry with a key", pattern, *options)
         port = port or str(_PORTS[scheme.lower()])
-    text = host.strip("[]").lower()
-    names = (
-        r"[^/:]+\." + re.escape(text[2:])
-        if text.startswith("*.")
-        else re.escape(text).replace(r"\*", "[^/:]*")
-    )
-    below = re.sub(r"/\*\*?$", "", path) if path else ""
-    paths = re.escape(below) + "(/.*)?" if path is None or below != path else re.escape(path)
-    ports = r"\d+" if port in {None, "*"} else str(int(port))
-    return AllowEntry(
+    text, below = host.strip("[]").lower(), re.sub(r"/\*\*?$", "", path)
+    entry = AllowEntry(
         given.get("name", text),
-        re.compile(f"{(scheme or 'https?').lower()}://{names}:{ports}{paths}"),
+        _matching(scheme.lower(), text, port, below, is_all_below=below != path or not path),
         is_exact="*" not in text and found[3] is not None,
         header=given.get("header", AUTHORIZATION),
         secret=given.get("key", ""),
     )
+    example = f"{scheme or 'https'}://{host.replace('*', 'x')}:{port.replace('*', '') or 1}{below}"
+    with suppress(ProxyError):
+        if "*" not in below and entry.allows(parse_upstream_url(example)):
+            return entry
+    raise _unexpected(_EXPECTED, pattern, *options)
+
+
+def _matching(scheme: str, host: str, port: str, path: str, *, is_all_below: bool) -> Pattern[str]:
+    name = re.escape(host).replace(r"\*", "[^/:]*")
+    if host.startswith("*."):
+        name = r"[^/:]+\." + re.escape(host[2:])
+    ports = r"\d+" if port in {"", "*"} else str(int(port))
+    return re.compile(
+        f"{scheme or 'https?'}://{name}:{ports}{re.escape(path)}{'(/.*)?' if is_all_below else ''}"
+    )
+
+
+def _unexpected(right: str, *entry: str) -> ValueError:
+    """Without the text behind `key=`, which may be the key itself."""
+    return ValueError(f"PROXY_ALLOW: {right} expected, got {re.sub('key=[^ ]+', 'key=…', ' '.join(entry))!r}")
 
 
 def allowing_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
