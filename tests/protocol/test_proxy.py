@@ -176,6 +176,44 @@ def test_an_entrys_key_is_sent_unless_the_client_has_one() -> None:
     assert list(proxy.keys_in([("authorization", "Bearer a")], exact)) == []
 
 
+@pytest.mark.parametrize(
+    ("body", "hidden"),
+    [
+        ("key sk-abcdefgh, key sk-abcdefghij", "key ***, key ***"),
+        ("it ends in sk-abcdefghi", "it ends in ***"),
+        ("it ends in sk-abcdefg", "it ends in ***"),
+        ("it ends in sk-a", "it ends in ***"),
+        ("a short end is of any text sk-", "a short end is of any text sk-"),
+        ("sk-ab in the middle", "sk-ab in the middle"),
+    ],
+)
+def test_no_key_is_in_an_error_nor_most_of_one_at_its_end(body: str, hidden: str) -> None:
+    assert proxy.without_keys(body.encode(), [b"sk-abcdefgh", b"sk-abcdefghij"]).decode() == hidden
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "handed_on"),
+    [
+        (429, {"Retry-After": "7", "retry-after-ms": "6500"}, {"retry-after": "7", "retry-after-ms": "6500"}),
+        (500, {"X-Request-Id": "r", "request-id": "q"}, {"x-request-id": "r", "request-id": "q"}),
+        (503, {"X-RateLimit-Limit-Requests": "60"}, {"x-ratelimit-limit-requests": "60"}),
+        (400, {"X-Should-Retry": "true", "x-a": "b"}, {"x-should-retry": "true"}),
+        (401, {}, {"x-should-retry": "false"}),
+        *((status, {"Set-Cookie": "a", "Location": "b"}, {}) for status in (408, 409, 429, 500)),
+        # Values that no header may have, and one with the key.
+        (500, {"retry-after": "", "request-id": "\x00", "x-request-id": "a" * 257}, {}),
+        (500, {"request-id": "a\r\nb", "x-request-id": "\u00e9", "x-ratelimit-x": "of marked-key"}, {}),
+    ],
+)
+def test_the_headers_of_an_error_that_a_client_gets(
+    status: int, sent: dict[str, str], handed_on: dict[str, str]
+) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in sent.items()]
+    assert proxy.handed_on(status, headers, [b"marked-key"]) == handed_on
+    many = [(b"x-ratelimit-%d" % number, b"1") for number in range(1000)]
+    assert len(proxy.handed_on(500, many)) == 32
+
+
 def test_a_signed_url_holds_for_its_call_until_its_end() -> None:
     old, new = b"o" * 32, b"n" * 32
     proxy.check_signature([new, old], "id", "1000", proxy.sign(old, "id", "1000"), 999)

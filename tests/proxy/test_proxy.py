@@ -103,13 +103,26 @@ def test_an_answer_that_ends_early_says_why(
 
 
 def refuses(handler: UpstreamHandler) -> None:
-    handler.start(429, content_type="application/json")
+    handler.start(429, content_type="application/json", retry_after="7", x_ratelimit_reset_tokens="6m0s")
     handler.wfile.write(b'{"error": "slow down"}' + bytes(100_000))
 
 
 def quotes(handler: UpstreamHandler) -> None:
     handler.start(401, content_type="garbage")
     handler.wfile.write(f"no such key: {handler.headers['authorization']}".encode())
+
+
+def stops_inside_the_key(handler: UpstreamHandler) -> None:
+    handler.start(401)
+    handler.wfile.write(f"no such key: {handler.headers['authorization'][:-2]}".encode())
+    handler.upstream.go_on.wait(30)
+
+
+def quotes_across_the_border(handler: UpstreamHandler) -> None:
+    handler.start(401)
+    for piece in (b"x" * (32 * 1024 - 7) + b"marked-", b"key" + bytes(100_000)):
+        handler.wfile.write(piece)
+        threading.Event().wait(0.2)
 
 
 def redirects(handler: UpstreamHandler) -> None:
@@ -126,10 +139,21 @@ def test_what_a_client_gets_without_an_answer(client: Client, monkeypatch: pytes
     assert (refused.status_code, refused.headers["Upstream-Status"]) == (502, "429")
     assert (refused.headers["Content-Type"], len(refused.content)) == ("application/json", 32 * 1024)
     assert refused.headers["Content-Security-Policy"] == "sandbox"
+    assert (refused.headers["Retry-After"], refused.headers["X-RateLimit-Reset-Tokens"]) == ("7", "6m0s")
+    readable = client.ask({"Origin": "http://page.test"}).headers["Access-Control-Expose-Headers"].split(", ")
+    assert {"Upstream-Status", "retry-after", "x-ratelimit-reset-tokens"} <= set(readable)
+    client.upstream.behave = quotes_across_the_border
+    assert client.ask().text.strip("x\0") == "***"
+    monkeypatch.setattr(upstream, "_ERROR_SECONDS", 0.5)
+    client.upstream.behave = stops_inside_the_key
+    assert client.ask().text == "no such key: Bearer ***"
+    client.upstream.go_on.set()
     client.upstream.behave = quotes
     quoted = client.ask({"X-Name": "\u00e9"})
     assert (quoted.status_code, quoted.headers["Upstream-Status"]) == (502, "401")
     assert quoted.text == "no such key: Bearer ***"
+    assert quoted.headers["X-Should-Retry"] == "false"
+    client.upstream.go_on.clear()
     client.upstream.behave = redirects
     assert code_of(client.ask()) == (400, "REDIRECT_NOT_ALLOWED")
     monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(headers=0.2)))
@@ -165,6 +189,23 @@ def test_a_name_that_leads_inside_is_refused(
     monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: addresses)
     answer = client.ask({"Upstream-URL": "http://inside.test/x"})
     assert code_of(answer) == (403, "UPSTREAM_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize("given", [[""], ["Bearer a", "Bearer b"]])
+def test_a_key_of_the_client_that_is_empty_or_given_twice_is_refused(
+    client: Client, given: list[str]
+) -> None:
+    sent = client.token() | {"Upstream-URL": client.upstream.url + "/chat", "Upstream-Method": "POST"}
+    own = [("Upstream-Authorization", value) for value in given]
+    answer = client.http.post("/v1/proxy", headers=[*sent.items(), *own])
+    assert (answer.status_code, "Upstream-Authorization" in answer.text) == (400, True)
+    assert client.upstream.requests == []
+
+
+def test_an_error_that_an_older_release_stored_has_no_headers() -> None:
+    stored = {"status": 502, "upstream_status": 400, "content_type": "text/plain", "body": "eA=="}
+    answer = endpoint._refused(calls.UpstreamCall(refusal=stored))
+    assert (answer.status_code, answer.body, answer.headers["Upstream-Status"]) == (502, b"x", "400")
 
 
 def test_a_name_is_resolved_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

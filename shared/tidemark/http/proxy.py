@@ -104,6 +104,10 @@ class Proxy:
             raise errors.ProxyError(
                 400, code, f"Upstream-Method must be one of {', '.join(rules.UPSTREAM_METHODS)}"
             )
+        if single_header(request, "Upstream-Authorization") == "":
+            raise errors.Malformed(
+                "Upstream-Authorization is empty: send the upstream's key, or leave it out"
+            )
         url = rules.parse_upstream_url(url_text)
         entry = rules.allowing_entry(self._entries, url)
         access = _access(request)
@@ -283,6 +287,9 @@ def _refused(call: UpstreamCall) -> Response:
     except errors.Malformed:
         content_type = parse_content_type("text/plain")
     headers = responses.data_headers(content_type)
+    # A refusal that an older release stored has none. Pages may read them, as those of every response.
+    headers |= (own := told.get("headers", {}))
+    headers |= {"Access-Control-Expose-Headers": ", ".join(own)} if own else {}
     headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": NO_STORE}
     return Response(base64.b64decode(told["body"]), told["status"], headers)
 

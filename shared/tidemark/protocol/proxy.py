@@ -191,6 +191,16 @@ _NOT_FORWARDED: Final = re.compile(
 )
 
 
+#: Of an upstream's error, for the client: when and whether to try again, and what to ask the upstream about.
+_HANDED_ON: Final = re.compile(
+    "retry-after(-ms)?|(x-)?request-id|x-should-retry|(x|anthropic)-ratelimit-[a-z0-9-]{1,64}"
+)
+_SAFE: Final = re.compile(rb"[!-~](?:[ -~]{0,254}[!-~])?")
+_MOST_HANDED_ON: Final = 32
+#: The fewest characters of a key's beginning that are hidden: fewer may be of any text.
+_BEGINNING: Final = 4
+
+
 def forwarded(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The client's headers as they go to the upstream (§5.1)."""
     sent = [(name.lower(), value) for name, value in headers]
@@ -218,6 +228,33 @@ def keys_in(headers: Iterable[tuple[str, str]], entry: AllowEntry) -> Iterator[s
     for name, value in headers:
         if name in {"authorization", entry.header.lower()} and len(key := value.rpartition(" ")[2]) > _SHORT:
             yield key
+
+
+def without_keys(body: bytes, keys: Sequence[bytes]) -> bytes:
+    """The body of an error with its keys hidden; also the beginning of a key at the end, where the body may
+    be cut."""
+    longest_first = sorted(keys, key=len, reverse=True)
+    ends = (key[:size] for key in longest_first for size in range(len(key), _BEGINNING - 1, -1))
+    if end := max(filter(body.endswith, ends), key=len, default=b""):
+        body = body[: -len(end)] + b"***"
+    for key in longest_first:
+        body = body.replace(key, b"***")
+    return body
+
+
+def handed_on(
+    status: int, headers: Iterable[tuple[bytes, bytes]], keys: Sequence[bytes] = ()
+) -> dict[str, str]:
+    """The headers of an upstream's error that the client gets, in lower case. It sees the status 502, after
+    which the SDKs of OpenAI and Anthropic try again unless `x-should-retry` forbids that."""
+    found: dict[str, str] = {}
+    for name, value in ((name.decode("latin-1").lower(), value) for name, value in headers):
+        is_safe = _SAFE.fullmatch(value) and not any(key in value for key in keys)
+        if _HANDED_ON.fullmatch(name) and is_safe and len(found) < _MOST_HANDED_ON:
+            found.setdefault(name, value.decode())
+    if 400 <= status < 500 and status not in {408, 409, 429}:
+        found.setdefault("x-should-retry", "false")
+    return found
 
 
 def sign(key: bytes, call_id: str, expires: str) -> str:

@@ -19,6 +19,7 @@ from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
+from tidemark.proxy.codings import decoded
 from tidemark.proxy.upstream import UpstreamUnreachable, answered, client_refusal, header_of, load_key
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
@@ -164,7 +165,7 @@ class _Piping:
 
     async def copy(self, answer: httpcore.Response) -> str:
         """Write the answer in batches, until it ends. Returns why it ended early, or nothing."""
-        limits, body = self._limits, aiter(answer.aiter_stream())
+        limits, body = self._limits, aiter(decoded(answer))
         ends_at, due_at = time.monotonic() + limits.whole, math.inf
         reading = asyncio.ensure_future(anext(body, None))
         try:

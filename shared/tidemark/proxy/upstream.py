@@ -22,6 +22,7 @@ from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.proxy.calls import Order
+from tidemark.proxy.codings import decoded, unreadable
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
 from tidemark.subscriptions.webhook_url import check_address
 
@@ -139,21 +140,25 @@ def header_of(answer: httpcore.Response, name: bytes) -> str:
 
 
 async def client_refusal(answer: httpcore.Response, keys: Iterable[str]) -> dict[str, Any] | None:
-    """What the client gets for an answer without success (§4.1). So much of its body as comes at once, in
-    which the upstream's keys are hidden."""
+    """The error that the client gets in place of the answer (§4.1), or None. The upstream's keys are hidden
+    in it. An error's body is awaited for some seconds only."""
+    unread = unreadable(answer)
     if 200 <= answer.status < 300:
-        return None
+        return {"status": 502, "code": "UPSTREAM_ERROR", "message": unread} if unread else None
     if answer.status < 400:
         return {"status": 400, "code": "REDIRECT_NOT_ALLOWED", "message": "Proxy cannot follow redirects"}
-    body = bytearray()
+    hidden, body = [key.encode("latin-1") for key in keys], bytearray(unread.encode())
+    most = _ERROR_BYTES + max(map(len, hidden), default=0)
     with suppress(TimeoutError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
         async with asyncio.timeout(_ERROR_SECONDS):
-            async for chunk in answer.aiter_stream():
+            async for chunk in decoded(answer):
                 body += chunk
-                if len(body) >= _ERROR_BYTES:
+                if len(body) >= most:
                     break
-    content_type = header_of(answer, b"content-type")
-    for key in keys:
-        body = body.replace(key.encode("latin-1"), b"***")
-    text = base64.b64encode(body[:_ERROR_BYTES]).decode()
-    return {"status": 502, "upstream_status": answer.status, "content_type": content_type, "body": text}
+    return {
+        "status": 502,
+        "upstream_status": answer.status,
+        "content_type": "text/plain" if unread else header_of(answer, b"content-type"),
+        "headers": rules.handed_on(answer.status, answer.headers, hidden),
+        "body": base64.b64encode(rules.without_keys(bytes(body), hidden)[:_ERROR_BYTES]).decode(),
+    }
