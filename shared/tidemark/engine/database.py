@@ -190,11 +190,14 @@ class Database:
             return await self.turn(call)
         except Slow:
             made = asyncio.ensure_future(asyncio.to_thread(call))
-        await asyncio.wait((made,), timeout=SLOW_SECONDS)
-        if not made.done():
-            made.add_done_callback(asyncio.Future.exception)  # Its caller has given up.
-            raise OutcomeUnknown
-        return made.result()
+        try:
+            await asyncio.wait((made,), timeout=SLOW_SECONDS)
+            if not made.done():
+                made.add_done_callback(asyncio.Future.exception)  # Its caller has given up.
+                raise OutcomeUnknown
+            return made.result()
+        finally:
+            del made  # Else it is in a cycle with its failure's traceback.
 
     def together(self, call: Callable[[], _T]) -> _T:
         """Make several quick operations of a thread in one turn. Returns the call's result."""
@@ -247,6 +250,7 @@ class Database:
                 if failed := self._try_commit():
                     self._take_back(failed)
             turn.then = self._end_turn()
+        del turn, call
 
     def _make(self, call: Call) -> None:
         """Make one call of a turn. If the turn is rolled back meanwhile, it fails, whatever it returns."""
@@ -255,7 +259,7 @@ class Database:
             call.result = call.make()
             self._refuse_if_lost()
         except (Slow, Locked) as again:
-            call.failure = again
+            call.failure = again.with_traceback(None)
             return
         except Exception as failure:  # noqa: BLE001 - whatever it is, the caller must hear of it
             call.failure = failure
@@ -266,6 +270,7 @@ class Database:
             self._call = None
         if self.is_dirty:
             self._resting.append(call)
+        del call  # A failure's traceback holds this frame, and all that called it.
 
     def _try_commit(self) -> Exception | None:
         try:

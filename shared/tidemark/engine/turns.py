@@ -126,11 +126,12 @@ class TurnThread:
         if self._hangs:
             raise StorageSilent
         assert self.loop is not None
-        call = Call(make, self.loop.create_future())
         if not self._waiting and self._turn is None:
             self.loop.call_soon(self._begin)  # Calls of this round of the loop share the turn.
-        self._waiting.append(call)
-        return await call.answer
+        self._waiting.append(Call(make, self.loop.create_future()))
+        return await self._waiting[
+            -1
+        ].answer  # A local call would be in a cycle with its failure's traceback.
 
     def _begin(self) -> None:
         if self._turn is None and self._waiting:
@@ -148,6 +149,7 @@ class TurnThread:
             if not turn.has_run(is_over=True):
                 assert self.loop is not None
                 self.loop.call_soon_threadsafe(self._end, turn)
+            del turn  # The bodies of a turn are not kept until the next.
 
     def _end(self, turn: Turn) -> None:
         if self._hangs:

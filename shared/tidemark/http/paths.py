@@ -172,7 +172,7 @@ class Operations:
             endpoint = self.look_up(scope)
             found = endpoint.by_method.get(scope["method"]) or endpoint.refusing()
         except ProtocolError as error:
-            found = refused(error)
+            found = refused(error.without_frames())
         scope[_OPERATION] = found
         return found
 
@@ -237,6 +237,8 @@ class HttpApplication:
             if STARTED in scope:
                 raise
             await answer_error(Request(scope), error)(scope, receive, send)
+            # Its frames hold the body, and often the future that holds the error.
+            error.__traceback__ = None
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """From the start of the server to its end, where the platform lets the application see them."""

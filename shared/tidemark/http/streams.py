@@ -131,6 +131,7 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) 
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+        del working  # Else it is in a cycle with its failure's traceback.
 
 
 async def hang_up(receive: Receive) -> None:

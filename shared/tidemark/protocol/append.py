@@ -98,7 +98,7 @@ def plan_appends(
         try:
             outcome = _decide_append(plan, append, looked_up)
         except ProtocolError as refusal:
-            plan.results.append(refusal)
+            plan.results.append(refusal.without_frames())
         else:
             plan.results.append(outcome)
     return plan

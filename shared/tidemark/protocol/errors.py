@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, Self
 
 from tidemark.protocol.offset import render_offset
 
@@ -31,6 +31,11 @@ class ProtocolError(Exception):
         if headers is not None:
             self.headers = headers
         super().__init__(self.message)
+
+    def without_frames(self) -> Self:
+        """The error, to be raised later: the frames of a traceback hold the body, and often the error."""
+        self.__context__ = None
+        return self.with_traceback(None)
 
 
 class Malformed(ProtocolError):

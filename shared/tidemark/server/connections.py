@@ -39,6 +39,9 @@ _RETRY_SECONDS: Final = 5
 TRIM_AFTER: Final = 100
 TRIM_SECONDS: Final = 2.0
 TRIM_WAITS: Final = 15
+#: Bytes of bodies after which Python looks for garbage among young objects. Python itself counts objects
+#: alone, and a large body is one.
+COLLECT_AFTER_BYTES: Final = 64 * 1024 * 1024
 #: A connection that is refused is read for so long, so that its client reads why; with more than so
 #: many of them at once the next ones are closed without a word.
 LINGER_SECONDS: Final = 2.0
@@ -138,8 +141,15 @@ class FreedMemory:
     """
 
     def __init__(self) -> None:
-        self._ended = 0
+        self._ended = self._received = 0
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
+
+    def received(self, size: int) -> None:
+        """A piece of a body has arrived."""
+        self._received += size
+        if self._received >= COLLECT_AFTER_BYTES:
+            self._received = 0
+            gc.collect(1)
 
     def ended(self, loop: asyncio.AbstractEventLoop) -> None:
         self._ended += 1
@@ -291,6 +301,7 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
+        self.freed.received(len(body))
         super().on_body(body)
 
     def on_headers_complete(self) -> None:

@@ -346,7 +346,7 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:
-        fault = refusal
+        fault = refusal.without_frames()
     return Append(
         messages,
         request.close,

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tidemark.protocol.append import Outcome
@@ -66,6 +67,8 @@ class _Waiting:
         self.move()
         if self.answer.done():  # The client went away; its append stands all the same.
             return
+        if isinstance(answer, ProtocolError):
+            answer.without_frames()
         if isinstance(answer, BaseException):
             self.answer.set_exception(answer)
         else:
@@ -118,7 +121,7 @@ class GroupCommit:
         """Runs before the append's turn, so that no other append waits for S3. If S3 refuses the bytes, the
         append is refused: nothing points to them yet."""
         try:
-            waiting.spilled = await self._run(lambda: spill(self._stores, key, waiting.request))
+            waiting.spilled = await self._run(partial(spill, self._stores, key, waiting.request))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the waiting request must hear of it
             waiting.settle(failure)
         waiting.is_spilling = False

@@ -6,6 +6,7 @@ import logging
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -65,19 +66,22 @@ class Threads:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidemark-io")
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        begun = self._pool.submit(one)
+        begun = [
+            self._pool.submit(one)
+        ]  # No future is a local: it is in a cycle with its failure's traceback.
         second = other()
-        return one() if begun.cancel() else begun.result(), second
+        return one() if begun[0].cancel() else begun.pop().result(), second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        begun = [self._pool.submit(call, item) for item in items[1:]]
+        begun = deque(self._pool.submit(call, item) for item in items[1:])
         try:
             results = [call(item) for item in items[:1]]
-            for future, item in zip(begun, items[1:], strict=True):
-                results.append(call(item) if future.cancel() else future.result())
+            for item in items[1:]:
+                results.append(call(item) if begun[0].cancel() else begun[0].result())
+                begun.popleft()
         finally:
-            for future in begun:
-                future.cancel()
+            while begun:
+                begun.pop().cancel()
         return results
 
     def compute(self, call: Callable[[], _T]) -> _T:

@@ -208,7 +208,10 @@ class SingleFlight:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         # A reader that is cancelled does not cancel the others' call.
-        return await asyncio.shield(result)
+        try:
+            return await asyncio.shield(result)
+        finally:
+            del result  # Else it is in a cycle with its failure's traceback; so below.
 
     async def _make(self, name: Hashable, call: Callable[[], Any]) -> None:
         result = self._results.pop(name)
@@ -217,6 +220,7 @@ class SingleFlight:
         except Exception as failure:  # noqa: BLE001 - whatever it is, each reader must be told
             result.set_exception(failure)
             result.exception()  # Perhaps every reader has been cancelled.
+        del result
 
 
 async def read_or_wait(
