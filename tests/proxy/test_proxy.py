@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 
+import httpcore
 import httpx
 import pytest
 
@@ -226,6 +227,65 @@ def test_a_name_is_resolved_once(client: Client, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", lambda _self, *given, **named: connect(*given))
     assert code_of(client.ask({"Upstream-URL": "http://rebinds.test/x"})) == (502, "UPSTREAM_ERROR")
     assert (asked, connected) == (["rebinds.test"], ["93.184.216.34"])
+
+
+def test_slow_names_hold_up_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the check of a new token nor a large append, for which threads are needed too."""
+    go_on, resolving = threading.Event(), list[str]()
+
+    def hangs(host: str, _port: int) -> list[str]:
+        resolving.append(host)
+        go_on.wait(2 * PATIENCE_SECONDS)
+        return []
+
+    def ask(host: str) -> str:
+        answer = client.ask({"Upstream-URL": f"http://{host}/x"})
+        assert code_of(answer) == (502, "UPSTREAM_ERROR")
+        return str(answer.json()["error"]["message"])
+
+    monkeypatch.setattr(upstream, "resolve_host", hangs)
+    monkeypatch.setattr(upstream, "_CONNECT_SECONDS", 1.0)
+    bobs = client.token("read:* write:*", "bob")
+    other = httpx.Client(base_url=client.http.base_url, headers=bobs, timeout=PATIENCE_SECONDS / 2)
+    with other, ThreadPoolExecutor(50) as several:
+        try:
+            same = [several.submit(ask, "same.test") for _ in range(20)]
+            alike = [several.submit(ask, f"{number}.one.test") for number in range(20)]
+            until(lambda: len(resolving) >= 6)
+            assert other.put("/v1/stream/large", content=bytes(1_000_000)).status_code == 201
+            assert other.get("/v1/stream/large?offset=-1").status_code == 200
+            reasons = [each.result() for each in (*same, *alike)]
+        finally:
+            go_on.set()
+    late = [reason for reason in reasons if "does not resolve in 1 s" in reason]
+    many = [
+        reason for reason in reasons if "too many names are looked up at once, 16 of *.one.test" in reason
+    ]
+    assert (len(late), len(many)) == (20 + 16, 4)
+    assert resolving.count("same.test") == 1
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "all_proxy"])
+def test_a_proxy_that_is_passed_by_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """For a connection that fails, and for a name that only the proxy may know."""
+
+    def unknown(*_: object) -> list[str]:
+        raise OSError
+
+    monkeypatch.setenv(variable, "http://user:secret@proxy.test:3128")
+    for resolve in (unknown, lambda *_: ["93.184.216.34"]):
+        monkeypatch.setattr(upstream, "resolve_host", resolve)
+        monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", fails_to_connect)
+        answer = client.ask({"Upstream-URL": "http://far.test/x"})
+        assert code_of(answer) == (502, "UPSTREAM_ERROR")
+        assert f"{variable} is set, but the durable proxy connects directly" in answer.text
+        assert "secret" not in answer.text
+
+
+async def fails_to_connect(*_: object, **__: object) -> None:
+    raise httpcore.ConnectTimeout
 
 
 def test_a_repeated_request_calls_once(client: Client) -> None:

@@ -20,7 +20,7 @@ from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
 from tidemark.proxy.codings import decoded
-from tidemark.proxy.upstream import UpstreamUnreachable, answered, client_refusal, header_of, load_key
+from tidemark.proxy.upstream import UpstreamUnreachable, answered, client_refusal, find_key, header_of
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _T = TypeVar("_T")
@@ -134,7 +134,7 @@ class _Piping:
         try:
             url = rules.parse_upstream_url(order.url)
             entry = rules.allowing_entry(entries, url)
-            key = await asyncio.to_thread(load_key, entry.secret) if entry.secret else ""
+            key = await find_key(entry.secret) if entry.secret else ""
             headers = rules.with_key(order.headers, entry, key)
             async with answered(
                 url,

@@ -11,10 +11,11 @@ import ipaddress
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpcore
 
@@ -23,6 +24,7 @@ from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.proxy.calls import Order
 from tidemark.proxy.codings import decoded, unreadable
+from tidemark.subscriptions.lookups import Lookups, TooManyLookups
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
 from tidemark.subscriptions.webhook_url import check_address
 
@@ -31,6 +33,12 @@ _CONNECT_SECONDS: Final = 10.0
 #: Most bytes of an upstream's error body that the client gets, and the seconds for which they are awaited.
 _ERROR_BYTES: Final = 32 * 1024
 _ERROR_SECONDS: Final = 5.0
+
+
+_PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_T = TypeVar("_T")
+_NAMES: Final = Lookups()
+_KEYS: Final = Lookups()
 
 
 class UpstreamUnreachable(Exception):
@@ -48,9 +56,13 @@ class _Checked(httpcore.AsyncNetworkBackend):
         self, host: str, port: int, *values: Any, **named: Any
     ) -> httpcore.AsyncNetworkStream:
         try:
-            addresses = await asyncio.to_thread(resolve_host, host, port)
+            addresses = await _within_time(_NAMES.ask(resolve_host, host, port))
+        except TimeoutError:
+            raise UpstreamUnreachable(f"{host} does not resolve in {_CONNECT_SECONDS:.0f} s") from None
+        except TooManyLookups as refused:
+            raise UpstreamUnreachable(str(refused)) from None
         except (OSError, UnicodeError):
-            raise httpcore.ConnectError("the name has no address") from None
+            raise UpstreamUnreachable(f"{host} has no address") from None
         if not self._may_be_private:
             _check_public(addresses)
         *first, last = addresses[:MOST_ADDRESSES]
@@ -58,6 +70,11 @@ class _Checked(httpcore.AsyncNetworkBackend):
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 return await self._connect(address, port, *values, **named)
         return await self._connect(last, port, *values, **named)
+
+
+async def _within_time(lookup: Future[_T]) -> _T:
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        return await asyncio.wrap_future(lookup)
 
 
 def _check_public(addresses: Iterable[str]) -> None:
@@ -100,6 +117,9 @@ async def answered(
         try:
             async with asyncio.timeout(header_seconds):
                 answer = await pool.handle_async_request(sent)
+        except (UpstreamUnreachable, httpcore.ConnectError, httpcore.ConnectTimeout) as failure:
+            reason = str(failure) if isinstance(failure, UpstreamUnreachable) else type(failure).__name__
+            raise UpstreamUnreachable(reason + _passed_by()) from None
         except (TimeoutError, httpcore.TimeoutException):
             raise TimeoutError from None
         except (
@@ -118,6 +138,20 @@ async def answered(
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
+
+
+def _passed_by() -> str:
+    """Names a proxy of the environment: it would resolve the name itself, so no address could be checked."""
+    names = [name for name in _PROXIES if os.environ.get(name)]
+    return f". {names[0]} is set, but the durable proxy connects directly" if names else ""
+
+
+async def find_key(place: str) -> str:
+    """As `load_key`, for which SSM or a disk may take long. Raises UpstreamUnreachable."""
+    try:
+        return await _within_time(_KEYS.ask(load_key, place))
+    except OSError:
+        raise UpstreamUnreachable(f"the key at {place} cannot be read in time") from None
 
 
 def load_key(place: str) -> str:

@@ -14,21 +14,22 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from tidemark.protocol.errors import WebhookUrlRejected
+from tidemark.subscriptions.lookups import Lookups
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook_url import WebhookUrl, check_address
 
-#: So many of a name's addresses are tried. Each has half of the time that is left, the last one all of it.
+#: The addresses of a name that are tried: each has half of the rest of the time, the last one all of it.
 MOST_ADDRESSES: Final = 4
 #: All that is read of a response.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 
+_LOOKUPS: Final = Lookups()
 Resolve = Callable[[str, int], Sequence[str]]
 """The addresses of a host name. Raises OSError."""
 
@@ -70,7 +71,7 @@ def call_webhook(
         return max(0.001, deadline - time.monotonic())
 
     try:
-        addresses = _resolve_within(left(), url, resolve)
+        addresses = _LOOKUPS.ask(resolve, url.host, url.port).result(left())
         check_addresses(url, addresses)
         with (
             closing(_connected(addresses[:MOST_ADDRESSES], url.port, left)) as connection,
@@ -89,21 +90,6 @@ def _connected(addresses: Sequence[str], port: int, left: Callable[[], float]) -
         with suppress(OSError):
             return socket.create_connection((address, port), left() / 2)
     return socket.create_connection((addresses[-1], port), left())
-
-
-def _resolve_within(seconds: float, url: WebhookUrl, resolve: Resolve) -> Sequence[str]:
-    """On a thread of its own: the system's resolver has no deadline. Raises what `resolve` raises, and
-    TimeoutError."""
-    answer: Future[Sequence[str]] = Future()
-
-    def look() -> None:
-        try:
-            answer.set_result(resolve(url.host, url.port))
-        except Exception as failure:  # noqa: BLE001 - it is raised where the answer is waited for
-            answer.set_exception(failure)
-
-    threading.Thread(target=look, daemon=True).start()
-    return answer.result(seconds)
 
 
 def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:
