@@ -26,7 +26,7 @@ LIMITS: Final = {
     "parameters of the template": 26,
     "variables of the environment": 35,
     "lines of tests": 67_000,
-    "lines of tests/stack": 3_960,
+    "lines of tests/stack": 3_939,
     "words of docs/": 45_200,
     "private helpers used once, per 1,000 lines": 5.8,
     "class names of several things": 0,

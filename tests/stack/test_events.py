@@ -56,23 +56,6 @@ def test_a_path_that_cannot_be_decoded_twice_is_refused_by_the_gateway(sent: str
         events.decode_path(sent)
 
 
-@pytest.mark.parametrize(
-    ("query", "parameters"),
-    [
-        ("offset=-1&live=sse", {"offset": "-1", "live": "sse"}),
-        ("a=1&a=2", {"a": "1,2"}),
-        ("a=b+c&d=e%2Bf", {"a": "b c", "d": "e+f"}),
-        ("offset=", {"offset": ""}),
-        ("offset", {"offset": ""}),
-    ],
-)
-def test_the_query_is_in_the_event_raw_and_parsed(query: str, parameters: dict[str, str]) -> None:
-    """`rawQueryString` is as the client sent it; the parsed form joins repeated names."""
-    event = event_of(query=query)
-    assert event["rawQueryString"] == query
-    assert event["queryStringParameters"] == parameters
-
-
 def test_headers_are_joined_and_cookies_and_those_of_the_connection_are_not_among_them() -> None:
     """A chunked body arrives whole, so its length is known and it is no longer chunked."""
     sent = [("x-a", "first"), ("accept", "*/*"), ("x-a", "second"), ("cookie", "a=1; b=2"), ("cookie", "c=3")]

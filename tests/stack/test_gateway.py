@@ -5,38 +5,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from tests.processes import threads_named
 from tests.stack.conftest import write_function
 from tests.stack.environments import FunctionNotLoaded
-from tests.stack.gateway import Edge, Gateway, for_method, gateway_response, read_response
+from tests.stack.gateway import Edge, Gateway, read_response
 from tests.stack.template import load_template
-from tests.waiting import until
 from tidemark.server import Receive, Scope, Send
 
 MEGABYTE = 1024 * 1024
-ENVIRONMENT = "environment of Probe"
 
 
 def ask(gateway: Gateway, method: str = "GET", path: str = "/x", **options: Any) -> httpx.Response:
-    return asyncio.run(ask_all(gateway, 1, method, path, **options))[0]
+    async def asking() -> httpx.Response:
+        transport = httpx.ASGITransport(gateway)
+        async with httpx.AsyncClient(transport=transport, base_url="http://t", timeout=None) as client:
+            return await client.request(method, path, **options)
 
-
-async def ask_all(
-    gateway: Gateway, count: int, method: str = "GET", path: str = "/x", **options: Any
-) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(gateway)
-    async with httpx.AsyncClient(transport=transport, base_url="http://t", timeout=None) as client:
-        return await asyncio.gather(*(client.request(method, path, **options) for _ in range(count)))
+    return asyncio.run(asking())
 
 
 MakeGateway = Callable[..., Gateway]
@@ -47,12 +39,9 @@ def make_gateway(project: Path) -> Iterator[MakeGateway]:
     """Makes gateways in front of a handler's code."""
     with ExitStack() as stack:
 
-        def make(code: str, *, function_seconds: float = 60, integration_seconds: float = 30) -> Gateway:
+        def make(code: str) -> Gateway:
             write_function(project, "probe", code)
-            template = load_template(project / "template.yaml")
-            probe = replace(template.functions["Probe"], timeout_seconds=function_seconds)
-            template = replace(template, functions={**template.functions, "Probe": probe})
-            return stack.enter_context(closing(Gateway(template, integration_seconds)))
+            return stack.enter_context(closing(Gateway(load_template(project / "template.yaml"))))
 
         yield make
 
@@ -149,23 +138,6 @@ def test_a_function_that_fails_gets_500(
         assert "RuntimeError: the tide is out" in capfd.readouterr().err
 
 
-def test_requests_run_concurrently(make_gateway: MakeGateway) -> None:
-    gateway = make_gateway(
-        """
-import threading
-
-together = threading.Barrier(60)
-
-def handler(event, context):
-    together.wait(60)
-    return {"statusCode": 200, "body": str(threading.get_ident())}
-"""
-    )
-    answers = asyncio.run(ask_all(gateway, 60))
-    assert {answer.status_code for answer in answers} == {200}
-    assert len({answer.text for answer in answers}) == 60
-
-
 # --- limits --------------------------------------------------------------------------------
 
 COUNT = """
@@ -213,43 +185,7 @@ def test_a_request_over_the_platforms_limits_never_reaches_the_function(
     assert ask(gateway).text == ("2" if status == 200 else "1")
 
 
-def test_a_response_of_six_megabytes_is_passed_on(make_gateway: MakeGateway) -> None:
-    answer = f"{{'statusCode': 200, 'body': 'x' * {6 * MEGABYTE - 4096}}}"
-    assert ask(make_gateway(f"def handler(event, context):\n    return {answer}\n")).status_code == 200
-
-
-WAITING = """
-import threading
-
-released = threading.Event()
-
-def handler(event, context):
-    if event["rawPath"] == "/wait":
-        released.wait()
-    else:
-        released.set()
-    return {"statusCode": 200, "body": "done"}
-"""
-
-
-@pytest.mark.parametrize(
-    ("function_seconds", "integration_seconds", "status", "message"),
-    [(60, 0.1, 503, "Service Unavailable"), (0.1, 30, 500, "Internal Server Error")],
-    ids=["gateway", "function"],
-)
-def test_a_slow_function_gets_503_from_the_gateway_or_500_from_lambda(
-    make_gateway: MakeGateway, function_seconds: float, integration_seconds: float, status: int, message: str
-) -> None:
-    """The function waits until the test releases it."""
-    gateway = make_gateway(
-        WAITING, function_seconds=function_seconds, integration_seconds=integration_seconds
-    )
-    answer = ask(gateway, path="/wait")
-    assert (answer.status_code, answer.json()) == (status, {"message": message})
-    ask(gateway, path="/release")
-
-
-# --- loading and ending --------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -265,34 +201,6 @@ def test_a_function_that_does_not_load_is_reported_at_once_by_name(
 ) -> None:
     with pytest.raises(FunctionNotLoaded, match=complaint):
         make_gateway(code)
-
-
-def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: MakeGateway) -> None:
-    gateway = make_gateway(COUNT)
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "headers": [], "raw_path": b"/", "query_string": b""}
-    asyncio.run(gateway(scope, receive, send))
-    assert sent == []
-    assert ask(gateway).text == "1"
-
-
-def test_closing_does_not_wait_for_running_requests(make_gateway: MakeGateway) -> None:
-    """A waiting request must not delay the end of the process; its environment ends with its request."""
-    others = threads_named(ENVIRONMENT)
-    gateway = make_gateway(WAITING, integration_seconds=0.1)
-    assert ask(gateway, path="/wait").status_code == 503
-    gateway.close()
-    assert len(threads_named(ENVIRONMENT) - others) == 1
-    loaded = [module for name, module in sys.modules.items() if name.startswith("_tidemark_function_")]
-    loaded[-1].released.set()
-    until(lambda: threads_named(ENVIRONMENT) <= others)
 
 
 # --- the response -------------------------------------------------------------------------
@@ -326,12 +234,6 @@ def test_a_response_has_the_functions_status_headers_and_body(
 ) -> None:
     answer = read_response(given, "GET")
     assert (answer.status, sorted(answer.headers), answer.body) == (status, sorted(headers), body)
-
-
-def test_head_keeps_the_functions_content_length_and_has_no_body_even_in_an_error() -> None:
-    answer = read_response({"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}, "HEAD")
-    assert dict(answer.headers)["content-length"] == "99"
-    assert for_method(gateway_response(500, "Internal Server Error"), "HEAD").body == b""
 
 
 # --- the edge in front ----------------------------------------------------------------------

@@ -122,7 +122,3 @@ def test_the_most_specific_route_wins(
     """Exact before variable before greedy before `$default`, in whatever order they are declared."""
     match = match_route(routes, method, path)
     assert (match.route.function, match.path_parameters) == (expected, parameters)
-
-
-def test_a_request_without_a_route_of_its_own_goes_to_the_default() -> None:
-    assert match_route([ROUTES[0], ROUTES[2]], "PUT", "/pets/cat").route.key == "$default"

@@ -40,7 +40,6 @@ class Client:
     """Of an ASGI application."""
 
     api: WebSocketApi
-    path: str = "/v1/socket"
     told: list[Message] = field(default_factory=list)
     #: Whether it reads what is sent to it.
     reads: bool = True
@@ -51,7 +50,7 @@ class Client:
 
     async def run(self) -> None:
         headers = [(b"host", b"streams.example:4437"), (b"user-agent", b"probe")]
-        scope = {"type": "websocket", "path": self.path, "headers": headers, "client": ("192.0.2.7", 1)}
+        scope = {"type": "websocket", "path": "/v1/socket", "headers": headers, "client": ("192.0.2.7", 1)}
         await self.api(scope, self._says.get, self._send)
 
     async def _send(self, message: Message) -> None:
@@ -133,26 +132,6 @@ async def test_a_frame_becomes_an_event_and_what_the_function_returns_goes_back(
     assert client.told[0] == {"type": "websocket.accept"}
 
 
-TOGETHER = """
-import threading
-
-together = threading.Barrier(5)
-
-def handler(event, context):
-    together.wait(60)
-    return {"statusCode": 200, "body": event["body"]}
-"""
-
-
-@on_a_loop
-async def test_messages_of_one_connection_are_handled_at_once(make_api: MakeApi) -> None:
-    """So their answers may come in another order."""
-    async with connected(make_api(TOGETHER)) as client:
-        for number in range(5):
-            client.say(str(number))
-        await eventually(lambda: sorted(client.texts) == list("01234"))
-
-
 @pytest.mark.parametrize(
     ("body", "seconds"), [("raise RuntimeError('the tide is out')", 60), ("wait()", 0.1)]
 )
@@ -178,21 +157,6 @@ def handler(event, context):
             assert answer.keys() == {"message", "connectionId", "requestId"}
             assert answer["message"] == "Internal server error"
     over.touch()
-
-
-@on_a_loop
-async def test_a_binary_frame_closes_the_connection(make_api: MakeApi) -> None:
-    async with connected(make_api()) as client:
-        client.say(b"binary")
-        await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": 1003})
-        assert client.texts == []
-
-
-@on_a_loop
-async def test_another_path_is_refused(make_api: MakeApi) -> None:
-    client = Client(make_api(), path="/v1/stream/a")
-    await client.run()
-    assert client.told == [{"type": "websocket.close"}]
 
 
 # --- @connections --------------------------------------------------------------------------
@@ -230,16 +194,6 @@ async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
             yield lambda connection_id, data: asyncio.to_thread(post, connection_id, data)
         finally:
             client.close()
-
-
-@on_a_loop
-async def test_what_a_function_posts_reaches_its_connection_alone(make_api: MakeApi) -> None:
-    api = make_api()
-    async with posting(api) as post, connected(api) as first, connected(api) as second:
-        ids = [await first.connection_id(), await second.connection_id()]
-        for each, data in zip(ids, ("é".encode(), b"x"), strict=True):
-            assert await post(each, data) == ""
-        assert [first.texts[1:], second.texts[1:]] == [["é"], ["x"]]
 
 
 @on_a_loop
