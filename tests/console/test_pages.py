@@ -69,7 +69,7 @@ def test_lists_of_some_streams_say_of_which(console: Console) -> None:
     console.page.route("**/v1/streams?*", lambda route: route.fulfill(json=listed))
     console.open()
     for title in ("Written last", "Expiring next", "Closed lately"):
-        expect(console.page.get_by_role("heading", name=f"{title} of the first 200 by name")).to_be_visible()
+        expect(console.page.get_by_role("heading", name=f"{title} of the first 100 by name")).to_be_visible()
     listed["next_cursor"] = "a"
     console.open("#/streams?order=written")
     expect(console.page.get_by_role("status")).to_contain_text(

@@ -25,10 +25,11 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import BucketExists
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.proxy.calls import ANSWERS, CALLS, Calls, Order, answer_key
 from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
+from tidemark.service.catalog import list_streams
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
@@ -79,10 +80,13 @@ class Operation:
     act: Callable[[Process, StreamKey], object]
     #: Of the stream before it, as bodies.
     history: tuple[bytes, ...] = (b"x",)
+    streams: int = 1
     warm: bool = True
     #: Bytes of the request's and of the response's body.
     sent: int = 0
     received: int = 0
+    #: More than of other requests.
+    seconds: float = 0
 
 
 def _append(body: bytes, title: str, *, warm: bool = True, **more: object) -> Operation:
@@ -108,6 +112,14 @@ OPERATIONS: Final = (
     _append(random_bytes(300), "Append, 300 bytes, the first of a process", warm=False),
     Operation("Metadata (HEAD)", lambda process, key: load_head(process.stores, key)),
     READ_AT_TAIL,
+    Operation(
+        "List, a page of 100 streams",
+        lambda process, key: list_streams(process.stores, key.bucket, ListingRequest(key.stream_id)),
+        streams=100,
+        warm=False,
+        received=100 * prices.LISTED_BYTES,
+        seconds=prices.LISTING_SECONDS,
+    ),
     _catch_up(
         tuple(json_event(1024, number) for number in range(100)), "Catch-up, 100 messages of 1 KB of JSON"
     ),
@@ -117,9 +129,11 @@ OPERATIONS: Final = (
 
 def measure(world: World, operation: Operation) -> Bill:
     process, key = world.process(), a_key(NAME)
-    process.create(key)
-    for body in operation.history:
-        process.append(key, body)
+    others = (StreamKey(key.bucket, f"{key.stream_id}/{number}") for number in range(1, operation.streams))
+    for each in (key, *others):
+        process.create(each)
+        for body in operation.history:
+            process.append(each, body)
     if not operation.warm:
         process = world.process()
     bill = open_bill(process)
@@ -132,7 +146,7 @@ def price(operation: Operation, bill: Bill) -> tuple[list[float], float]:
     HTTP API, Lambda, waking, CloudFront, its bytes. And the sum by the API's own URL, without CloudFront."""
     sent, received = operation.sent, operation.received
     is_append, is_create = operation.title.startswith("Append"), operation.title == "Create"
-    seconds = prices.REQUEST_SECONDS + received / 2**20 * prices.PAGE_SECONDS_PER_MB
+    seconds = prices.REQUEST_SECONDS + operation.seconds + received / 2**20 * prices.PAGE_SECONDS_PER_MB
     origin = [
         bill.storage_dollars,
         prices.HTTP_API * math.ceil(max(sent, received, 1) / prices.HTTP_API_BYTES),

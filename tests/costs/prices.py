@@ -40,6 +40,8 @@ LIVE_GB: Final = 0.25
 PROXY_GB: Final = 0.25
 #: What a request keeps an environment busy for: one call to storage and Python around it.
 REQUEST_SECONDS: Final = 0.008
+#: A page of a listing more than that: 100 queries, of which 16 are made at once.
+LISTING_SECONDS: Final = 0.05
 #: From a request to a model until its first token.
 FIRST_TOKEN_SECONDS: Final = 1.0
 NOTIFIER_SECONDS: Final = 0.005
@@ -58,3 +60,5 @@ REQUEST_HEADER_BYTES: Final = 700
 WRITE_HEADER_BYTES: Final = 400
 READ_HEADER_BYTES: Final = 1120
 EDGE_HEADER_BYTES: Final = 210
+#: A listed stream as JSON.
+LISTED_BYTES: Final = 350

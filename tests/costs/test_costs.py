@@ -6,6 +6,8 @@ import asyncio
 import math
 from pathlib import Path
 
+import orjson
+
 from tests.answers import Answer
 from tests.costs import page, prices
 from tests.http.asgi import Door
@@ -91,7 +93,8 @@ def header_bytes(answer: Answer) -> int:
 
 
 def test_headers_are_as_long_as_the_bill_says(world: World) -> None:
-    """Of an append by a producer, and of a read: what the application sends and what API Gateway adds."""
+    """Of an append by a producer and of a read, as the application and API Gateway send them; and a listed
+    stream."""
     stream, text = (
         "/v1/stream/chat/0f8fad5b-d9cb-469f-a165-70867728950e",
         {"Content-Type": "application/json"},
@@ -103,9 +106,11 @@ def test_headers_are_as_long_as_the_bill_says(world: World) -> None:
         door.put(stream, text)
         appended = header_bytes(door.post(stream, text | producer, b'{"a": 1}'))
         read = header_bytes(door.get(f"{stream}?offset=-1"))
+        [listed] = door.get(f"/v1/streams?prefix={page.NAME}&limit=1").json["streams"]
         door.close()
     assert abs(appended - prices.WRITE_HEADER_BYTES) <= 60
     assert abs(read - prices.READ_HEADER_BYTES) <= 60
+    assert abs(len(orjson.dumps(listed)) - prices.LISTED_BYTES) <= 30
 
 
 def test_what_dynamodb_measures() -> None:

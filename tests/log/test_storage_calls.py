@@ -368,6 +368,22 @@ def test_a_listing_costs_a_page_and_each_tail_that_is_not_known_and_still_there(
     assert lister.calls.taken() == {"GetItem": 1, "Query": 2, "BatchGetItem": 1}
 
 
+def test_a_page_of_a_listing_ends_where_its_tails_would_cost_too_much(world: World) -> None:
+    """Each tail is a query of DynamoDB. The next page begins behind the last listed stream."""
+    process, lister = world.process(), world.process()
+    bucket, names = new_bucket(process), [f"{number:03}" for number in range(103)]
+    for name in names:
+        process.create(StreamKey(bucket, name))
+    lister.calls.taken()
+    first = list_streams(lister.stores, bucket, ListingRequest(limit=1_000))
+    assert lister.calls.taken() == {"GetItem": 1, "Query": 101}
+    assert (len(first.streams), first.has_more) == (100, True)
+    rest = list_streams(lister.stores, bucket, ListingRequest(after=first.next_cursor or "", limit=1_000))
+    assert lister.calls.taken() == {"GetItem": 1, "Query": 4}
+    assert [head.record.key.stream_id for head in (*first.streams, *rest.streams)] == names
+    assert not rest.has_more
+
+
 def test_bucket_operations_cost_the_same_for_any_number_of_streams(world: World) -> None:
     """The item twice, and the overdue entries in eight shards."""
     process = world.process()

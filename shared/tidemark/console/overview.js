@@ -9,7 +9,7 @@ import { useLoaded } from "./loading.js"
 import { Ago, Left, complaint, health, showsNumbers } from "./server.js"
 
 const EVERY_MS = 5000
-const LOOKED_AT = 200
+const LOOKED_AT = 100
 const SHOWN = 10
 const SHOWN_BESIDE = 5
 const ofTheFirst = () => html`<small>of the first ${LOOKED_AT} by name</small>`

@@ -14,7 +14,7 @@ const PAGE = 50
 const PAUSE_MS = 250
 const EVERY_MS = 5000
 
-// The server lists by name alone. For what else is asked its pages are read on, until there are enough; to sort or to count, all of them.
+// The server lists by name alone. To filter, more of its pages are read until there are enough; to sort or to count, all of them, or twenty (on AWS a page has 100).
 const [LOOKED_AT, MOST_LOOKED_AT] = [1000, 20_000]
 
 // "" is the order of the server, a page at a time; "name" is the same with all of them looked at.

@@ -31,6 +31,7 @@ from tidemark.log.records import Batch, Pack
 from tidemark.log.schema import PK, PLAIN_EPOCH, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
+from tidemark.protocol.stream_key import MAX_LIMIT
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
@@ -153,6 +154,7 @@ class EmbeddedSystem:
             recent=CommittedBatches(64 * MEGABYTE, self.database),
             concurrency=InOrder(self.database),
             packing=Packing.after_seconds(settings.pack_after_seconds),
+            listed_at_once=MAX_LIMIT,
         )
         self._is_followed = self._begin()
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)

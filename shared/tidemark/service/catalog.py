@@ -49,14 +49,14 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
     if bucket != PLAIN_BUCKET:
         load_bucket(stores.table, bucket)
     found: list[StreamHead] = []
-    after, more = request.after, True
+    after, more, limit = request.after, True, min(request.limit, stores.listed_at_once)
     while more:
-        left = min(request.limit - len(found), _AT_ONCE)
+        left = min(limit - len(found), _AT_ONCE)
         # One more than are wanted, to see whether there is one.
         records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]
         found += _load_live(stores, wanted)
-        if len(found) < request.limit:
+        if len(found) < limit:
             more, beyond = more or bool(beyond), []
         elif any(_exists(stores, record) for record in beyond):
             return Listing(found, has_more=True)

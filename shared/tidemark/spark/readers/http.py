@@ -84,7 +84,7 @@ class HttpReader:
         return self._client.now_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """The names in the listing (extensions, §1.4), a thousand streams at a time."""
+        """The names in the listing (extensions, §1.4), a page of up to a thousand streams at a time."""
         found: list[str] = []
         root, after = self._connection.listing_url, "?limit=1000"
         while True:
