@@ -8,7 +8,7 @@ requests may exceed a limit by their number. Subscriptions beyond a limit go on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tidemark.log.buckets import list_records
@@ -40,7 +40,8 @@ def check_creation(table: Table, name: str, asked: SubscriptionConfiguration, pr
     if prefix and count >= MAX_OF_A_PREFIX:
         raise TooManySubscriptions(f"have an id that begins with {prefix!r}", count, MAX_OF_A_PREFIX)
     if len(roster) >= MAX_OF_A_STREAM:
-        _check_streams(table, name, [*asked.streams, *_examples(table, roster, asked)], roster)
+        paths = dict.fromkeys([*asked.streams, *_examples(table, roster, asked)])
+        _check_streams(table, name, paths, roster)
 
 
 def check_naming(table: Table, name: str, paths: Sequence[str]) -> None:
@@ -51,7 +52,7 @@ def check_naming(table: Table, name: str, paths: Sequence[str]) -> None:
         _check_streams(table, name, paths, roster)
 
 
-def _check_streams(table: Table, name: str, paths: Sequence[str], roster: Sequence[RosterEntry]) -> None:
+def _check_streams(table: Table, name: str, paths: Iterable[str], roster: Sequence[RosterEntry]) -> None:
     by_name = any(entry.has_explicit for entry in roster)
     for path in paths:
         found = {each.subscription_id for each in roster if follows(each.pattern, each.wake_stream, path)}
