@@ -361,6 +361,18 @@ def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) 
     assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
 
 
+def test_a_page_of_subscriptions_ends_where_their_reads_would_cost_too_much(
+    door: Door, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door.process.stores, "listed_at_once", 2)
+    for each in "abc":
+        send(door, "PUT", at(f"{name}-{each}"), pool(name))
+    door.process.calls.taken()
+    page = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-").json
+    assert door.process.calls.taken() == {"Query": 1, "GetItem": 2}
+    assert (len(page["subscriptions"]), page["next_cursor"]) == (2, f"{name}-b")
+
+
 def test_a_listing_goes_on_after_a_page_whose_subscriptions_have_all_ended(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

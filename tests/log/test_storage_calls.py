@@ -24,7 +24,7 @@ from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
-from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket, list_buckets
 from tidemark.service.catalog import list_streams, load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -382,6 +382,15 @@ def test_a_page_of_a_listing_ends_where_its_tails_would_cost_too_much(world: Wor
     assert lister.calls.taken() == {"GetItem": 1, "Query": 4}
     assert [head.record.key.stream_id for head in (*first.streams, *rest.streams)] == names
     assert not rest.has_more
+
+
+def test_a_page_of_buckets_ends_too(world: World) -> None:
+    process = world.process()
+    made = sorted(new_bucket(process) for _ in range(102))
+    process.calls.taken()
+    page = list_buckets(process.stores, ListingRequest(limit=1_000))
+    assert process.calls.taken() == {"Query": 1, "GetItem": 101}
+    assert ([each.bucket for each in page.buckets], page.has_more) == (made[:100], True)
 
 
 def test_bucket_operations_cost_the_same_for_any_number_of_streams(world: World) -> None:

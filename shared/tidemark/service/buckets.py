@@ -93,14 +93,14 @@ def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
         return None
 
     found: list[BucketRecord] = []
-    after, more = request.after, True
-    while more and len(found) <= request.limit:
+    after, more, limit = request.after, True, min(request.limit, stores.listed_at_once)
+    while more and len(found) <= limit:
         # One more than are wanted, to see whether there is one.
-        wanted = request.limit + 1 - len(found)
+        wanted = limit + 1 - len(found)
         ids, more = buckets.list_bucket_ids(stores.table, request.prefix, after, wanted)
         found += [record for record in stores.concurrency.each(load, ids) if record is not None]
         after = ids[-1] if ids else after
-    return BucketListing(found[: request.limit], has_more=len(found) > request.limit)
+    return BucketListing(found[:limit], has_more=len(found) > limit)
 
 
 def delete_bucket(stores: Stores, bucket: str) -> None:

@@ -113,7 +113,7 @@ class Stores:
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
-    #: Streams in a page of a listing. DynamoDB takes a query for the tail of each.
+    #: Streams, buckets or subscriptions in a page of a listing. Each takes a read of DynamoDB.
     listed_at_once: int = 100
     #: The table's format epoch when this process asked last; it never falls.
     format_epoch: int = -1

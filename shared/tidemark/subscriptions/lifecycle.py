@@ -175,9 +175,9 @@ def page_of_subscriptions(
     query, each subscription one read; one that has ended meanwhile is left out."""
     ids = sorted({entry.subscription_id for entry in storage.load_roster(stores.table)})
     wanted = [each for each in ids if each.startswith(prefix) and each > after]
-    page = wanted[:limit]
+    page = wanted[: min(limit, stores.listed_at_once)]
     records = stores.concurrency.each(lambda each: storage.load_subscription(stores.table, each), page)
-    return [record for record in records if record is not None], page[-1] if len(wanted) > limit else None
+    return [record for record in records if record is not None], page[-1] if len(wanted) > len(page) else None
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:
