@@ -219,6 +219,25 @@ test("the end of a stream is read, and its watch is over", async () => {
   assert.equal(socket.readyState, 3, "nothing is watched any more")
 })
 
+for (const [what, bring] of [
+  ["a message", (socket) => socket.tell(page(5, 9, "last", { closed: true }))],
+  ["a read", (socket) => socket.tell({ stream: "/v1/stream/a", offset: offset(9), closed: true })],
+  ["a long-poll", (socket) => socket.tell({ stream: "/v1/stream/a", status: 404 })],
+])
+  test(`a close that comes with data by ${what} is an answer of its own: a client that reads ahead ends at it`, async () => {
+    const last = { "Stream-Up-To-Date": "true", "Stream-Closed": "true" }
+    answers[plain("/v1/stream/a", 5)] = answers[live("/v1/stream/a", 5)] = new Response("last", { headers: { "Stream-Next-Offset": offset(9), ...last } })
+    answers[plain("/v1/stream/a", 9)] = answers[live("/v1/stream/a", 9)] = found(9, last)
+    const reader = poll("/v1/stream/a", 5)
+    await bring(await opened())
+    const data = await reader
+    assert.deepEqual([await data.text(), data.headers.get("Stream-Next-Offset"), data.headers.has("Stream-Closed")], ["last", offset(9), false])
+    const end = poll("/v1/stream/a", 9)
+    await pass(10)
+    await FakeWebSocket.last.tell({ stream: "/v1/stream/a", offset: offset(9), closed: true })
+    assert.equal((await end).headers.get("Stream-Closed"), "true")
+  })
+
 test("wake-ups that overtake each other, come late or double hide nothing", async () => {
   const first = poll("/v1/stream/a", 5)
   const socket = await opened()

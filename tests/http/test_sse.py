@@ -86,17 +86,18 @@ def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make
 def test_every_part_of_the_data_has_its_control_event(
     server: Door, path: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the last one says that it is up to date, and the end; a reader can go on from each."""
+    """Only the last one is up to date. A reader can go on from each. The close has an event of its own."""
     monkeypatch.setattr(live, "PIECE_BYTES", piece_bytes)
     server.put(path, JSON)
     for n in range(6):
         server.post(path, JSON | (CLOSE if n == 5 else {}), f"[{n}, [\n{n} ]]".encode())
     events = server.get(f"{path}?offset=-1{SSE}").events
     check_order(events)
-    told = controls(events)
+    *told, close = controls(events)
     assert len(told) > 2
     assert [control.get("upToDate") for control in told] == [None] * (len(told) - 1) + [True]
-    assert [control.get("streamClosed") for control in told] == [None] * (len(told) - 1) + [True]
+    assert close == {"streamNextOffset": told[-1]["streamNextOffset"], "upToDate": True, "streamClosed": True}
+    assert not any("streamClosed" in control for control in told)
     everything = [item for n in range(6) for item in (n, [n])]
     assert [item for text in data(events) for item in json.loads(text)] == everything
     for at, control in enumerate(told):
@@ -141,7 +142,7 @@ def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -
 def test_an_event_stream_ends_when_its_stream_is_closed(
     server: Door, path: str, body: bytes, headers: dict[str, str], shown: list[str]
 ) -> None:
-    """A connected reader gets the last data, the last control event, and the end of the response."""
+    """A connected reader gets the last data, the close in an event behind, and the end of the response."""
     server.put(path, TEXT)
 
     async def follow() -> list[Event]:
@@ -153,6 +154,7 @@ def test_an_event_stream_ends_when_its_stream_is_closed(
     events = server.run(follow())
     check_order(events)
     assert data(events) == shown
+    assert not any("streamClosed" in control for control in controls(events)[:-1])
     assert controls(events)[-1] == {
         "streamNextOffset": f"{len(body):016d}",
         "upToDate": True,

@@ -12,6 +12,7 @@ import httpcore
 import httpx
 import pytest
 
+from tests.conformance.clients.node import SLOW_READER, run_node
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.http import proxy as endpoint
@@ -37,6 +38,20 @@ def test_an_answer_becomes_a_stream(client: Client) -> None:
     assert headers["authorization"] == "Bearer marked-key"
     assert headers["host"] == client.upstream.url.removeprefix("http://")
     assert (headers["x-custom"], "cookie" in headers) == ("7", False)
+
+
+def test_a_slow_reader_of_the_npm_client_gets_an_answer_whole(client: Client) -> None:
+    """Also what comes right before its end."""
+    events = [b'data: {"token": %d}\n\n' % number for number in range(16)] + [b"data: [DONE]\n\n"]
+
+    def a_model(handler: UpstreamHandler) -> None:
+        handler.start()
+        for event in events:
+            handler.wfile.write(event)
+            client.upstream.go_on.wait(0.1)
+
+    client.upstream.behave = a_model
+    run_node(SLOW_READER, ANSWER=client.ask().headers["Location"], WHOLE=b"".join(events).decode())
 
 
 def test_an_answer_is_read_while_it_comes_and_can_be_stopped(client: Client) -> None:

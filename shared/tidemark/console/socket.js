@@ -17,6 +17,7 @@ const MARKS = 2 ** 26
 
 const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
+const CLOSED = "Stream-Closed"
 
 function unlessAborted(signal, promise) {
   return new Promise((resolve, reject) => {
@@ -207,7 +208,7 @@ const isOfAnother = (cursor, page) => cursor && cursor % MARKS !== page.cursor %
 // What a long-poll would answer.
 function answerOf({ data, encoding, type, etag, offset, closed, ...page }, cursor) {
   const headers = { "Content-Type": type, [NEXT]: offset, [UP_TO_DATE]: "true" }
-  if (closed) headers["Stream-Closed"] = "true"
+  if (closed) headers[CLOSED] = "true"
   else headers["Stream-Cursor"] = cursor ?? page.cursor
   if (!data) return new Response(null, { status: 204, headers })
   const body = encoding ? Uint8Array.from(atob(data), (char) => char.charCodeAt()) : data
@@ -242,13 +243,22 @@ async function poll(socket, { path, token, offset, cursor, signal }, ask) {
       const isUpToDate = headers.has(UP_TO_DATE)
       // A read that finds nothing comes from no cache. One that finds data may be older than what was told.
       if (isUpToDate && told === watch.told && (next === offset || next > watch.tail)) watch.tail = next
-      if (next !== offset || !isUpToDate || headers.has("Stream-Closed")) return answer
+      if (next !== offset || !isUpToDate || headers.has(CLOSED)) return answer
     }
   } finally {
     watch.readers -= 1
     watch.leftAt = Date.now()
     if (signal.aborted) socket.end(path, watch)
   }
+}
+
+// Data without the close that came with them; the next answer is the close. The official client 0.2.7 reads one answer ahead
+// of its caller, and ends at a close.
+function closedLater(answer, offset) {
+  if (answer.status !== 200 || answer.headers.get(NEXT) === offset || !answer.headers.has(CLOSED)) return answer
+  const later = new Response(answer.body, answer)
+  later.headers.delete(CLOSED)
+  return later
 }
 
 async function findSocket(fetch, origin) {
@@ -283,13 +293,13 @@ export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = 
     if (live !== "long-poll" || !/^\d/.test(offset) || (init?.method ?? input.method ?? "GET") !== "GET") return fetch(input, init)
     const signal = init?.signal ?? input.signal ?? new AbortController().signal
     const socket = await unlessAborted(signal, socketOf(url.origin))
-    if (!socket) return fetch(input, init)
+    if (!socket) return closedLater(await fetch(input, init), offset)
     const authorization = new Headers(init?.headers ?? input.headers).get("Authorization")
     const token = authorization?.replace(/^Bearer +/i, "")
     const plain = new URL(url)
     plain.searchParams.delete("live")
     const ask = (waits, signal) => fetch(waits ? input : input.url ? new Request(plain, input) : plain.href, { ...init, signal })
-    return poll(socket, { path: url.pathname, token, offset, cursor, signal }, ask)
+    return closedLater(await poll(socket, { path: url.pathname, token, offset, cursor, signal }, ask), offset)
   }
 }
 

@@ -50,7 +50,11 @@ class EventStream:
 
     def events(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
         """The events of a page, each in pieces: its data, if any, and a control event. A client can resume
-        after any event. An event is made only when the one before it was taken: a client may stop reading."""
+        after any event. An event is made only when the one before it was taken: a client may stop reading.
+
+        The close has a control event of its own. The official npm client 0.2.7 reads one event ahead of its
+        caller, and ends at a close: it loses data that comes with the close.
+        """
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
         # Text ends with a whole character and line end, JSON with a message; bytes are cut anywhere.
@@ -60,8 +64,8 @@ class EventStream:
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
         begins_at, closed = page.end - len(stored), page.closed
-        up_to_date = page.up_to_date and not self.half
-        cuts: Iterable[tuple[int, int]] = ((0, begins_at),)
+        up_to_date, end = page.up_to_date and not self.half, page.end
+        cuts: Iterable[tuple[int, int]] = () if closed else ((0, begins_at),)
         if whole and content_type.is_json:
             cuts = _message_cuts(page)
         elif whole:
@@ -69,9 +73,8 @@ class EventStream:
         del page, reading  # The bytes are held once.
         begin = 0
         for cut, offset in cuts:
-            is_last = cut == whole
             control = sse.render_control_event(
-                offset, self.cursor, up_to_date=up_to_date and is_last, closed=closed and is_last
+                offset, self.cursor, up_to_date=up_to_date and cut == whole, closed=False
             )
             data, begin = stored[begin:cut], cut
             if len(data) > PIECE_BYTES:
@@ -80,6 +83,8 @@ class EventStream:
             else:
                 event = sse.render_data_event(content_type, data, offset, self.cursor) if data else b""
                 yield iter((event + control,))
+        if closed:
+            yield iter((sse.render_control_event(end, self.cursor, up_to_date=up_to_date, closed=True),))
 
 
 def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
@@ -122,7 +127,7 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
                     yield piece
                     # A client that takes all at once must not keep the others from being served.
                     await asyncio.sleep(0)
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline and not is_closed:
                     return
             if is_closed:
                 return

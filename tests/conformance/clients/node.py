@@ -10,6 +10,7 @@ from tests.available import NotAvailable
 from tests.conformance.servers import ROOT, node
 
 CLIENT = "@durable-streams/client"
+SLOW_READER = Path(__file__).with_name("npm_slow_reader.mjs")
 
 
 def run_node(program: Path, *, package: str = CLIENT, **environment: str) -> str:

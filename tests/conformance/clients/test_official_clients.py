@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from durable_streams import DurableStream, SeqConflictError, stream
 
-from tests.conformance.clients.node import run_node
+from tests.conformance.clients.node import SLOW_READER, run_node
 from tests.conformance.servers import Server, running, temporary_directory, tidemark_server
 
 NPM_SCRIPT = Path(__file__).with_name("npm_client.mjs")
@@ -53,6 +53,11 @@ def url(base_url: str) -> str:
 def test_npm_client(base_url: str) -> None:
     """Create, append, idempotent producer, catch-up, both live tails, close: the checks are in the script."""
     run_node(NPM_SCRIPT, BASE_URL=base_url)
+
+
+def test_a_slow_reader_of_the_npm_client_gets_the_message_that_comes_with_the_close(base_url: str) -> None:
+    """By each of its readers: the client is one answer ahead of them, and ends at a close."""
+    run_node(SLOW_READER, BASE_URL=base_url)
 
 
 def test_pypi_client_appends_and_reads(url: str) -> None:
