@@ -129,9 +129,8 @@ class TurnThread:
         if not self._waiting and self._turn is None:
             self.loop.call_soon(self._begin)  # Calls of this round of the loop share the turn.
         self._waiting.append(Call(make, self.loop.create_future()))
-        return await self._waiting[
-            -1
-        ].answer  # A local call would be in a cycle with its failure's traceback.
+        # No variable names the call: it would be in a cycle with its failure's traceback.
+        return await self._waiting[-1].answer
 
     def _begin(self) -> None:
         if self._turn is None and self._waiting:

@@ -66,9 +66,8 @@ class Threads:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidemark-io")
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        begun = [
-            self._pool.submit(one)
-        ]  # No future is a local: it is in a cycle with its failure's traceback.
+        # No variable names a future: it would be in a cycle with its failure's traceback.
+        begun = [self._pool.submit(one)]
         second = other()
         return one() if begun[0].cancel() else begun.pop().result(), second
 
