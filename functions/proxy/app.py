@@ -32,7 +32,7 @@ with garbage_collection_paused():
     from tidemark.protocol.errors import ProtocolError, RateLimitExceeded
     from tidemark.protocol.proxy import parse_allowed
     from tidemark.protocol.stream_key import StreamKey
-    from tidemark.proxy.calls import Calls, Order
+    from tidemark.proxy.calls import Calls, Order, RequestBody
     from tidemark.proxy.pipe import CallLimits, carry_out
     from tidemark.service.append import AppendRequest, append
     from tidemark.service.stores import connect
@@ -57,10 +57,10 @@ async def invoke_itself(order: Order) -> None:
     """Begin the call. It is never tried again, because an upstream's answer is paid for. Raises
     RateLimitExceeded."""
     told = {name: getattr(order, name) for name in ("call_id", "url", "method", "headers", "incarnation")}
-    if len(order.body) > INLINE_BYTES:
-        _stores.blobs.put(_FOLDER + order.call_id, order.body)
+    if len(order.body.content) > INLINE_BYTES:
+        _stores.blobs.put(_FOLDER + order.call_id, order.body.content)
     else:
-        told["body"] = base64.b64encode(order.body).decode()
+        told["body"] = base64.b64encode(order.body.content).decode()
     client = make_client("lambda", retries={"total_max_attempts": 1})
     try:
         client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": told}))
@@ -85,12 +85,12 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 async def call(told: Mapping[str, Any]) -> None:
     """What `invoke_itself` began. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
-    order = Order(**{**told, "body": base64.b64decode(told.get("body", ""))})
+    order = Order(**{**told, "body": RequestBody(base64.b64decode(told.get("body", "")))})
     if not await calls.take(order):
         return
     if "body" not in told:
         name = _FOLDER + order.call_id
-        order = replace(order, body=await _run(lambda: _stores.blobs.get(name)))
+        order.body.content = await _run(lambda: _stores.blobs.get(name))
         await _run(lambda: _stores.blobs.delete(name))
     await carry_out(calls, order, _entries, LIMITS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,7 +124,10 @@ class Client:
         return self.token() | upstream | dict(headers)
 
     def ask(
-        self, headers: Mapping[str, str] = NO_HEADERS, path: str = "/chat", content: bytes = b"{}"
+        self,
+        headers: Mapping[str, str] = NO_HEADERS,
+        path: str = "/chat",
+        content: bytes | Iterable[bytes] = b"{}",
     ) -> httpx.Response:
         sent = httpx.Headers(self.asked(headers, path), "latin-1")
         return self.http.post("/v1/proxy", headers=sent, content=content)

@@ -18,7 +18,7 @@ from tidemark.protocol.offset import EARLIEST
 from tidemark.protocol.proxy import parse_allowed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy import calls, pipe
-from tidemark.proxy.calls import ANSWERS, Calls, Order, answer_key
+from tidemark.proxy.calls import ANSWERS, Calls, Order, RequestBody, answer_key
 from tidemark.proxy.pipe import carry_out
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import AppendRequest
@@ -42,7 +42,7 @@ class Storage:
     async def begin(self) -> Order:
         incarnation = await self.calls().begin(ID)
         assert incarnation is not None
-        return Order(ID, f"{self.upstream.url}/chat", "POST", (), b"", incarnation)
+        return Order(ID, f"{self.upstream.url}/chat", "POST", (), RequestBody(b""), incarnation)
 
     def piping(self, order: Order, of: Calls | None = None) -> asyncio.Task[None]:
         entries = parse_allowed(f"{self.upstream.url}/*")

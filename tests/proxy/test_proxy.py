@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
+import inspect
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -15,6 +18,7 @@ import pytest
 from tests.conformance.clients.node import SLOW_READER, run_node
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS, until
+from tidemark.http import app
 from tidemark.http import proxy as endpoint
 from tidemark.protocol.errors import StorageUnavailable
 from tidemark.proxy import calls, pipe, upstream
@@ -242,6 +246,67 @@ def test_a_name_is_resolved_once(client: Client, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", lambda _self, *given, **named: connect(*given))
     assert code_of(client.ask({"Upstream-URL": "http://rebinds.test/x"})) == (502, "UPSTREAM_ERROR")
     assert (asked, connected) == (["rebinds.test"], ["93.184.216.34"])
+
+
+def holders(size: int) -> list[str]:
+    """The objects of this process that hold bytes of this size."""
+    found = [each for each in gc.get_objects() if not inspect.isframe(each)]
+    return [
+        repr(each)[:200]
+        for each in found
+        if any(isinstance(held, bytes) and len(held) == size for held in gc.get_referents(each))
+    ]
+
+
+def test_a_body_is_let_go_once_it_is_sent(client: Client) -> None:
+    """While the upstream thinks, and while its answer comes."""
+
+    def thinks(handler: UpstreamHandler) -> None:
+        handler.upstream.requests.clear()
+        handler.upstream.was_left.set()
+        handler.upstream.go_on.wait(PATIENCE_SECONDS)
+        never_ends(handler)
+
+    client.upstream.behave = thinks
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(client.ask, content=itertools.repeat(bytes(1_111), 1_111))
+        try:
+            assert client.upstream.was_left.wait(PATIENCE_SECONDS)
+            until(lambda: not holders(1_111 * 1_111))
+        finally:
+            client.upstream.go_on.set()
+    location = asked.result().headers["Location"]
+    assert client.http.get(f"{location}&offset=-1&live=long-poll").content.startswith(b"first ")
+    assert holders(1_111 * 1_111) == []
+
+
+def test_bodies_that_wait_are_bounded_and_take_no_room_of_appends(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, resolving = threading.Event(), list[str]()
+
+    def hangs(host: str, _port: int) -> list[str]:
+        resolving.append(host)
+        go_on.wait(2 * PATIENCE_SECONDS)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(endpoint, "_HELD_BYTES", 1_000_000)
+    monkeypatch.setattr(app, "MAX_HELD_BYTES", 1_000_000)
+    monkeypatch.setattr(upstream, "resolve_host", hangs)
+    monkeypatch.setattr(upstream, "_CONNECT_SECONDS", 2 * PATIENCE_SECONDS)
+    client.upstream.behave = says(b"x")
+    with ThreadPoolExecutor(1) as other:
+        waits = other.submit(client.ask, content=bytes(800_000))
+        try:
+            until(lambda: resolving)
+            refused = client.ask(KEY, content=bytes(800_000))
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            token = client.token("write:*")
+            assert client.http.put("/v1/stream/large", headers=token, content=bytes(800_000)).is_success
+        finally:
+            go_on.set()
+        assert waits.result().status_code == 201
+    assert client.ask(KEY, content=bytes(800_000)).status_code == 201
 
 
 def test_slow_names_hold_up_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import WRITING, ResponseHeaders
 from tidemark.http.metrics import CountedTraffic, Rates, Traffic
 from tidemark.http.paths import Find, HttpApplication, Operation, Operations, is_open
-from tidemark.http.requests import DRAIN_BYTES, MAX_BODY_BYTES, RECEIVED
+from tidemark.http.requests import DRAIN_BYTES, GIVE_BACK, MAX_BODY_BYTES, RECEIVED
 from tidemark.http.streams import stream_operations
 from tidemark.protocol.errors import RateLimitExceeded
 
@@ -69,9 +69,10 @@ _TOO_MANY_BODIES: Final = (
 
 
 class BodiesAtOnce:
-    """ASGI middleware. A large body has its room until its response is sent; one of unknown length as much as
-    the largest. Without room the request gets 429 when the application asks for the body. A client that sends
-    it without asking (RFC 9110 §10.1.1) reads no response before: it is dropped as it comes."""
+    """ASGI middleware. A large body has its room until its response is sent or the handler gives it back; one
+    of unknown length as much as the largest. Without room the request gets 429 when the application asks for
+    the body. A client that sends it without asking (RFC 9110 §10.1.1) reads no response before: it is dropped
+    as it comes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -103,10 +104,15 @@ class BodiesAtOnce:
                 own, self._held = room, self._held + room
             return await receive_piece()
 
+        def give_back() -> None:
+            nonlocal own
+            self._held, own = self._held - own, 0
+
+        scope[GIVE_BACK] = give_back
         try:
             await self._app(scope, receive_with_room, send)
         finally:
-            self._held -= own
+            give_back()
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
+from weakref import WeakSet
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +25,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark.http import responses
 from tidemark.http.backend import Backend
 from tidemark.http.paths import Operation
-from tidemark.http.requests import ACCESS, PROXY_ROOT, STREAM, read_body, single, single_header
+from tidemark.http.requests import (
+    ACCESS,
+    GIVE_BACK,
+    MAX_BODY_BYTES,
+    PROXY_ROOT,
+    STREAM,
+    read_body,
+    single,
+    single_header,
+)
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import HungUp, cancel_on_disconnect, read_stream
 from tidemark.protocol import errors
@@ -32,7 +42,7 @@ from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.messages import parse_content_type
-from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, UpstreamCall, answer_key
+from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, RequestBody, UpstreamCall, answer_key
 from tidemark.service.group_commit import ClientLeft
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting
@@ -42,6 +52,8 @@ _ANSWER_SECONDS: Final = 61.0
 #: How often a request with an `Idempotency-Key` may fail.
 _ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
+#: The bytes of request bodies that are not sent yet, as many as of those of appends.
+_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
 _CALL: Final = PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
 
@@ -93,6 +105,7 @@ class Proxy:
         if self._entries and self._keys and not has_secret:
             raise InvalidSetting("PROXY_ALLOW needs AUTH_SECRET or AUTH_SECRET_NAME: URLs are signed with it")
         self._backend, self._calls = backend, Calls(backend, backend.append)
+        self._bodies = WeakSet[RequestBody]()
 
     async def create(self, request: Request) -> Response:
         """Call an upstream (§4.1), once for each `Idempotency-Key`."""
@@ -114,7 +127,8 @@ class Proxy:
         if not _may_call(access, entry.name):
             raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(rules.forwarded(request.headers.items()))
-        order = Order("", url_text, method.upper(), sent, await read_body(request))
+        order = Order("", url_text, method.upper(), sent, self._held(await read_body(request)))
+        request.scope.get(GIVE_BACK, int)()  # Appends need not wait for the upstream.
         members = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
         call_id, call = await self._answered(request, order, members)
         if call.content_type is None:
@@ -123,6 +137,15 @@ class Proxy:
         headers |= {"Upstream-Content-Type": call.content_type, "Content-Type": "text/plain"}
         return Response(status_code=201, headers=headers)
 
+    def _held(self, content: bytes) -> RequestBody:
+        """Raises RateLimitExceeded."""
+        if len(content) + sum(len(body.content) for body in self._bodies) > _HELD_BYTES:
+            raise errors.RateLimitExceeded(
+                1, f"Too many bodies wait for upstreams: this server holds {_HELD_BYTES >> 20} MiB"
+            )
+        self._bodies.add(body := RequestBody(content))
+        return body
+
     async def _answered(
         self, request: Request, order: Order, members: dict[str, Any]
     ) -> tuple[str, UpstreamCall]:
@@ -130,7 +153,7 @@ class Proxy:
         passes over those that have failed."""
         key, calls = (await self._signing_keys())[0], self._calls
         once = single_header(request, "Idempotency-Key")
-        members["fingerprint"] = _digest(key, order.method, order.url, order.body).hex()
+        members["fingerprint"] = _digest(key, order.method, order.url, order.body.content).hex()
         for attempt in range(_ATTEMPTS):
             seed = _digest(key, members["subject"], once, attempt) if once else uuid.uuid4().bytes
             call_id = str(uuid.UUID(bytes=seed[:16], version=4))

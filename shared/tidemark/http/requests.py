@@ -32,6 +32,8 @@ from tidemark.service.start_point import parse_last
 STREAM: Final = "tidemark.stream"
 #: How many bytes of the body have come; for requests that write, on a server of one's own.
 RECEIVED: Final = "tidemark.received"
+#: The function by which a handler gives back the room of its large body, before the response.
+GIVE_BACK: Final = "tidemark.give_back"
 #: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"

@@ -11,7 +11,7 @@ the incarnation of the call's stream, and storage refuses whoever acts for an ea
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,6 +101,19 @@ def parse_call(entries: bytes, *, has_ended: bool) -> UpstreamCall:
     return UpstreamCall(**{name: known[name] for name in UpstreamCall.__slots__ if name in known})
 
 
+class RequestBody:
+    """A body that is let go once it is sent: an answer may take an hour."""
+
+    __slots__ = ("__weakref__", "content")
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        content, self.content = self.content, b""
+        yield content
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """A request to an upstream, as a client asked for it. `incarnation` is that of the call's stream."""
@@ -109,7 +122,7 @@ class Order:
     url: str
     method: str
     headers: Sequence[tuple[str, str]] = field(repr=False)
-    body: bytes = field(repr=False)
+    body: RequestBody = field(repr=False)
     incarnation: str | None = None
 
 

@@ -106,7 +106,7 @@ async def answered(
     timeout = {"connect": _CONNECT_SECONDS, "read": silent_seconds, "write": _CONNECT_SECONDS}
     network = _Checked(may_be_private=may_be_private)
     async with httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=network) as pool:
-        named = [("host", url.authority), ("content-length", str(len(order.body))), *headers]
+        named = [("host", url.authority), ("content-length", str(len(order.body.content))), *headers]
         sent = httpcore.Request(
             order.method,
             httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
