@@ -207,6 +207,33 @@ def test_callers_that_come_while_one_fetches_wait_for_its_value() -> None:
     assert late == ["fetched"]
 
 
+def test_known_keys_check_tokens_while_an_issuer_is_slow() -> None:
+    """A token that names an unknown key makes one caller fetch, and holds up no token of a known key."""
+    publisher = Publisher(public_jwk("RS256", "k1"))
+    go_on, is_fetching = threading.Event(), threading.Event()
+
+    def fetch() -> PublicKeys:
+        if publisher.fetched:
+            is_fetching.set()
+            go_on.wait(60)
+        return publisher()
+
+    keys = PublishedKeys(RefreshingCache(fetch, lambda: publisher.now))
+    assert keys.find("RS256", "k1")
+    publisher.now += MISSING_SECONDS
+    unknown = threading.Thread(target=keys.find, args=("RS256", "k2"), daemon=True)
+    known = threading.Thread(target=keys.find, args=("RS256", "k1"), daemon=True)
+    try:
+        unknown.start()
+        assert is_fetching.wait(60)
+        known.start()
+        known.join(30)
+        assert (known.is_alive(), unknown.is_alive()) == (False, True)
+    finally:
+        go_on.set()
+        unknown.join(60)
+
+
 @pytest.mark.parametrize(("environments", "a_second", "refused"), [(600, 60, 0), (1000, 100, 60)])
 def test_a_storm_of_cold_starts_waits_for_a_busy_parameter_store(
     environments: int, a_second: int, refused: int, monkeypatch: pytest.MonkeyPatch

@@ -360,15 +360,15 @@ a reader that is cancelled cancels the call that others share
     asyncio.shield(result) => result
 each caller fetches a value that one fetches for all
     http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
-    with self._lock: => if True:
+    acquire(blocking=not serves) => acquire(blocking=False)
 a withdrawn key is accepted for ever
-    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
     self._value is None or now - self._fetched_at > FRESH_SECONDS => self._value is None
 a key that nobody has seen for a day is accepted
-    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
     self._value if now - self._fetched_at <= STALE_SECONDS else None => self._value
 each request fetches keys that cannot be fetched, or that lack the one it names
-    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
+    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
     if may_try and ( => if (
 an accepted token is remembered for ever
     http.security.authorization:Tokens.recall caught by authorization/test_keys.py

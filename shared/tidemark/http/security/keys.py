@@ -76,7 +76,7 @@ def pauses(clock: Callable[[], float], patience: Patience | None = None) -> Iter
 
 
 class RefreshingCache(Generic[_T]):
-    """Safe to share between threads; one fetches, the others wait for it."""
+    """Safe to share between threads, one of which fetches."""
 
     def __init__(
         self,
@@ -95,21 +95,31 @@ class RefreshingCache(Generic[_T]):
         self._failed = False
 
     def get(self, is_enough: Callable[[_T], bool] = lambda _: True) -> _T | None:
-        """The value, fetched again where it is old or not enough; None if none can be fetched."""
-        with self._lock:
-            now = self._clock()
-            may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else MISSING_SECONDS)
-            is_old = self._value is None or now - self._fetched_at > FRESH_SECONDS
-            if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
-                self._tried_at, self._failed = now, True
-                try:
-                    self._value = self._fetch_patiently()
-                except CannotFetch as failure:
-                    PROCESS.add(KEY_FAILURES)
-                    _log.warning("keys cannot be fetched: %s", failure)
-                else:
-                    self._fetched_at, self._failed = now, False
-            return self._value if now - self._fetched_at <= STALE_SECONDS else None
+        """The value, fetched again where it is old or not enough; None if none can be fetched. A caller for
+        whom the old value is enough does not wait for one that fetches."""
+        old, fetched_at = self._value, self._fetched_at
+        serves = old is not None and self._clock() - fetched_at <= STALE_SECONDS and is_enough(old)
+        if not self._lock.acquire(blocking=not serves):
+            return old
+        try:
+            return self._refreshed(is_enough)
+        finally:
+            self._lock.release()
+
+    def _refreshed(self, is_enough: Callable[[_T], bool]) -> _T | None:
+        now = self._clock()
+        may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else MISSING_SECONDS)
+        is_old = self._value is None or now - self._fetched_at > FRESH_SECONDS
+        if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
+            self._tried_at, self._failed = now, True
+            try:
+                self._value = self._fetch_patiently()
+            except CannotFetch as failure:
+                PROCESS.add(KEY_FAILURES)
+                _log.warning("keys cannot be fetched: %s", failure)
+            else:
+                self._fetched_at, self._failed = now, False
+        return self._value if now - self._fetched_at <= STALE_SECONDS else None
 
     def _fetch_patiently(self) -> _T:
         """Raises CannotFetch. If there is an old value, a busy source is not retried."""
