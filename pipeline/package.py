@@ -29,7 +29,7 @@ LOCK: Final = ROOT / "requirements" / "pipeline.txt"
 JOBS: Final = ("archive", "ingest", "replay", "stats")
 #: What of the package only a server, its functions or its operators run.
 LEFT_OUT: Final = frozenset(
-    {"cli", "engine", "http", "janitor", "local", "ops", "server", "subscriptions", "wake"}
+    {"cli", "engine", "http", "janitor", "ops", "server", "subscriptions", "testing.py", "wake"}
 )
 #: Tests and C headers are a tenth of what every worker would unpack.
 PRUNED: Final = ("pandas/tests", "pyarrow/tests", "pyarrow/include", "bin")

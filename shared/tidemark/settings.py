@@ -1,7 +1,7 @@
 """Settings: every environment variable the application reads, in one place.
 
 A plain dataclass rather than a settings library: every cold start imports it. A variable that is
-empty counts as not set. The variables of the local stack alone are in `server/serve.py`.
+empty counts as not set. The variables of the server alone are in `server/serve.py`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MEGABYTE = 1024 * 1024
 VARIABLES = test_template.FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 
 
-NOT_DEPLOYED = {"cli", "client", "engine", "local", "ops", "server", "spark"}
+NOT_DEPLOYED = {"cli", "client", "engine", "ops", "server", "spark", "testing.py"}
 
 
 def test_the_packages_are_small() -> None:

@@ -69,7 +69,7 @@ def test_it_holds_what_the_lock_names_and_no_spark(environment: Path) -> None:
     infos = [path.stem.split("-") for path in environment.glob("*.dist-info")]
     assert {name.lower().replace("_", "-"): version for name, version in infos} == pins(package.LOCK)
     assert not (environment / "pyspark").exists()
-    assert not (environment / "tidemark" / "local").exists()
+    assert not (environment / "tidemark" / "server").exists()
 
 
 def test_what_is_compiled_is_for_emr(environment: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.hurried`: the local system, in which an hour is over in a little more than a minute.
+"""`python -m tests.chaos.hurried`: the server, in which an hour is over in a little more than a minute.
 
 What the janitor removes an hour after it was deleted, superseded or abandoned would outlive a campaign. The
 times keep their order: a tail is remembered for less long than any write can be late, and nothing is removed

@@ -67,7 +67,7 @@ def test_every_lock_is_installed_by_its_hashes(path: str) -> None:
 
 
 def test_what_is_deployed_is_what_is_tested() -> None:
-    """The layer's lock and the local stack's are parts of the tests' lock, hashes included."""
+    """The layer's lock and that of `make run` are parts of the tests' lock, hashes included."""
     tested = hashed_pins(lock("dev"))
     for name in ("layer", "local"):
         assert hashed_pins(lock(name)).items() <= tested.items()

@@ -1,5 +1,5 @@
-"""The HTTP server of the local stack: uvicorn, with an end that does not wait for readers that wait, and its
-WebSockets, with the limits that uvicorn lacks."""
+"""The HTTP server: uvicorn, with an end that does not wait for readers that wait, and its WebSockets, with
+the limits that uvicorn lacks."""
 
 from __future__ import annotations
 
