@@ -58,6 +58,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.UnsupportedEncoding("gzip"), 415, {"Accept-Encoding": "identity"}),
     (errors.UnknownHost("a"), 421, {}),
     (errors.Busy(), 429, {"Retry-After": "1"}),
+    (errors.TooManySubscriptions("follow it", 100, 100), 429, {}),
     (errors.RateLimitExceeded(0.2), 429, {"Retry-After": "1"}),
     (errors.RateLimitExceeded(4.2), 429, {"Retry-After": "5"}),
     (errors.OutcomeUnknown(), 503, {"Retry-After": "1"}),

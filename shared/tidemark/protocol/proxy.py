@@ -112,11 +112,12 @@ _EXPECTED: Final = (
     "[scheme://]host[:port][/path] of a URL (no user, no query, a port up to 65535, in the path no * but at "
     "its end), and name=, key=, header= once each"
 )
-#: The options of an entry: the form of the value, and its description in errors.
-_OPTIONS: Final = {
-    "name": (r".+", "a name after name="),
-    "key": (r"(env|file|ssm):.+", "env:NAME, file:/path or ssm:/name after key="),
-    "header": (r"[\w!#$%&'*+.^`|~-]+", "the name of a header after header="),
+#: The options of an entry, and the description of their values in errors.
+_OPTION: Final = re.compile(r"name=.+|key=(env|file|ssm):.+|header=[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_VALUES: Final = {
+    "name": "a name after name=",
+    "key": "env:NAME, file:/path or ssm:/name after key=",
+    "header": "the name of a header after header=",
 }
 
 
@@ -133,11 +134,11 @@ def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
 
 def _parse_entry(pattern: str, *options: str) -> AllowEntry:
     given, found = dict(option.partition("=")[::2] for option in options), _PATTERN.fullmatch(pattern)
-    if found is None or len(given) < len(options) or not given.keys() <= _OPTIONS.keys():
+    if found is None or len(given) < len(options) or not given.keys() <= _VALUES.keys():
         raise _unexpected(_EXPECTED, pattern, *options)
-    for name, value in given.items():
-        if not re.fullmatch(_OPTIONS[name][0], value, re.ASCII):
-            raise _unexpected(_OPTIONS[name][1], pattern, *options)
+    for option in options:
+        if not _OPTION.fullmatch(option):
+            raise _unexpected(_VALUES[option.partition("=")[0]], pattern, *options)
     scheme, host, port, path = found.groups("")
     if "key" in given:
         if not scheme:
