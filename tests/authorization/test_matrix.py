@@ -18,7 +18,7 @@ from tests.http.published import application, operations
 from tidemark.http.paths import Endpoint
 from tidemark.protocol.authorization import RequiredScope, Right, Target, parse_scopes
 from tidemark.protocol.errors import StreamNotFound
-from tidemark.subscriptions import limits
+from tidemark.subscriptions import lifecycle
 
 RIGHTS = ("read", "write", "manage")
 TEXT = {"Content-Type": "text/plain"}
@@ -108,7 +108,7 @@ def test_each_operation_that_needs_a_right_is_tried() -> None:
 @pytest.fixture(autouse=True)
 def room_for_all_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their subscriptions have one table and one pattern."""
-    monkeypatch.setattr(limits, "MAX_OF_A_STREAM", 10_000)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_STREAM", 10_000)
 
 
 def make_scene(way: Way) -> str:

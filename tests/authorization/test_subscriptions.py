@@ -11,7 +11,7 @@ import pytest
 from tests.answers import Answer
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import Way
-from tidemark.subscriptions import limits
+from tidemark.subscriptions import lifecycle
 
 _serial = itertools.count(1)
 JSON = {"Content-Type": "application/json"}
@@ -112,7 +112,7 @@ def test_a_list_of_subscriptions_has_those_that_the_token_may_see(way: Way, name
 
 def test_a_tenant_has_a_limit_of_subscriptions(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token for all ids has none, nor has another tenant whose ids begin with other characters."""
-    monkeypatch.setattr(limits, "MAX_OF_A_PREFIX", 2)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_PREFIX", 2)
     tenant, other = (scopes(f"manage:v1/__ds/subscriptions/{name}-{who}* read:v1 write:v1") for who in "ab")
     for number in range(2):
         assert ask(way, "PUT", f"{name}-a{number}", "", tenant, pool()).status == 201

@@ -19,7 +19,7 @@ from tests.http.published import openapi_document
 from tidemark.http import subscriptions
 from tidemark.http.subscriptions import jwks_url
 from tidemark.protocol.errors import Busy
-from tidemark.subscriptions import limits, storage
+from tidemark.subscriptions import lifecycle, storage
 
 JSON = {"Content-Type": "application/json"}
 _serial = itertools.count(1)
@@ -223,7 +223,7 @@ def test_a_stream_that_the_subscription_writes_cannot_be_added(door: Door, name:
 def test_a_stream_has_a_limit_of_followers_by_name_and_by_pattern(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_OF_A_STREAM", 4)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_STREAM", 4)
     hot, wide = f"{name}/hot", pool(name, pattern=f"{name}/**")
     named, exact = pool(name, pattern=None, streams=[hot]), pool(name, pattern=hot)
     for number, body in enumerate((named, exact, named, exact)):
@@ -239,7 +239,7 @@ def test_a_stream_has_a_limit_of_followers_by_name_and_by_pattern(
         error = refused.json["error"]
         assert (refused.status, error["code"]) == (429, "TOO_MANY_SUBSCRIPTIONS")
         assert (error["limit"], error["count"], repr(hot) in error["message"]) == (4, 4, True)
-    monkeypatch.setattr(limits, "MAX_OF_A_STREAM", 3)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_STREAM", 3)
     assert send(door, "PUT", at(f"{name}-0"), named).status == 200, "those beyond the limit go on"
     assert send(door, "POST", at(f"{name}-1", "/streams"), {"streams": [hot]}).status == 204
 
@@ -247,7 +247,7 @@ def test_a_stream_has_a_limit_of_followers_by_name_and_by_pattern(
 def test_a_pattern_counts_the_followers_by_name_of_a_stream_that_exists(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_OF_A_STREAM", 2)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_STREAM", 2)
     append(door, f"{name}/hot")
     for number in range(2):
         send(door, "PUT", at(f"{name}-{number}"), pool(name, pattern=None, streams=[f"{name}/hot"]))

@@ -21,7 +21,7 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.subscriptions import fairness, lifecycle, limits, pending
+from tidemark.subscriptions import fairness, lifecycle, pending
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
@@ -71,7 +71,7 @@ def test_a_creation_counts_followers_by_a_query_and_a_few_more_where_there_are_m
 ) -> None:
     """Many: one for the pattern's streams, and one for each of the paths that are checked, here of `events/a`
     and of the pattern itself. Beside those are a query for the roster, and one for the streams to link."""
-    monkeypatch.setattr(limits, "MAX_OF_A_STREAM", limit)
+    monkeypatch.setattr(lifecycle, "MAX_OF_A_STREAM", limit)
     scene.begin(streams=("named",), pattern=None)
     scene.subscribe("t", pattern="other/*")
     scene.writer.calls.taken()

@@ -59,7 +59,7 @@ def _subscription(request: Request) -> Target:
     return Target(PLAIN_BUCKET, _SUBSCRIPTIONS + request.path_params.get("id", ""))
 
 
-def managed_prefix(access: Access, name: str) -> str:
+def id_prefix(access: Access, name: str) -> str:
     """Begins all ids of subscriptions that the token may manage beside this one; empty for all ids, and for
     grants of single ids."""
     target = Target(PLAIN_BUCKET, _SUBSCRIPTIONS + name)

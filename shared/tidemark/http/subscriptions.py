@@ -11,14 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http import subscription_bodies as bodies
 from tidemark.http.backend import Backend
-from tidemark.http.dependencies import (
-    ALL_SUBSCRIPTIONS,
-    SUBSCRIPTION,
-    AskedPage,
-    Granted,
-    Served,
-    managed_prefix,
-)
+from tidemark.http.dependencies import ALL_SUBSCRIPTIONS, SUBSCRIPTION, AskedPage, Granted, Served, id_prefix
 from tidemark.http.responses import root_url
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
@@ -96,7 +89,7 @@ async def create_subscription(
     check_may_follow(access, asked)
     if asked.kind is configuration.SubscriptionKind.WEBHOOK and keys is not None:
         await _active_kid(backend, keys)  # Before anything can be delivered.
-    is_new = await backend.call(lifecycle.subscribe, name, asked, managed_prefix(access, name))
+    is_new = await backend.call(lifecycle.subscribe, name, asked, id_prefix(access, name))
     return JSONResponse(await describe_subscription(request, backend, name), 201 if is_new else 200)
 
 

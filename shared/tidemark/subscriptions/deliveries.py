@@ -212,10 +212,7 @@ class Deliverer:
         letter = {"type": "dead-letter", "attempts": attempts, "hops": hops, "error": why}
         named = {"streams": [render_pending(stream) for stream in streams]}
         if hops > MAX_HOPS:
-            _log.warning(
-                "subscription %s gives up dead letters that are the %dth in a row, and writes no letter: %s",
-                record.subscription_id, MAX_HOPS, why,
-            )  # fmt: skip
+            _log.warning("%s gives up the third dead letter in a row: %s", record.subscription_id, why)
         elif not self._tell(record, record.configuration.dead_letter_stream, "dead", letter | named):
             return False
         now_ms = self.stores.clock_ms()

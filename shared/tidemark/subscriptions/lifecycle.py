@@ -15,24 +15,37 @@ beginning.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from tidemark.log.buckets import list_records
 from tidemark.log.records import EndMark
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
+from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound, TooManySubscriptions
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import storage
-from tidemark.subscriptions.configuration import SubscriptionConfiguration
-from tidemark.subscriptions.limits import check_creation, check_naming
+from tidemark.subscriptions.configuration import (
+    SubscriptionConfiguration,
+    follows,
+    literal_prefix,
+    matching_path,
+)
 from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import SubscriptionChanged
 
 _MAX_TRIES: Final = 10
+#: Subscriptions that follow one stream, by name or by pattern: an append leads to a delivery for each.
+MAX_OF_A_STREAM: Final = 100
+#: Subscriptions whose ids begin with the prefix that a token may manage. A token for all ids has no limit.
+MAX_OF_A_PREFIX: Final = 1_000
+#: Streams, and the most frequent other patterns, for which a new pattern is checked.
+_SAMPLE: Final = 16
 
 _T = TypeVar("_T")
 
@@ -53,7 +66,7 @@ def subscribe(
     """Make the subscription, or find that it is there as asked for. Returns whether it is new. The client may
     manage the ids that begin with `prefix`. Raises SubscriptionExists, TooManySubscriptions."""
     if storage.load_subscription(stores.table, subscription_id) is None:
-        check_creation(stores.table, subscription_id, configuration, prefix)
+        _check_limits(stores, subscription_id, configuration, prefix)
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         record = SubscriptionRecord(
@@ -76,6 +89,31 @@ def subscribe(
             activate(stores, there)
             return there.incarnation == record.incarnation
     raise Busy
+
+
+def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, prefix: str = "") -> None:
+    """Takes a query for the roster; from a hundred subscriptions on, one for streams of the pattern, and one
+    for each stream that is checked. Concurrent requests may exceed a limit by their number, and subscriptions
+    beyond a limit go on. Raises TooManySubscriptions."""
+    roster = storage.load_roster(stores.table)
+    count = sum(entry.subscription_id.startswith(prefix) for entry in roster)
+    if prefix and count >= MAX_OF_A_PREFIX:
+        raise TooManySubscriptions(f"have an id that begins with {prefix!r}", count, MAX_OF_A_PREFIX)
+    if len(roster) < MAX_OF_A_STREAM:
+        return
+    paths = list(asked.streams)
+    if asked.pattern is not None:
+        records, _ = list_records(stores.table, PLAIN_BUCKET, literal_prefix(asked.pattern), "", _SAMPLE)
+        frequent = Counter(entry.pattern for entry in roster if entry.pattern is not None).most_common(
+            _SAMPLE
+        )
+        examples = [matching_path(pattern) for pattern in (asked.pattern, *dict(frequent))]
+        paths += filter(asked.follows, [*examples, *(record.key.stream_id for record in records)])
+    for path in dict.fromkeys(paths):
+        found = {each.subscription_id for each in roster if follows(each.pattern, each.wake_stream, path)}
+        found |= {follower.subscription_id for follower in storage.load_followers(stores.table, path)}
+        if name not in found and len(found) >= MAX_OF_A_STREAM:
+            raise TooManySubscriptions(f"follow the stream {path!r}", len(found), MAX_OF_A_STREAM)
 
 
 def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
@@ -192,7 +230,7 @@ def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> N
     keeps how far it is acked."""
     record = require_subscription(stores, subscription_id)
     record.configuration.check_named(paths)
-    check_naming(stores.table, subscription_id, paths)
+    _check_limits(stores, subscription_id, replace(record.configuration, pattern=None, streams=tuple(paths)))
     record = activate(stores, record)
     _put_roster_entry(stores, record, has_explicit=True)
     _name_streams(stores, record, paths)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -147,21 +147,16 @@ def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
         pk = log_pk(stream_key_of(stream.link.path), stream.stream_incarnation)
         _, news = load_news(table, pk, stream.acked)
         try:
-            messages = orjson.loads(b"[%b]" % news.stored.rstrip(b",")) if news else [None]
+            messages: list[Any] = orjson.loads(b"[%b]" % news.stored.rstrip(b",")) if news else [None]
         except orjson.JSONDecodeError:
             return 0
-        fewest = min([fewest, *map(_hops_of, messages)])
-        if fewest == 0:
-            break
+        for message in messages:
+            is_letter = isinstance(message, dict) and message.get("type") == "dead-letter"
+            hops = message.get("hops") if is_letter else 0
+            fewest = min(fewest, hops if isinstance(hops, int) else 0)
+        if fewest <= 0:
+            return 0
     return fewest
-
-
-def _hops_of(message: object) -> int:
-    """0 for a message that is no dead letter. Letters of earlier releases do not have the number."""
-    if not isinstance(message, dict) or message.get("type") != "dead-letter":
-        return 0
-    hops = message.get("hops", 1)
-    return max(0, hops) if isinstance(hops, int) else 0
 
 
 def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
