@@ -77,8 +77,7 @@ def test_each_text_is_one_data_event(written: list[str]) -> None:
 def test_bytes_that_are_not_utf8_cannot_end_the_event(data: bytes) -> None:
     """In a stream of text nothing keeps a writer from sending what is not UTF-8."""
     events = parse_events(
-        sse.render_data_event(TEXT, data, 1, 345)
-        + sse.render_control_event(1, 1, up_to_date=True, closed=False)
+        sse.render_data_event(TEXT, data, 1, 345) + sse.render_control_event(1, 1, up_to_date=True)
     )
     assert [event.type for event in events] == ["data", "control"]
 
@@ -102,11 +101,21 @@ def test_any_other_type_is_sent_as_base64(data: bytes, content_type: str) -> Non
 
 
 @pytest.mark.parametrize("up_to_date", [False, True])
-def test_a_control_event_says_offset_cursor_up_to_date_and_closed(up_to_date: bool) -> None:
-    expected = {"streamNextOffset": f"{12:016d}"} | ({"upToDate": True} if up_to_date else {})
-    for closed, more in ((False, {"streamCursor": "345"}), (True, {"streamClosed": True})):
-        (event,) = parse_events(sse.render_control_event(12, 345, up_to_date=up_to_date, closed=closed))
-        assert (event.type, json.loads(event.data)) == ("control", expected | more)
+def test_a_control_event_has_offset_cursor_and_whether_it_is_up_to_date(up_to_date: bool) -> None:
+    expected = {"streamNextOffset": f"{12:016d}", "streamCursor": "345"}
+    (event,) = parse_events(sse.render_control_event(12, 345, up_to_date=up_to_date))
+    assert (event.type, json.loads(event.data)) == (
+        "control",
+        expected | ({"upToDate": True} if up_to_date else {}),
+    )
+
+
+@pytest.mark.parametrize("error", [None, "", "cut off: ünïcode\n\ndata: x"])
+def test_the_close_has_an_id_of_its_own_and_the_error_of_an_upstream(error: str | None) -> None:
+    expected = {"streamNextOffset": f"{12:016d}", "upToDate": True, "streamClosed": True}
+    (event,) = parse_events(sse.render_close_event(12, 345, error))
+    assert (event.type, event.last_id) == ("control", f"{12:016d}.345.closed")
+    assert json.loads(event.data) == expected | ({"upstreamError": error} if error else {})
 
 
 @pytest.mark.parametrize("content_type", [TEXT, JSON, BINARY])
@@ -114,7 +123,7 @@ def test_the_id_of_each_event_is_the_offset_to_go_on_from_and_the_cursor(content
     stored = b"[1]," if content_type is JSON else b"one"
     whole = sse.render_data_event(content_type, stored, 42, 345)
     cut = b"".join(sse.render_data_slices(content_type, stored, 42, 345, slice_bytes=1))
-    alone = sse.render_control_event(42, 345, up_to_date=True, closed=False)
+    alone = sse.render_control_event(42, 345, up_to_date=True)
     assert cut == whole
     assert [event.last_id for event in parse_events(whole + alone)] == [f"{42:016}.345"] * 2
 

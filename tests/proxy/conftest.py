@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ import httpx
 import jwt
 import pytest
 
+from tests.protocol.event_source import parse_events
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.server.serve import server_in_memory
 from tidemark.settings import AuthorizationSettings, Settings
@@ -141,6 +143,12 @@ class Client:
             data, offset = data + page.content, page.headers["Stream-Next-Offset"]
             if "Stream-Closed" in page.headers:
                 return data, page
+
+    def close_of(self, location: str) -> dict[str, Any]:
+        """The last control event of an answer, by an event stream."""
+        events = parse_events(self.http.get(f"{location}&offset=-1&live=sse").content)
+        close: dict[str, Any] = json.loads(events[-1].data)
+        return close
 
 
 @pytest.fixture

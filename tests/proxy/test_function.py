@@ -30,6 +30,7 @@ def test_a_call_outlives_the_request_that_began_it(upstream: Upstream, tmp_path:
         upstream.go_on.set()
         assert httpx.patch(f"{location}&action=abort").status_code == 204
         until(lambda: "Stream-Closed" in httpx.get(location).headers)
+        assert '"upstreamError":"aborted"' in httpx.get(f"{location}&offset=-1&live=sse", timeout=60).text
         upstream.behave = says(b"whole")
         whole = ask(server.base_url, upstream, b"x" * TOO_LARGE).headers["Location"]
         until(lambda: httpx.get(whole).content == b"whole")

@@ -36,6 +36,7 @@ def test_an_answer_becomes_a_stream(client: Client) -> None:
     assert data == b"data: one\n\ndata: two\n\n"
     assert last.headers["Upstream-Content-Type"] == "text/event-stream; x=y"
     assert "Upstream-Error" not in last.headers
+    assert "upstreamError" not in client.close_of(asked.headers["Location"])
     assert "no-store" in last.headers["Cache-Control"]
     [(method, path, headers, body)] = client.upstream.requests
     assert (method, path, body) == ("POST", "/chat", b'{"stream": true}')
@@ -110,16 +111,21 @@ def floods(handler: UpstreamHandler) -> None:
         (floods, CallLimits(), "cut off: longer than 3600 s or 0 MiB"),
     ],
 )
-def test_an_answer_that_ends_early_says_why(
+def test_an_answer_that_ends_early_says_why_in_each_way_to_read_it(
     client: Client, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, limits: CallLimits, error: str
 ) -> None:
     monkeypatch.setattr(pipe, "LONGEST_ANSWER_BYTES", 500_000)
     monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=limits))
     client.upstream.behave = behave
-    data, last = client.read_to_the_end(client.ask().headers["Location"])
+    location = client.ask().headers["Location"]
+    with ThreadPoolExecutor(1) as pool:
+        open_before = pool.submit(client.close_of, location)
+        data, last = client.read_to_the_end(location)
     assert data
     assert len(data) < 1_000_000
     assert last.headers["Upstream-Error"] == error
+    for close in (open_before.result(), client.close_of(location)):
+        assert (close["streamClosed"], close["upstreamError"]) == (True, error)
 
 
 def refuses(handler: UpstreamHandler) -> None:

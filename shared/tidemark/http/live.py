@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -34,27 +34,28 @@ GATHERING_SECONDS: Final = 1.0
 #: memory for a client that does not read.
 PIECE_BYTES: Final = 16 * 1024
 
+EndError = Callable[[], Awaitable[str | None]]
+"""Returns why the answer of an upstream, which is closed by now, is not whole. Raises ProtocolError."""
+
 
 @dataclass(slots=True)
 class EventStream:
-    """Turns pages into events. Remembers what one connection needs to: the client's cursor
-    and the one given last, and the beginning of a character or line end that is not written whole yet.
+    """Turns pages into events. Remembers the client's cursor and the one given last, where the pages end, and
+    the beginning of a character or line end that is not written whole yet.
 
     Cursors follow the clock, not the events: clients that reconnect from here at the same time send the same
     cursor, and a cache collapses their requests.
     """
 
     client_cursor: int | None
+    end_error: EndError | None
     cursor: int = 0
+    end: int = 0
     half: bytes = b""
 
     def events(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
         """The events of a page, each in pieces: its data, if any, and a control event. A client can resume
-        after any event. An event is made only when the one before it was taken: a client may stop reading.
-
-        The close has a control event of its own. The official npm client 0.2.7 reads one event ahead of its
-        caller, and ends at a close: it loses data that comes with the close.
-        """
+        after any event. An event is made only when the one before it was taken: a client may stop reading."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
         # Text ends with a whole character and line end, JSON with a message; bytes are cut anywhere.
@@ -63,9 +64,9 @@ class EventStream:
         self.half = stored[whole:]
         own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
         self.cursor = max(self.cursor, own)
-        begins_at, closed = page.end - len(stored), page.closed
-        up_to_date, end = page.up_to_date and not self.half, page.end
-        cuts: Iterable[tuple[int, int]] = () if closed else ((0, begins_at),)
+        begins_at, self.end = page.end - len(stored), page.end
+        up_to_date = page.up_to_date and not self.half
+        cuts: Iterable[tuple[int, int]] = () if page.closed else ((0, begins_at),)
         if whole and content_type.is_json:
             cuts = _message_cuts(page)
         elif whole:
@@ -73,9 +74,7 @@ class EventStream:
         del page, reading  # The bytes are held once.
         begin = 0
         for cut, offset in cuts:
-            control = sse.render_control_event(
-                offset, self.cursor, up_to_date=up_to_date and cut == whole, closed=False
-            )
+            control = sse.render_control_event(offset, self.cursor, up_to_date=up_to_date and cut == whole)
             data, begin = stored[begin:cut], cut
             if len(data) > PIECE_BYTES:
                 slices = sse.render_data_slices(content_type, data, offset, self.cursor, PIECE_BYTES)
@@ -83,8 +82,13 @@ class EventStream:
             else:
                 event = sse.render_data_event(content_type, data, offset, self.cursor) if data else b""
                 yield iter((event + control,))
-        if closed:
-            yield iter((sse.render_control_event(end, self.cursor, up_to_date=up_to_date, closed=True),))
+
+    async def close(self) -> bytes:
+        """The event behind all others of a closed stream. The close has an event of its own because the
+        official npm client 0.2.7 reads one event ahead of its caller, and ends at a close: it would lose data
+        that comes with the close."""
+        error = await self.end_error() if self.end_error else None
+        return sse.render_close_event(self.end, self.cursor, error)
 
 
 def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
@@ -112,10 +116,12 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
     yield whole
 
 
-async def event_stream(backend: Backend, request: ReadRequest, reading: Reading) -> AsyncIterator[bytes]:
+async def event_stream(
+    backend: Backend, request: ReadRequest, reading: Reading, end_error: EndError | None
+) -> AsyncIterator[bytes]:
     """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
     last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
-    stream = EventStream(request.cursor)
+    stream = EventStream(request.cursor, end_error)
     deadline = time.monotonic() + backend.settings.sse_seconds
     with closing(LiveRead(backend, reading, small=True)) as live:
         is_closed = reading.page.closed
@@ -129,9 +135,10 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
                     await asyncio.sleep(0)
                 if time.monotonic() >= deadline and not is_closed:
                     return
-            if is_closed:
-                return
             try:
+                if is_closed:
+                    yield await stream.close()
+                    return
                 later = await live.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
             except ProtocolError as error:
                 note_fault("an event stream", error.status, error)
@@ -146,12 +153,14 @@ async def event_stream(backend: Backend, request: ReadRequest, reading: Reading)
             del later
 
 
-async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest) -> tuple[Reading, bytes]:
+async def gathered_events(
+    backend: Backend, key: StreamKey, request: ReadRequest, end_error: EndError | None
+) -> tuple[Reading, bytes]:
     """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
     that is there or comes within a moment, as far as it fits. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
     reading = await read_or_wait(backend, key, request.read_from, request.cursor, patience_seconds)
-    stream, rendered = EventStream(request.cursor), bytearray()
+    stream, rendered = EventStream(request.cursor, end_error), bytearray()
 
     def render(page: Reading) -> bool:
         """Whether all of its events fit."""
@@ -161,19 +170,21 @@ async def gathered_events(backend: Backend, key: StreamKey, request: ReadRequest
             rendered.extend(event)
         return page.page.up_to_date
 
-    may_go_on = render(reading)
+    latest, may_go_on = reading, render(reading)
     if stream.half and stream.half == reading.data:
-        # Nobody is shown half a character or line end, and a client that got no data would come back at once.
+        # No client gets half a character or line end, and a client without data would come back at once.
         with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
             rest = await live.next(began + patience_seconds)
             if rest is not None:
-                reading, may_go_on = rest, render(rest)
+                latest, may_go_on = rest, render(rest)
     left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
-    if left_seconds > 0 and not reading.page.closed:
+    if left_seconds > 0 and not latest.page.closed:
         await asyncio.sleep(left_seconds)
         if may_go_on:
             with suppress(ProtocolError):
-                later = await backend.call(read_on, reading)
+                later = await backend.call(read_on, latest)
                 if later.is_news:
-                    render(later)
+                    latest, may_go_on = later, render(later)
+    if latest.page.closed and may_go_on:
+        rendered.extend(await stream.close())
     return reading, bytes(rendered)

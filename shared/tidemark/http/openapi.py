@@ -25,7 +25,7 @@ _FROM: Final = "A `Stream-Next-Offset`, the `id` of an event, `-1` for the begin
 _LIVE: Final = "Wait for what is to come: one answer, or an event stream. Needs `offset`."
 _CURSOR: Final = "The last `Stream-Cursor`, so that caches collapse readers (§10.1)."
 _LAST: Final = "Read backwards: so many messages before `offset`, which is where the answer ends."
-_FROM_PATTERN: Final = r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?)$"
+_FROM_PATTERN: Final = r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?(\.closed)?)$"
 _BEARER: Final = "The bearer token of an EventSource, which cannot send headers; with `live=sse` only."
 
 #: The parameters and headers of requests, by name.

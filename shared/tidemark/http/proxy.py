@@ -221,7 +221,11 @@ class Proxy:
             await self._check_signed(request)
         call = await self._live(request, is_owned=not is_signed)
         request.scope[STREAM] = key = answer_key(_call_id(request))
-        response = await read_stream(request, self._backend, key)
+
+        async def end_error() -> str | None:
+            return (await self._calls.load(_call_id(request))).error
+
+        response = await read_stream(request, self._backend, key, end_error)
         if "Stream-Closed" in response.headers and call.error is None:
             call = await self._calls.load(_call_id(request))
         response.headers.update(_told(call))

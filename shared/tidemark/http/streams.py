@@ -18,11 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http import requests, responses
 from tidemark.http.backend import Backend
-from tidemark.http.live import event_stream, gathered_events
+from tidemark.http.live import EndError, event_stream, gathered_events
 from tidemark.http.paths import STREAM_PATHS, Operation
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
 from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
+from tidemark.protocol.sse import CLOSED_ID
 from tidemark.protocol.stream_key import StreamKey, check_new_name
 from tidemark.service.create import create
 from tidemark.service.delete import delete
@@ -34,6 +35,7 @@ from tidemark.wake.follow import read_or_wait
 Answers = Mapping[int, tuple[str, ...]]
 """A meaning, and the names of headers, for each status of an operation's own."""
 StreamHandler = Callable[[Request, Backend, StreamKey], Awaitable[Response]]
+_Handler = TypeVar("_Handler", bound=StreamHandler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ OPERATIONS: Final[list[StreamOperation]] = []
 
 def operation(
     method: str, rights: str, answers: Answers, takes: tuple[str, ...] = (), **more: bool
-) -> Callable[[StreamHandler], StreamHandler]:
-    def declare(handler: StreamHandler) -> StreamHandler:
+) -> Callable[[_Handler], _Handler]:
+    def declare(handler: _Handler) -> _Handler:
         OPERATIONS.append(StreamOperation(method, handler, rights, answers, takes, **more))
         return handler
 
@@ -220,13 +222,15 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
     ("offset", "last", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
     data=True,
 )
-async def read_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
+async def read_stream(
+    request: Request, backend: Backend, key: StreamKey, end_error: EndError | None = None
+) -> Response:
     """Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)."""
     read_request = requests.parse_read(request)
     if read_request.live is requests.Live.LONG_POLL:
         return await long_poll(request, backend, key, read_request)
     if read_request.live is requests.Live.SSE:
-        return await server_sent_events(request, backend, key, read_request)
+        return await server_sent_events(request, backend, key, read_request, end_error)
     read_from, cursor, last = read_request.read_from, read_request.cursor, read_request.last
     if last is None:
         reading = await backend.call(read, key, read_from, cursor)
@@ -251,7 +255,11 @@ async def long_poll(
 
 
 async def server_sent_events(
-    request: Request, backend: Backend, key: StreamKey, read_request: requests.ReadRequest
+    request: Request,
+    backend: Backend,
+    key: StreamKey,
+    read_request: requests.ReadRequest,
+    end_error: EndError | None,
 ) -> Response:
     """§5.8."""
     last = requests.last_event_id(request)
@@ -260,19 +268,19 @@ async def server_sent_events(
     read_from, cursor, gathered = read_request.read_from, read_request.cursor, None
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
-            reading, gathered = await gathered_events(backend, key, read_request)
+            reading, gathered = await gathered_events(backend, key, read_request, end_error)
     else:
         async with backend.first_pages:
             reading = await backend.call(read, key, read_from, cursor, small=True)
     headers = responses.event_stream_headers(read_request, reading)
-    if last is not None and reading.page.closed and reading.page.end == read_from:
+    if last is not None and last.endswith(CLOSED_ID) and reading.page.closed:
         return Response(status_code=204, headers=headers)  # After any other answer an EventSource asks again.
     if gathered is not None:
         return Response(gathered, headers=headers)
 
     async def counted_events() -> AsyncIterator[bytes]:
         with PROCESS.waiting("sse"):
-            async for each in event_stream(backend, read_request, reading):
+            async for each in event_stream(backend, read_request, reading, end_error):
                 yield each
 
     return StreamingResponse(counted_events(), headers=headers)

@@ -20,8 +20,10 @@ from tidemark.protocol.offset import render_offset
 #: A comment: keeps proxies from dropping a silent connection, and no client sees it.
 HEARTBEAT: Final = b": heartbeat\n\n"
 
+#: The end of the id of the close: an EventSource that has seen the close need not be sent it again.
+CLOSED_ID: Final = ".closed"
 #: An event's id. One that an earlier release gave has no cursor.
-EVENT_ID: Final = re.compile(r"([0-9]{16})(?:\.([0-9]{1,16}))?", re.ASCII)
+EVENT_ID: Final = re.compile(r"([0-9]{16})(?:\.([0-9]{1,16}))?(\.closed)?", re.ASCII)
 
 #: Between the tokens of JSON a line end is as good as a space, and inside them there is none.
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
@@ -72,16 +74,23 @@ def render_data_slices(
     yield b"]\n\n"
 
 
-def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
-    """The control event after data, or alone. A closed stream needs no cursor but in the id."""
+def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool) -> bytes:
+    """The control event after data, or alone."""
     fields: dict[str, str | bool] = {"streamNextOffset": render_offset(next_offset)}
-    if not closed:
-        fields["streamCursor"] = str(cursor)
+    fields["streamCursor"] = str(cursor)
     if up_to_date:
         fields["upToDate"] = True
-    if closed:
-        fields["streamClosed"] = True
     return _begin(b"control", next_offset, cursor) + b"\ndata:" + orjson.dumps(fields) + b"\n\n"
+
+
+def render_close_event(end: int, cursor: int, upstream_error: str | None) -> bytes:
+    """The last control event of a closed stream, which needs no cursor but in the id."""
+    fields: dict[str, str | bool] = {"streamNextOffset": render_offset(end)}
+    fields |= {"upToDate": True, "streamClosed": True}
+    if upstream_error:
+        fields["upstreamError"] = upstream_error
+    begin = _begin(b"control", end, cursor).replace(b"\n", CLOSED_ID.encode() + b"\n", 1)
+    return begin + b"\ndata:" + orjson.dumps(fields) + b"\n\n"
 
 
 def text_end(data: bytes) -> int:
