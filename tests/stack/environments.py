@@ -12,15 +12,16 @@ import importlib.util
 import itertools
 import json
 import os
-import queue
 import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from tests.stack.events import ACCOUNT_ID, Event
@@ -29,6 +30,10 @@ from tidemark.server.request_log import report_failure
 
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
 _MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
+#: Of one function: Lambda's quota of an account that asked for no more.
+MOST_ENVIRONMENTS: Final = 1000
+#: An environment ends after this time without an invocation. Each has a thread and three descriptors.
+IDLE_SECONDS: Final = 10.0
 
 Handler = Callable[[Any, Any], Any]
 _Job = tuple[bytes, "LambdaContext", Future[bytes]]
@@ -144,29 +149,36 @@ def _load_beside_event_loop(function: Function) -> Handler:
 
 
 class Environments:
-    """The environments of one function, made as they are needed: threads with an event loop each. Raises
-    FunctionNotLoaded when it is made."""
+    """The environments of one function, made as they are needed, `most` at once: threads with an event loop
+    each. Invocations beyond that wait. Raises FunctionNotLoaded when it is made."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, most: int = MOST_ENVIRONMENTS) -> None:
         self.function = function
         # It is loaded as it will run: in a thread of its own, beside an event loop.
         with ThreadPoolExecutor(1) as executor:
             self._handler = executor.submit(_load_beside_event_loop, function).result()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._most = most
+        self._made = self._idle = 0
+        self._jobs: deque[_Job] = deque()
+        #: Guards these three.
+        self._changed = threading.Condition()
         self._closed = False
 
     def invoke(self, payload: bytes) -> Future[bytes]:
         """The future fails with InvocationFailed.
 
-        Whoever stops waiting for it cancels nothing: the function goes on until it has finished.
+        Whoever stops waiting for it cancels nothing that has begun: the function goes on until it has
+        finished.
         """
-        if not self._idle.acquire(blocking=False):
-            name = f"environment of {self.function.name}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
         result: Future[bytes] = Future()
-        result.set_running_or_notify_cancel()
-        self._jobs.put((payload, make_context(self.function), result))
+        with self._changed:
+            self._jobs.append((payload, make_context(self.function), result))
+            self._changed.notify()
+            if len(self._jobs) > self._idle and self._made < self._most:
+                self._made += 1
+                self._idle += 1
+                name = f"environment of {self.function.name}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
         return result
 
     def call(self, event: Event) -> Any:
@@ -178,8 +190,9 @@ class Environments:
         function's own timeout."""
         function_seconds = self.function.timeout_seconds
         try:
-            result = asyncio.wrap_future(self.invoke(payload))
-            return json.loads(await asyncio.wait_for(result, min(function_seconds, integration_seconds)))
+            async with asyncio.timeout(min(function_seconds, integration_seconds)):
+                returned: bytes = await asyncio.wrap_future(self.invoke(payload))
+                return json.loads(returned)
         except TimeoutError:
             if function_seconds < integration_seconds:
                 raise InvocationFailed(f"{self.function.name} took more than {function_seconds} s") from None
@@ -187,21 +200,37 @@ class Environments:
 
     def close(self) -> None:
         """Environments that are idle end now, the others after what they are doing."""
-        self._closed = True
-        self._jobs.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         with _event_loop():
-            while (job := self._jobs.get()) is not None:
-                payload, context, result = job
-                try:
-                    response = call_handler(self.function, self._handler, payload, context)
-                except InvocationFailed as error:
-                    if not self._closed:  # Else it failed because the engines are gone.
-                        report_failure(error)
-                    self._idle.release()
-                    result.set_exception(error)
-                else:
-                    self._idle.release()
-                    result.set_result(response)
-        self._jobs.put(None)  # For the next one.
+            while (job := self._next()) is not None:
+                self._do(*job)
+                del job  # A payload may be large, and the next may be long in coming.
+
+    def _next(self) -> _Job | None:
+        """None where the environment is to end."""
+        with self._changed:
+            while self._changed.wait_for(lambda: self._jobs or self._closed, IDLE_SECONDS) and self._jobs:
+                job = self._jobs.popleft()
+                if job[2].set_running_or_notify_cancel():
+                    self._idle -= 1
+                    return job
+            self._idle -= 1
+            self._made -= 1
+            return None
+
+    def _do(self, payload: bytes, context: LambdaContext, result: Future[bytes]) -> None:
+        settle: Callable[[], None]
+        try:
+            settle = partial(result.set_result, call_handler(self.function, self._handler, payload, context))
+        except InvocationFailed as error:
+            if not self._closed:  # Else it failed because the engines are gone.
+                report_failure(error)
+            settle = partial(result.set_exception, error)
+        with self._changed:
+            self._idle += 1  # Whoever waits for the result may invoke again at once.
+        settle()
+        del payload, result, settle  # Else they are in a cycle with the traceback of a failure.

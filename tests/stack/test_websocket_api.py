@@ -18,9 +18,10 @@ import boto3
 import pytest
 
 from tests.processes import threads_named
+from tests.stack import environments
 from tests.stack.conftest import write_function
 from tests.stack.template import load_template
-from tests.stack.websocket_api import Connections, ManagementServer, WebSocketApi
+from tests.stack.websocket_api import MOST_AT_ONCE, Connections, ManagementServer, WebSocketApi
 from tests.waiting import PATIENCE_SECONDS, eventually, until
 from tests.wake.support import on_a_loop
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
@@ -157,6 +158,41 @@ def handler(event, context):
             assert answer.keys() == {"message", "connectionId", "requestId"}
             assert answer["message"] == "Internal server error"
     over.touch()
+
+
+SLOW = """
+import time
+
+def handler(event, context):
+    time.sleep(0.02)
+    return {"statusCode": 200, "body": event["body"]}
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no /proc")
+@on_a_loop
+async def test_a_churn_of_sockets_leaves_no_descriptor_and_no_thread(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most leave before their answer. A client that comes after them gets its own."""
+    monkeypatch.setattr(environments, "IDLE_SECONDS", 0.5)
+    api, name = make_api(SLOW), "environment of Probe"
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def come_and_go() -> None:
+        async with connected(api) as client:
+            client.say("{}")
+            await asyncio.sleep(0.01)
+            most.append(len(threads_named(name)))
+
+    before, most = descriptors(), list[int]()
+    async with connected(api) as client:
+        await asyncio.gather(*(come_and_go() for _ in range(500)))
+        assert await client.answer("{}") == {}
+    assert 1 < max(most) <= MOST_AT_ONCE
+    await eventually(lambda: not threads_named(name) and descriptors() <= before)
 
 
 # --- @connections --------------------------------------------------------------------------

@@ -28,6 +28,9 @@ from tidemark.server import Receive, Scope, Send
 from tidemark.server.ports import LOOPBACK
 
 _INTEGRATION_SECONDS: Final = 29.0
+#: Environments for messages. Their function waits for storage alone: more of them would only take the
+#: processor from each other.
+MOST_AT_ONCE: Final = 64
 #: A client may leave a message unread for so long. AWS names no number; functions wait for 3 s.
 _UNREAD_SECONDS: Final = 2.0
 #: These codes close a connection that a function ends, or that sent a binary frame.
@@ -94,7 +97,7 @@ class WebSocketApi:
 
     def __init__(self, function: Function, connections: Connections) -> None:
         self._connections = connections
-        self._environments = Environments(function)
+        self._environments = Environments(function, MOST_AT_ONCE)
 
     def close(self) -> None:
         self._environments.close()
