@@ -388,3 +388,23 @@ def test_wrong_options_are_named(options: dict[str, Any], name: str) -> None:
         batches(**options)
     with pytest.raises(ValueError, match="producer_id"):
         Batches(Protocol("http://s/s", "", RETRY), "", 0, 0, ProducerLimits())
+
+
+def test_a_producer_that_failed_keeps_no_message_and_no_frame() -> None:
+    """An append after that raises the failure, whose frames would have the messages of all such appends."""
+    made = batches(max_batch_messages=1)
+    for _ in range(3):
+        made.add(b"x" * 1000, 0.0)
+    sent = taken(made)
+    try:
+        raise LookupError("no token")
+    except LookupError as why:
+        made.fail(why)
+    assert (made.unwritten, made.acknowledged, made.take(0.0)) == (3, 0, None)
+    assert sent.body == b"x" * 1000, "its request may not be made yet"
+    assert sum(map(len, [*made._waiting, *(batch.body for batch in made._unanswered)])) == 0
+    for _ in range(3):
+        with pytest.raises(LookupError) as raised:
+            made.check()
+        assert len(raised.traceback) == 2
+        assert "raise LookupError" in raised.value.__notes__[0]

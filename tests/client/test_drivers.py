@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from decimal import Decimal
 from itertools import count
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from tests.garbage import uncollected
 from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import until
@@ -164,6 +165,67 @@ def test_a_producer_writes_each_message_once_through_a_network_that_loses(
         await awaited(faulty.close() if kind is Stream else faulty.aclose())
 
     asyncio.run(live())
+
+
+class Unanswered(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Each answer is lost."""
+
+    def handle_request(self, _: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("the answer is lost")
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return self.handle_request(request)
+
+
+#: By name: the type of the error, and the HTTP client's transport.
+OUTCOMES: dict[str, tuple[type[Exception] | None, Any]] = {
+    "written": (None, None),
+    "refused": (StreamError, None),
+    "tried twice": (StreamError, httpx.MockTransport(lambda _: httpx.Response(503))),
+    "lost": (StreamError, Unanswered()),
+    "not sent": (ValueError, None),
+}
+
+
+@both
+@pytest.mark.parametrize("writes", ["append", "produce"])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_no_large_body_is_left_to_the_garbage_collector(
+    tidemark_url: str, kind: Any, writes: str, outcome: str
+) -> None:
+    path = f"{tidemark_url}/v1/stream/large-{kind.__name__}-{writes}"
+    Stream.create(path, content_type="text/plain")
+    error, transport = OUTCOMES[outcome]
+    headers = {"X-Late": "a\nb"} if outcome == "not sent" else {}
+    url = f"{path}-absent" if outcome == "refused" else path
+
+    async def write(client: Any) -> None:
+        stream = kind(
+            url,
+            content_type="text/plain",
+            headers=headers,
+            client=client,
+            retry=Retry(max_retries=1, initial_delay_seconds=0.001),
+        )
+        if writes == "append":
+            await awaited(stream.append(b"x" * 300_000))
+            return
+        producer = stream.producer("p", epoch=next(epochs))
+        await awaited(producer.append(b"x" * 300_000))
+        await awaited(producer.flush())
+
+    async def live() -> list[str]:
+        client = client_of(kind, transport)
+        with uncollected() as owners:
+            for _ in range(10):
+                with suppress(error) if error else nullcontext():
+                    await write(client)
+                    assert error is None
+        await awaited(client.close() if kind is Stream else client.aclose())
+        return owners
+
+    epochs = count()
+    assert asyncio.run(live()) == []
 
 
 @both

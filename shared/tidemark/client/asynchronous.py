@@ -133,9 +133,12 @@ class _AsyncDriver:
             self._open, self._pieces = response, response.aiter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
         body = wire.Body(request)
-        async with contextlib.aclosing(response):
-            async for piece in response.aiter_bytes():
-                body.add(piece)
+        try:
+            async with contextlib.aclosing(response):
+                async for piece in response.aiter_bytes():
+                    body.add(piece)
+        finally:
+            response.stream = wire.NO_STREAM
         return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
 
     async def _close(self) -> None:

@@ -12,8 +12,9 @@ dropped.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from traceback import format_tb
 from typing import Final, TypedDict
 
 from tidemark.client import errors
@@ -159,7 +160,7 @@ class Batches:
         """Raise what made the producer fail."""
         if self.failure is not None:
             self.failure_is_told = True
-            raise self.failure
+            raise self.failure.with_traceback(None)  # Else each time adds its frames, with a message.
 
     def hurry(self) -> None:
         """Send the waiting messages without lingering."""
@@ -241,10 +242,16 @@ class Batches:
             batch.may_be_written |= not not_carried_out(reply)
         else:
             why.add_note(f"Message {batch.since + 1} of this producer is the first one in that request.")
-            self.failure = why
+            self.fail(why)
 
     def fail(self, why: Exception) -> None:
-        self.failure = self.failure or why
+        """The producer keeps no message and no frame from then on: only how many messages are not written."""
+        if self.failure is None:
+            if why.__traceback__ is not None:
+                why.add_note("".join(format_tb(why.__traceback__)))
+            self.failure = why.with_traceback(None)
+            self._waiting = deque(b"" for _ in self._waiting)
+            self._unanswered = [replace(batch, body=b"") for batch in self._unanswered]
 
     def _awaits_close(self, batch: ProducerBatch) -> bool:
         """The stream may be closed by this producer's own last batch, which followed this one: its answer

@@ -129,9 +129,12 @@ class BlockingDriver:
             self._open, self._pieces = response, response.iter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
         body = wire.Body(request)
-        with contextlib.closing(response):
-            for piece in response.iter_bytes():
-                body.add(piece)
+        try:
+            with contextlib.closing(response):
+                for piece in response.iter_bytes():
+                    body.add(piece)
+        finally:
+            response.stream = wire.NO_STREAM
         return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
 
     def _close(self) -> None:
@@ -401,6 +404,7 @@ class Producer:
                     self._batches.fail(error)
             with self._changed:
                 self._changed.notify_all()
+            del batch  # This thread may wait for the next one for long.
 
     def _next(self) -> ProducerBatch | None:
         """The next batch, whenever it is ready. None at the end, and where there was none for a while: a

@@ -178,6 +178,14 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
     return lost
 
 
+def _last_failure(request: Request, reply: Reply | Lost, failures: int, slept: float) -> StreamError:
+    """Made here, because an error that is a local of the frame that raises it is in a cycle."""
+    why = failure(request, reply)
+    if failures:
+        why.add_note(f"It was tried {failures + 1} times, with pauses of {slept:.1f} s in all.")
+    return why
+
+
 def warn_of_retry(request: Request, reply: Reply | Lost) -> None:
     """Log why the caller waits: with the server away, all retries take half a minute."""
     _log.warning("%s; trying again", failure(request, reply))
@@ -197,10 +205,7 @@ def exchange(
         if isinstance(reply, Reply) and 200 <= reply.status < 300:
             return reply
         if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
-            why = failure(request, reply)
-            if failures:
-                why.add_note(f"It was tried {failures + 1} times, with pauses of {slept:.1f} s in all.")
-            raise why
+            raise _last_failure(request, reply, failures, slept)
         if not failures:
             warn_of_retry(request, reply)
         pause = retry.delay(failures, reply)

@@ -146,6 +146,10 @@ def may_redirect(request: Request) -> range:
     return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
 
 
+#: Takes the place of a response's stream, which is in a cycle with the response and thus the request's body.
+NO_STREAM: Final = httpx.ByteStream(b"")
+
+
 class Body:
     """The bytes of a reply, which may neither be endless nor come a byte a second."""
 
