@@ -162,11 +162,11 @@ def test_what_cannot_be_copied_is_refused(server: Server, arguments: tuple[str, 
 PROFILES = 'profiles = {default = {url="http://mine"}, prod = {url="http://prod", token_file="prod.token"}}'
 
 
-def written_profiles(home: Path, text: str, *, token_mode: int = 0o600) -> Path:
+def written_profiles(home: Path, text: str, *, token: str = "p\n", token_mode: int = 0o600) -> Path:
     (home / "tidemark").mkdir()
     (home / "tidemark" / "config.toml").write_text(text)
-    (token := home / "tidemark" / "prod.token").write_text("p\n")
-    token.chmod(token_mode)
+    (file := home / "tidemark" / "prod.token").write_text(token)
+    file.chmod(token_mode)
     return home
 
 
@@ -218,8 +218,10 @@ def test_a_token_goes_to_its_own_server_alone(
     environment: dict[str, str],
     expected: str,
 ) -> None:
+    """Also of files that begin with a byte order mark."""
     sent = set()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(written_profiles(tmp_path, PROFILES)))
+    home = written_profiles(tmp_path, f"\ufeff{PROFILES}", token="\ufeffp\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
 
     def answer(request: httpx.Request) -> httpx.Response:
         token = request.headers.get("Authorization", "-").removeprefix("Bearer ")
@@ -234,6 +236,23 @@ def test_a_token_goes_to_its_own_server_alone(
         done = CliRunner().invoke(main, arguments.split(), env={"TIDEMARK_URL": "http://home", **environment})
     assert done.exit_code == 0, done.output
     assert sent == {*expected.split(", ")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["ls", "--profile", "prod"], {}, "/tidemark/prod.token is empty: it must have a token"),
+        (["ls"], {"TIDEMARK_TOKEN": ""}, "TIDEMARK_TOKEN is empty"),
+        (["ls", "--token", " "], {}, "--token is empty"),
+        (["cp", "http://away/x", "y"], {"TIDEMARK_SOURCE_TOKEN": ""}, "the source's token is empty"),
+    ],
+)
+def test_an_empty_token_is_an_error(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], said: str
+) -> None:
+    home = {"XDG_CONFIG_HOME": str(written_profiles(tmp_path, PROFILES, token="\n"))}
+    done = CliRunner().invoke(main, arguments, env=home | environment)
+    assert (done.exit_code, said in done.output) == (2, True), done.output
 
 
 def test_a_refusal_says_that_the_token_of_the_environment_was_not_sent(

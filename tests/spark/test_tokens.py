@@ -71,7 +71,10 @@ def test_a_token_comes_from_the_environment_or_from_a_file_that_is_read_again(
     reader = reader_of(options.connection)
     with pytest.raises(ForbiddenHttpFault):
         reader.heads([streams.name])[streams.name]
-    place.write_text(token("read:*") + "\n")
+    place.write_text("\n")
+    with pytest.raises(PermissionError, match="token is empty"):
+        reader.heads([streams.name])
+    place.write_text("\ufeff" + token("read:*") + "\n")
     assert reader.heads([streams.name])[streams.name].name == streams.name
     monkeypatch.setenv("TIDEMARK_TOKEN", token("read:*"))
     assert values_of(*plan_here(guarded | {"subscribe": streams.name})) == [b"1"]

@@ -18,7 +18,7 @@ import click
 import httpx
 from click.shell_completion import CompletionItem
 
-from tidemark.cli.profiles import DEFAULT_URL, checked_url, load_profile
+from tidemark.cli.profiles import DEFAULT_URL, checked_token, checked_url, load_profile
 from tidemark.cli.terminal import visible
 from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
 from tidemark.client.blocking import BlockingDriver
@@ -124,8 +124,8 @@ def server_of(url: str | None = None, token: str | None = None, profile: str | N
     url = url or (checked_url(home, "TIDEMARK_URL") if home else known.url)
     if token is not None:
         return RemoteServer(url, token)
-    if held := environment.get("TIDEMARK_TOKEN"):
-        return RemoteServer(url, held, home or url)
+    if (held := environment.get("TIDEMARK_TOKEN")) is not None:
+        return RemoteServer(url, checked_token(held, "TIDEMARK_TOKEN"), home or url)
     return RemoteServer(url, known.load_token(), known.url)
 
 
@@ -231,6 +231,8 @@ def use_server(ctx: click.Context, option: click.Parameter, value: str | None) -
     if value is not None:
         if option.name == "url":
             checked_url(value, "--url")
+        if option.name == "token":
+            checked_token(value, "--token")
         ctx.meta.setdefault("server", {})[option.name] = value
 
 

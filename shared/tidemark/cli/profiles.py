@@ -26,17 +26,17 @@ class Profile(NamedTuple):
     folder: Path = Path()
 
     def load_token(self) -> str:
-        """Raises UsageError if the file has none, or others may read it."""
+        """Raises UsageError if the file is empty, or others may read it."""
         if not self.token_file:
             return ""
         try:
             file = self.folder / Path(self.token_file).expanduser()
-            mode, token = file.stat().st_mode, file.read_text().strip()
+            mode, token = file.stat().st_mode, file.read_text("utf-8-sig").strip()
         except (OSError, RuntimeError, ValueError) as failed:
             raise click.UsageError(f"token_file {self.token_file!r} cannot be read: {failed}") from None
         if os.name == "posix" and mode & 0o077:
             raise click.UsageError(f"others may read the token in {file}: run chmod 600 {file}")
-        return token
+        return checked_token(token, f"the token file {file}")
 
 
 def load_profile(name: str | None) -> Profile:
@@ -47,7 +47,7 @@ def load_profile(name: str | None) -> Profile:
     try:
         with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home.
             file = file.expanduser()
-            known = dict(tomllib.loads(file.read_text()).get("profiles", {}))
+            known = dict(tomllib.loads(file.read_text("utf-8-sig")).get("profiles", {}))
     except (TypeError, ValueError) as wrong:
         raise click.UsageError(f"{file} is not TOML with [profiles.NAME]: {wrong}") from None
     if name is None and "default" not in known:
@@ -59,6 +59,13 @@ def load_profile(name: str | None) -> Profile:
         f'{file} needs [profiles.{name or "default"}] with url = "https://…" and at most token_file = "…"; '
         f"the profiles in it: {', '.join(known) or 'none'}"
     )
+
+
+def checked_token(token: str, place: str) -> str:
+    """Raises UsageError if it is empty: a request without a token would pass for one with it."""
+    if not token.strip():
+        raise click.UsageError(f"{place} is empty: it must have a token, or be left out")
+    return token
 
 
 def checked_url(url: str, place: str) -> str:

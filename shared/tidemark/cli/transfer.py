@@ -22,6 +22,7 @@ import click
 
 from tidemark.cli.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
 from tidemark.cli.messages import groups, message_line, pieces
+from tidemark.cli.profiles import checked_token
 from tidemark.cli.terminal import show, size, visible_bytes
 from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
@@ -38,9 +39,7 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.argument("target", shell_complete=complete_stream)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
-@click.option(
-    "--source-token", envvar="TIDEMARK_SOURCE_TOKEN", help="The source's, if it is on another server."
-)
+@click.option("--source-token", help="The source's, if it is on another server (or TIDEMARK_SOURCE_TOKEN).")
 @asks_a_server
 def cp(
     server: RemoteServer,
@@ -66,8 +65,10 @@ def cp(
     else:
         here = server.serving(source)
         is_other = not is_file(target) and here.url != there.url
+        if source_token is None:
+            source_token = os.environ.get("TIDEMARK_SOURCE_TOKEN")
         if source_token is not None:
-            here = replace(here, token=source_token, token_home=None)
+            here = replace(here, token=checked_token(source_token, "the source's token"), token_home=None)
         elif is_other and not here.token_home:
             here = replace(here, token="")
         meta = click.get_current_context().meta

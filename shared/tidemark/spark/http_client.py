@@ -73,8 +73,11 @@ class HttpClient:
         self._dated: tuple[float, float] | None = None
 
     def _authorization(self) -> dict[str, str]:
-        """By the file as it is now: a token that was renewed counts at once."""
-        token = Path(self._token_file).read_text().strip() if self._token_file else self._token
+        """Reads the file for each request, so that a renewed token counts at once. Raises PermissionError if
+        the file is empty."""
+        token = self._token
+        if self._token_file and not (token := Path(self._token_file).read_text("utf-8-sig").strip()):
+            raise PermissionError(f"tidemark: tokenFile {self._token_file} is empty: write a token into it")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def now_ms(self) -> int:
