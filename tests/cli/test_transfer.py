@@ -141,6 +141,21 @@ def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (b'{"a": true}', b'{"a":1}', False),
+        (b"[0]", b"[false]", False),
+        (b"9007199254740993", b"9007199254740992", False),
+        (b'{"a": 1.0, "b": "\\u00fc"}', '{"b":"ü","a":1}'.encode(), True),
+    ],
+)
+def test_messages_are_the_same_if_a_server_may_have_written_one_as_the_other(
+    one: bytes, other: bytes, *, is_same: bool
+) -> None:
+    assert transfer.is_same_value(one, other) is is_same
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("-", "other"), "the target does not begin with the source's data"),

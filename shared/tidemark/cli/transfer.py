@@ -202,11 +202,21 @@ class Pending:
 
 
 def is_same_value(one: bytes, other: bytes) -> bool:
-    """Some servers write JSON anew."""
+    """Some servers write JSON anew, and 1.0 as 1."""
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return canonical_json(one) == canonical_json(other)
     except (ValueError, RecursionError):  # A file may have other lines.
         return False
+
+
+def canonical_json(text: bytes) -> str:
+    """As text, because Python's `True == 1` holds."""
+    return json.dumps(json.loads(text, parse_float=_shortest), sort_keys=True)
+
+
+def _shortest(digits: str) -> float:
+    number = float(digits)
+    return int(number) if number.is_integer() else number
 
 
 def other_data() -> click.ClickException:
