@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,26 @@ def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server,
         assert (tmp_path / "other").read_bytes() == other
 
 
+def test_the_last_line_of_a_growing_file_is_copied_once_it_has_its_end(
+    server: Server, tmp_path: Path
+) -> None:
+    """Or as it is with `--final`; a later run finds it in the target."""
+    (file := tmp_path / "grows.jsonl").write_bytes(b"1\n12")
+    name = f"file:{file}"
+    left = "1 messages copied; 0 were there; the last line has no end of line: --final copies it\n"
+    assert run(server, name, "grows").stdout == left
+    for added, more, counts in [
+        (b"34\n{", [], "1 messages copied; 1 were there; "),
+        (b"}", ["--final"], "1 messages copied; 2 were there\n"),
+        (b"", [], "0 messages copied; 3 were there\n"),
+        (b"\n5\n", [], "1 messages copied; 3 were there\n"),
+    ]:
+        with file.open("ab") as opened:
+            opened.write(added)
+        assert run(server, name, "grows", *more).stdout.startswith(counts)
+    assert Stream(f"{server.base_url}/v1/stream/grows").read().messages == [1, 1234, {}, 5]
+
+
 def test_a_message_that_was_sent_indented_is_one_line_of_a_file(server: Server, tmp_path: Path) -> None:
     messages = [{"a": [1, "x\r\ny"]}, {"b": {"c": 2}}]
     source = Stream.create(f"{server.base_url}/v1/stream/indented", content_type="application/json")
@@ -135,7 +156,7 @@ def test_a_message_that_was_sent_indented_is_one_line_of_a_file(server: Server, 
 
 def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
     """Compaction leaves such pages."""
-    pending = transfer.Pending(iter([[b"1"], [], [b"2"]]), of_json=True)
+    pending = transfer.Pending(iter([[b"1"], [], [b"2"]]), deque(), of_json=True)
     pending.drop([b"1", b"2"])
     assert pending.next() == []
 

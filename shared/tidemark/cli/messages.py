@@ -12,6 +12,7 @@ import time
 import uuid
 from base64 import b64encode
 from codecs import BOM_UTF8
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -281,9 +282,10 @@ def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
         yield [data]
 
 
-def groups(file: BufferedReader) -> Iterator[list[bytes]]:
-    """Messages that go out together: the lines of one read that are not blank. Raises ClickException for a
-    line that is no JSON, once the lines before it are on their way."""
+def groups(file: BufferedReader, unfinished: deque[bytes] | None = None) -> Iterator[list[bytes]]:
+    """Messages that go out together: the lines of one read that are not blank. A last line without its end
+    of line is put into `unfinished`, if given. Raises ClickException for a line that is no JSON, once the
+    lines before it are on their way."""
     begun, line_number = list[bytes](), 0
     for [data] in pieces(file):
         begun.append(data if begun else data.removeprefix(BOM_UTF8))
@@ -294,8 +296,13 @@ def groups(file: BufferedReader) -> Iterator[list[bytes]]:
                 yield from _checked(whole[start : start + APPEND_LINES], line_number + start)
             line_number += len(whole)
         elif sum(map(len, begun)) > _LARGEST_MESSAGE:
+            unfinished = None
             break
-    yield from _checked([b"".join(begun)], line_number)
+    last = b"".join(begun)
+    if unfinished is None:
+        yield from _checked([last], line_number)
+    elif last.strip():
+        unfinished.append(last)
 
 
 def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:

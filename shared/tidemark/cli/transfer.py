@@ -38,6 +38,7 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
+@click.option("--final", is_flag=True, help="Copy a file's last line, although it has no end of line yet.")
 @click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
 @click.option("--source-token", help="The source's, if it is on another server (or TIDEMARK_SOURCE_TOKEN).")
 @asks_a_server
@@ -49,19 +50,21 @@ def cp(
     source_token: str | None,
     *,
     follow: bool,
+    final: bool,
 ) -> None:
     """Copy SOURCE to TARGET: streams, of one server or of two, or a file. Run it again after a break: it
     goes on behind what the target has. A new stream gets the type and expiry of the source; it is closed if
     the source is.
 
     A file is written ./name, file:/path or - (standard input or output); it has each JSON message on a line.
+    A last line without its end of line is still being written: a later run copies it, or --final.
     """
     if is_file(source) and (is_file(target) or follow):
         raise click.UsageError("one of SOURCE and TARGET is a stream, and only a stream can be followed")
     there = server.serving(target)
     origin: StreamSource | FileSource
     if is_file(source):
-        origin = FileSource(source, content_type)
+        origin = FileSource(source, content_type, takes_last_line=final or source == "-")
     else:
         here = server.serving(source)
         is_other = not is_file(target) and here.url != there.url
@@ -78,6 +81,8 @@ def cp(
     copied = copy(origin, FileTarget(target) if is_file(target) else StreamTarget(there, target))
     if target != "-":
         text = f"{copied.count:,} {copied.unit} copied; {copied.found:,} were there"
+        if origin.unfinished:
+            text += "; the last line has no end of line: --final copies it"
         show({**asdict(copied), "closed": origin.closed}, text)
 
 
@@ -95,6 +100,7 @@ class StreamSource:
             "expires_at": head.expires_at if not head.ttl_seconds else None,
         }
         self._stream, self._live = stream, follow
+        self.unfinished = deque[bytes]()
         #: Data that is trimmed while it is copied is an error, and not skipped.
         self._start = head.headers.get("stream-retained-offset", "-1")
 
@@ -110,16 +116,19 @@ class FileSource:
     closed = False
     url = ""
 
-    def __init__(self, name: str, content_type: str | None) -> None:
+    def __init__(self, name: str, content_type: str | None, *, takes_last_line: bool) -> None:
         lines = name.endswith((".jsonl", ".ndjson"))
         self.content_type = content_type or ("application/json" if lines else "application/octet-stream")
         self.creation: dict[str, None] = {}
-        self._name = name.removeprefix("file:")
+        #: The last line, if it has no end of line. It is compared with the target, and not copied.
+        self.unfinished = deque[bytes]()
+        self._name, self._takes_last_line = name.removeprefix("file:"), takes_last_line
 
     def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
         with click.open_file(self._name, "rb") as opened:
             file = cast("BufferedReader", opened)
-            yield from groups(file) if of_json else pieces(file)
+            unfinished = None if self._takes_last_line else self.unfinished
+            yield from groups(file, unfinished) if of_json else pieces(file)
 
 
 def parted(data: bytes, *, of_json: bool) -> list[bytes]:
@@ -154,9 +163,9 @@ class ProgressLine:
 class Pending:
     """The messages that were read of the source and that the target does not have."""
 
-    def __init__(self, parts: Iterator[list[bytes]], *, of_json: bool) -> None:
+    def __init__(self, parts: Iterator[list[bytes]], unfinished: deque[bytes], *, of_json: bool) -> None:
         self.of_json = of_json
-        self._parts, self._held = parts, deque[bytes]()
+        self._parts, self._held, self._unfinished = parts, deque[bytes](), unfinished
 
     def next(self) -> list[bytes]:
         """Returns what one request takes; nothing at the end of the source."""
@@ -196,9 +205,9 @@ class Pending:
 
     def _first(self) -> bytes:
         self._fill()
-        if not self._held:
+        if not (left := self._held or self._unfinished):
             raise other_data()
-        return self._held.popleft()
+        return left.popleft()
 
 
 def is_same_value(one: bytes, other: bytes) -> bool:
@@ -319,7 +328,7 @@ def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -
     of_json = is_json(target.open(origin))
     if of_json != is_json(origin.content_type) and isinstance(origin, StreamSource):
         raise click.ClickException("one of the two is a JSON stream, and the other is not")
-    pending = Pending(origin.parts(of_json=of_json), of_json=of_json)
+    pending = Pending(origin.parts(of_json=of_json), origin.unfinished, of_json=of_json)
     copied, progress = Copied("messages" if of_json else "bytes"), ProgressLine()
     counted: Callable[[Sequence[bytes]], int] = len if of_json else lambda parts: sum(map(len, parts))
 
