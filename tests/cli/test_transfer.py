@@ -161,6 +161,26 @@ def test_a_page_without_messages_is_not_the_end_of_the_source() -> None:
     assert pending.next() == []
 
 
+def test_the_error_names_what_removed_the_beginning_of_the_source(server: Server) -> None:
+    httpx.put(f"{server.base_url}/mirrored").raise_for_status()
+    source = Stream.create(f"{server.base_url}/mirrored/trimmed", content_type="application/json")
+    begin = source.append(1).offset
+    source.append(2)
+    Stream.create(f"{server.base_url}/mirrored/key", content_type="application/json", compact=True).append(2)
+    run(server, source.url, "mirror")
+    httpx.put(f"{source.url}/snapshot/{begin}", content=b"1").raise_for_status()
+    for name, why in [
+        ("trimmed", f"the source was trimmed and begins at offset {begin}"),
+        ("key", "the source is compacted, so its older messages go"),
+    ]:
+        refused = run(server, f"/mirrored/{name}", "mirror")
+        way = "a copy with --follow goes on all the same): copy to a new stream or file\n"
+        assert (refused.exit_code, refused.output) == (
+            1,
+            f"Error: the target does not begin with the source's data ({why}; {way}",
+        )
+
+
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [

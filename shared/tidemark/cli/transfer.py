@@ -103,6 +103,11 @@ class StreamSource:
         self.unfinished = deque[bytes]()
         #: Data that is trimmed while it is copied is an error, and not skipped.
         self._start = head.headers.get("stream-retained-offset", "-1")
+        self.lost = f"the source was trimmed and begins at offset {self._start}"
+        if "stream-compact" in head.headers:
+            self.lost = "the source is compacted, so its older messages go"
+        elif self._start == "-1":
+            self.lost = ""
 
     def parts(self, *, of_json: bool) -> Iterator[list[bytes]]:
         for chunk in self._stream.follow(
@@ -114,7 +119,7 @@ class StreamSource:
 
 class FileSource:
     closed = False
-    url = ""
+    url = lost = ""
 
     def __init__(self, name: str, content_type: str | None, *, takes_last_line: bool) -> None:
         lines = name.endswith((".jsonl", ".ndjson"))
@@ -179,12 +184,12 @@ class Pending:
         return taken
 
     def drop(self, found: Sequence[bytes]) -> None:
-        """The target has these. Raises ClickException if the source goes on with others."""
+        """The target has these. Raises OtherData if the source goes on with others."""
         for part in found:
             if self.of_json:
                 first = self._first()
                 if first != part and not is_same_value(first, part):
-                    raise other_data()
+                    raise OtherData
             else:
                 self._drop_bytes(part)
 
@@ -194,7 +199,7 @@ class Pending:
             first = self._first()
             length = min(len(first), len(rest))
             if first[:length] != rest[:length]:
-                raise other_data()
+                raise OtherData
             if first[length:]:
                 self._held.appendleft(first[length:])
             rest = rest[length:]
@@ -206,7 +211,7 @@ class Pending:
     def _first(self) -> bytes:
         self._fill()
         if not (left := self._held or self._unfinished):
-            raise other_data()
+            raise OtherData
         return left.popleft()
 
 
@@ -228,11 +233,8 @@ def _shortest(digits: str) -> float:
     return int(number) if number.is_integer() else number
 
 
-def other_data() -> click.ClickException:
-    return click.ClickException(
-        "the target does not begin with the source's data (a source that was compacted in between begins "
-        "with other data); copy to a new stream or file"
-    )
+class OtherData(Exception):
+    """The target does not begin with the source's data."""
 
 
 class StreamTarget:
@@ -311,7 +313,7 @@ class FileTarget:
     def write(self, messages: Sequence[bytes], *, of_json: bool) -> bool:
         first, *more = map(message_line, messages) if of_json else messages
         if not first.startswith(self._begun):
-            raise other_data()
+            raise OtherData
         left, self._begun = [first.removeprefix(self._begun), *more], b""
         self._file.writelines(map(self._shown, left))
         self._file.flush()
@@ -319,7 +321,7 @@ class FileTarget:
 
     def close(self) -> None:
         if self._begun:
-            raise other_data()
+            raise OtherData
         if self._path is not None:
             os.fsync(self._file.fileno())
 
@@ -348,8 +350,12 @@ def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -
                 progress.show(f"{copied.count:,} {copied.unit} copied ({size(copied.bytes)})")
             else:
                 compare()
+        if origin.closed or isinstance(target, FileTarget):
+            target.close()
+    except OtherData:
+        why = origin.lost and f" ({origin.lost}; a copy with --follow goes on all the same)"
+        text = f"the target does not begin with the source's data{why}: copy to a new stream or file"
+        raise click.ClickException(text) from None
     finally:
         progress.show("", now=True)
-    if origin.closed or isinstance(target, FileTarget):
-        target.close()
     return copied
