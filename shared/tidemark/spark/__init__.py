@@ -1,11 +1,11 @@
-"""The Spark data source `tidemark`: streams read in bulk, and written exactly once.
+"""The Spark data source `tidemark`: reads streams in bulk, and writes them exactly once.
 
     from tidemark.spark import register
 
     register(spark)
     spark.read.format("tidemark").option("subscribe", "chat").load()
 
-Everything that imports pyspark or pyarrow is below this package and nowhere else.
+Only modules in this package import pyspark or pyarrow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 
 def register(spark: Any) -> None:
-    """Make `format("tidemark")` known to a session. Warns where Spark starts its workers with another Python
-    than this one, which may not have this package."""
+    """Register `format("tidemark")` with a session. Warns if Spark starts its workers with another Python,
+    which may not have this package."""
     from tidemark.spark.source import TidemarkSource
 
     spark.dataSource.register(TidemarkSource)
-    # Over Spark Connect the server alone knows.
+    # Over Spark Connect only the server knows the workers' Python.
     context = getattr(spark, "sparkContext", None)
     if context is not None and not _is_this_python(context.pythonExec):
         warnings.warn(
@@ -35,6 +35,7 @@ def register(spark: Any) -> None:
 
 
 def _is_this_python(command: str) -> bool:
-    """By the directory: in an environment `python` and `python3` are one, and lead to one outside of it."""
+    """Compare directories: in a virtual environment `python` and `python3` are links to one Python
+    outside."""
     found = shutil.which(command)
     return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()

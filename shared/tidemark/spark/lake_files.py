@@ -1,7 +1,7 @@
-"""The rows of the lake as Parquet files: written from the Arrow batches of a read, by Spark's tasks or in one
-process, and read by Spark.
+"""The rows of the lake as Parquet files. Spark's tasks, or one process, write the Arrow batches of a read;
+Spark reads the files.
 
-Every task imports this module, so it does without pyiceberg, which takes 1.4 s of CPU.
+Every task imports this module, so it must not import pyiceberg, which takes 1.4 s of CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
 from tidemark.spark.readers.port import StreamPartition
 
-#: The columns of the table, with Spark's names of the types. New ones are added at the end: a table of an
-#: older version gets them when the archive runs next, and its old rows have null there.
+#: The columns of the table with their Spark types. Add new columns at the end: the next archive run adds them
+#: to an older table, whose old rows have null there.
 LAKE_COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -39,17 +39,17 @@ LAKE_COLUMNS: Final = {
     "producer_epoch": "BIGINT",
     "producer_seq": "BIGINT",
 }
-#: As Spark reads the files: by name, whatever columns a file has.
+#: The schema for Spark's reader, which finds columns by name and fills missing columns with null.
 SPARK_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in LAKE_COLUMNS.items())
-#: Readers without page indexes pass over whole row groups alone.
+#: Bytes of a row group in memory. Readers without page indexes can only skip whole row groups.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
-#: The most that a task holds of all its files' row groups, where its streams go over many days.
+#: Limit of all open row groups of a task, in bytes. A task has a file for each day of its streams.
 HELD_BYTES: Final = 128 * 1024 * 1024
-#: What a batch takes in memory however few rows it has, about.
+#: Approximate memory of an empty Arrow batch, in bytes.
 _BATCH_BYTES: Final = 4096
-#: Columns that say the same, or nothing, in many rows. Of the others a dictionary would only cost time.
+#: Columns with few distinct values, for dictionary encoding. For other columns a dictionary only costs time.
 _ALIKE: Final = sorted(LAKE_COLUMNS.keys() - {"offset", "end_offset", "value", "key", "producer_seq"})
-#: In the place of the day of a message whose time nobody tells.
+#: The day of messages without a time.
 _NO_DAY: Final = -(2**31)
 
 _ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in LAKE_COLUMNS.items()])
@@ -66,8 +66,8 @@ class FilesPlace:
 
 @dataclass
 class StreamRead:
-    """What was read of a stream: the offset of its first message, and how many bytes, by their offsets; None
-    if those are not numbers."""
+    """Offset of the first message read from a stream, and bytes read, from offsets. `bytes` is None if the
+    offsets are not numbers."""
 
     stream: str
     incarnation: str
@@ -77,14 +77,14 @@ class StreamRead:
 
 @dataclass(frozen=True)
 class FilesWritten:
-    """Files with the number of messages in each, and what was read."""
+    """Number of messages by file, and the streams read."""
 
     files: dict[str, int]
     read: list[StreamRead]
 
 
 class _File:
-    """A file that is being written. Its rows wait in memory until there are enough for a row group."""
+    """An open file. It collects rows in memory until they fill a row group."""
 
     def __init__(self, place: FilesPlace) -> None:
         name = f"{uuid.uuid4()}.parquet"
@@ -109,7 +109,7 @@ class _File:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits as a row group."""
+        """Write the collected rows as a row group."""
         if self._held:
             rows = pa.Table.from_batches(self._held)
             self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -124,13 +124,13 @@ class _File:
 def write_partitions(
     options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
 ) -> FilesWritten:
-    """Read the partitions, and write their rows. Raises DataLoss."""
+    """Read the partitions and write their rows. Raises DataLoss."""
     return write_files(connect(options.connection).read_all(parts, options.columns), place)
 
 
 def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:
-    """Write the rows of a read. A file has rows of one day, in their order, and is in no snapshot yet. A
-    process that is killed leaves files of which nobody knows."""
+    """Write the rows of a read in order, one file for each day. The files are in no snapshot yet; a killed
+    process leaves orphan files."""
     files: dict[int, _File] = {}
     streams: dict[tuple[str, str], StreamRead] = {}
     for batch in batches:
@@ -154,13 +154,14 @@ def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWr
 
 
 def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Each stream's rows are together."""
+    """Split a batch by stream. A stream's rows are adjacent."""
     ends = pc.run_end_encode(batch["stream"]).run_ends.to_pylist()
     return [batch.slice(begin, end - begin) for begin, end in pairwise([0, *ends])]
 
 
 def _bytes_between(batch: pa.RecordBatch) -> int | None:
-    """Between the offsets of messages. Those of an HTTP page have the same two."""
+    """Return the bytes between the messages' offsets. Counts an HTTP page once: its messages share its two
+    offsets."""
     is_first = pc.equal(batch["position"], 0)
     offsets = (batch[name].filter(is_first) for name in ("offset", "end_offset"))
     try:
@@ -173,7 +174,7 @@ def _bytes_between(batch: pa.RecordBatch) -> int | None:
 
 
 def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of the table, null where the batch has none."""
+    """Convert to the columns of the table; null where the batch lacks a column."""
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
     found["time"] = found.get("timestamp")
     found["bytes"] = pc.binary_length(found["value"]).cast(pa.int64())
@@ -185,7 +186,7 @@ def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-    """The rows of each day, which is counted from 1970."""
+    """Split the rows by day, in days since 1970."""
     days = pc.fill_null(rows["time"].cast(pa.date32()).cast(pa.int32()), _NO_DAY)
     found = pc.unique(days).to_pylist()
     if len(found) == 1:
@@ -194,5 +195,5 @@ def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
 
 
 def read_files(spark: Any, files: Sequence[str]) -> Any:
-    """Their rows, by Spark's own reader; null where a file lacks a column."""
+    """Return the rows of the files, with Spark's reader; null where a file lacks a column."""
     return spark.read.schema(SPARK_SCHEMA).parquet(*files)

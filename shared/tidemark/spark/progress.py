@@ -1,21 +1,22 @@
 """A streaming query's progress: its checkpoint's position in each stream, and the end of its next batch.
 
-Spark keeps this with every batch, so it must not grow with every stream that there ever was. A stream has
-ended when it does not exist any more, or when it was closed and is read up to there. It stays in the
-checkpoint for a while (`forgetEndedSeconds`), and then it is forgotten.
+Spark stores the progress with every batch, so it must not grow with the number of streams that ever existed.
+A stream has ended when it is deleted or expired, or when it is closed and read to its end. An ended stream
+stays in the checkpoint for `forgetEndedSeconds` and is then removed ("forgotten").
 
-A name that comes back after a deletion is another stream. But a closed stream may exist for years, and each
-look at the bucket finds it again. So the checkpoint has one number for all closed streams that were read:
+A deleted stream does not come back: a new stream under its name is another stream. A closed stream, however,
+may exist for years, and every listing of the bucket finds it again. The checkpoint therefore has one time,
+the high-water mark of the forgotten streams:
 
     Every closed stream that was created up to this time, and is not named here, has been read.
 
-This holds because a batch names each stream that the look before it has found, unless it was forgotten, and
-because a stream is found at the latest five minutes after the time that its creation is dated (clocks differ,
-and a creation may take a while). The number is never nearer to the look than that. A stream that is created
-again under a forgotten name is dated later than the number, so it is a new one.
+Proof: a batch names every stream that the listing before it found, except the forgotten streams. A listing
+finds a stream at most five minutes after its creation date (clocks differ, and a creation takes time), and
+the mark is always at least five minutes older than the listing. A stream that is created again under a
+forgotten name has a creation date later than the mark, so it is read as a new stream.
 
-The number is of one bucket and one pattern: under another pattern, the streams that the first one did not
-take in are new. For names that were given one by one nothing is forgotten; they are not many.
+A mark holds for one bucket and one pattern, because another pattern may include further streams. Streams
+that the user names one by one are few and are never forgotten.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ Positions = Mapping[str, Position]
 Offset = dict[str, Any]
 """The offset that Spark stores for each batch: `{stream: [offset, incarnation, content type, ended since,
 closed]}`, and under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A
-version that does not know of that object stops with an error: it would read again what was read."""
+version that does not know this object stops with an error, because it would read old streams again."""
 
-#: The name that no stream has.
+#: The key of the high-water marks in an offset: a name that no stream has.
 BESIDE: Final = ""
-#: How long after its date a stream's creation may be seen for the first time.
+#: Most seconds between a stream's creation date and the first listing that finds the stream.
 SETTLED_SECONDS: Final = 300
 
 
 @dataclass(frozen=True)
 class Progress:
-    """`forgotten` is by bucket and pattern: up to when those closed streams were created that have been read
-    and are not named any more, in milliseconds since 1970."""
+    """Positions by stream, and in `forgotten` the high-water mark of each `bucket/pattern`: closed streams
+    created up to this time, and not named here, have been read. In milliseconds since 1970."""
 
     positions: Positions
     forgotten: Mapping[str, int] = field(default_factory=dict)
 
     def has_forgotten(self, bucket: str, head: Head) -> bool:
-        """Whether it is one of those streams."""
+        """Whether the stream is closed, was read and is no longer named here."""
         if head.tail.closed and head.created_ms:
             for asked, until_ms in self.forgotten.items():
                 if head.created_ms <= until_ms:
@@ -61,14 +62,14 @@ class Progress:
         return False
 
     def taken(self, bucket: str, head: Head) -> Position | None:
-        """How far the stream was read; None if nothing of it was."""
+        """Return the position up to which the stream was read; None if it was never read."""
         return head.tail if self.has_forgotten(bucket, head) else self.positions.get(head.name)
 
 
 @dataclass(frozen=True)
 class Look:
-    """The subscribed streams that exist, and when the first of them was asked for, in ms since 1970 by the
-    server's clock; 0 if that is not known, and then nothing is forgotten."""
+    """The subscribed streams that exist, and the time of the first request for them, in ms since 1970 by the
+    server's clock. With `at_ms` 0 the time is unknown, and no stream is forgotten."""
 
     heads: Mapping[str, Head]
     at_ms: int
@@ -80,7 +81,7 @@ def encode_offset(progress: Progress) -> Offset:
 
 
 def decode_offset(offset: Mapping[str, Any]) -> Progress:
-    """Raises InvalidOptions for a checkpoint that keeps its streams elsewhere."""
+    """Decode a stored offset. Raises InvalidOptions for a checkpoint that used offsetsDir."""
     beside = offset.get(BESIDE, {})
     if isinstance(beside, list):
         raise InvalidOptions(["the checkpoint was written with offsetsDir, which is gone: begin a new one"])
@@ -89,9 +90,9 @@ def decode_offset(offset: Mapping[str, Any]) -> Progress:
 
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
-    """The end of a batch that begins at `start` and takes all that was found. Returns `start` if no stream
-    has new messages or was closed: no batch is made just to forget streams. Raises DataLoss, and
-    InvalidOptions if the checkpoint has streams that the options do not name."""
+    """Return the end of a batch that begins at `start` and has all messages up to the tails in `look`.
+    Returns `start` if no stream has new messages or was closed: forgetting streams alone makes no batch.
+    Raises DataLoss, and InvalidOptions if the checkpoint has streams that the options do not name."""
     now, bucket = look.at_ms // 1000, options.connection.bucket
     forgotten, forgotten_ms = dict(start.forgotten), 0
     if options.pattern is not None:
@@ -104,7 +105,7 @@ def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progr
         if before is None and start.has_forgotten(bucket, head):
             continue
         is_read = before is not None and before.is_at(end)
-        # That it was closed is news too: else its deletion would be taken for lost data.
+        # A closure is news too: otherwise a later deletion of the stream would count as data loss.
         has_news = has_news or not is_read or (before is not None and end.closed and not before.closed)
         if end.closed:
             since = before.ended_since if before is not None and is_read else 0
@@ -117,7 +118,7 @@ def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progr
 
 
 def _those_gone(options: ReadOptions, start: Progress, look: Look) -> dict[str, Position]:
-    """Streams that do not exist any more stay where they were last read, and are forgotten after a while."""
+    """Return the last positions of streams that no longer exist, unless they are to be forgotten."""
     gone = {name: position for name, position in start.positions.items() if name not in look.heads}
     lost = sorted(name for name, position in gone.items() if not position.closed)
     if lost and options.fail_on_data_loss:
@@ -138,8 +139,8 @@ def _few(names: Sequence[str]) -> str:
 
 
 def not_before(start: Progress, look: Look) -> Look:
-    """An older look, for a query that takes what was there when it began, and nothing newer. A batch may
-    begin beyond that, where an earlier run had already planned to read."""
+    """Return the query's target `look`, with tails moved forward to `start` where an earlier run planned to
+    read beyond it. Used by a query that reads only messages that existed when it began."""
     heads = dict(look.heads)
     for name, head in look.heads.items():
         before = start.positions.get(name, head.tail)
@@ -149,13 +150,13 @@ def not_before(start: Progress, look: Look) -> Look:
 
 
 def last_planned(spark: Any, checkpoint: str) -> int:
-    """The newest batch that a query's checkpoint knows of; -1 before the first."""
+    """Return the newest batch in a query's checkpoint; -1 before the first."""
     return max(batches_in(spark, f"{checkpoint}/offsets"), default=-1)
 
 
 def batches_in(spark: Any, directory: str) -> set[int]:
-    """Of a checkpoint's `offsets` or `commits`, by Hadoop's file systems: it may be wherever Spark can keep
-    one."""
+    """Return the batches in a checkpoint's directory `offsets` or `commits`. Uses Hadoop's file systems,
+    because a checkpoint may be on any of these."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
     path = jvm.org.apache.hadoop.fs.Path(directory)
     files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001

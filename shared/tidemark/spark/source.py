@@ -1,4 +1,4 @@
-"""`format("tidemark")`: the entry point for Spark, which chooses the reader or writer."""
+"""`format("tidemark")`: Spark's entry point, which creates the reader or writer."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def spark_version() -> tuple[int, int]:
 
 
 class TidemarkSource(DataSource):
-    """One class for reads and writes. Options are checked where they first arrive."""
+    """Creates readers and writers, and checks their options."""
 
     @classmethod
     def name(cls) -> str:
         return "tidemark"
 
     def schema(self) -> str:
-        """The columns that are filled, or those of the option `columns`; the reader says what is wrong with
-        the options."""
+        """Return the default columns, or the columns of the option `columns`. The reader reports invalid
+        options."""
         forget_archives()
         return render_schema(columns_of(self.options))
 
@@ -50,8 +50,8 @@ class TidemarkSource(DataSource):
         return BatchReader(self.read_options(schema, streaming=False))
 
     def read_options(self, schema: StructType, *, streaming: bool) -> ReadOptions:
-        """Those that are given, for the columns of `schema`: it is what `.schema(…)` says where the user has
-        said anything, and that chooses columns as the option does. Raises InvalidOptions."""
+        """Parse the options, with the columns of `schema`. If the user calls `.schema(…)`, `schema` has the
+        user's columns, which have the effect of the option `columns`. Raises InvalidOptions."""
         forget_archives()
         wanted = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
         strange = [f"{name} {kind}" for name, kind in wanted.items() if COLUMNS.get(name) != kind]
@@ -70,7 +70,7 @@ class TidemarkSource(DataSource):
             return AdmittedStreamReader(options)
         return StreamReader(options)
 
-    # Only a write imports these modules: every query and every batch of a streaming one starts a process that
+    # Imported only for a write: each query, and each batch of a streaming query, starts a process that
     # imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidemark.spark.writer.writers import BatchWriter, plan_write

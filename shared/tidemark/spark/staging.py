@@ -1,7 +1,7 @@
 """The staging of a write: a directory that the driver and all tasks share, or a prefix in S3.
 
-Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
-under one name the first wins.
+Exactly-once needs two properties: a file appears atomically, and a conditional write lets the first of two
+files under one name win.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tidemark.spark.options.write import WriteOptions
 from tidemark.spark.storage import s3_client
 
 _PREFIX_BYTES: Final = 4
-#: How much of a staged file is asked for at once.
+#: Bytes of a staged file per read.
 PIECE_BYTES: Final = 4 * 1024 * 1024
 
 
 def encode_body(file: BinaryIO, body: Any) -> int:
-    """Write a body (anything with a length and bytes); how many bytes that took."""
+    """Write a body (any buffer with a length). Returns the number of bytes written."""
     file.write(len(body).to_bytes(_PREFIX_BYTES, "big"))
     file.write(body)
     return _PREFIX_BYTES + len(body)
 
 
 def decode_bodies(read: Callable[[int, int], bytes], start: int, length: int) -> Iterator[bytes]:
-    """The bodies between two places; `read` is given a place and a number of bytes."""
+    """Yield the bodies in `length` bytes from `start`. `read` takes a place and a number of bytes."""
     held, place, end = b"", start, start + length
     while place < end:
         piece = read(place, min(PIECE_BYTES, end - place))
@@ -53,30 +53,29 @@ def decode_bodies(read: Callable[[int, int], bytes], start: int, length: int) ->
             raise EOFError(f"a staged file ends at {place}, before {end}")
 
 
-#: S3's errors for a name that is taken: with `If-None-Match`, or while another process puts the same name.
+#: S3's errors if the name exists (`If-None-Match`), or if another process is writing it.
 _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
 class Staging(Protocol):
-    """Is opened by the driver and by every task: files of bodies (`encode_body`), and notes of batches."""
+    """Files of bodies (`encode_body`) and notes of batches. The driver and every task open one."""
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A file to write to, which appears under its name once the context ends without error."""
+        """Open a file for writing. The file appears under its name when the context ends without error."""
 
     def read(self, name: str, start: int, length: int) -> bytes: ...
 
     def put_first(self, name: str, data: bytes) -> bytes:
-        """Put `data` unless the name is taken. Returns the content of the name: `data`, or the earlier
-        one."""
+        """Write `data` unless the name exists. Returns the file's content: `data`, or the earlier content."""
 
     def get(self, name: str) -> bytes | None: ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Missing names are skipped."""
+        """Delete the files. Skips missing names."""
 
     def older_than(self, prefix: str, seconds: float) -> list[str]:
-        """Names in the directory `prefix` that nobody has touched for so long."""
+        """Return names in the directory `prefix` whose last change is more than `seconds` ago."""
 
 
 def connect_staging(options: WriteOptions) -> Staging:
@@ -97,7 +96,8 @@ class DirectoryStaging:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A link is made only where no name is: of two that try, one succeeds."""
+        """Write a temporary file, then link it. A link fails if the name exists, so one of two writers
+        wins."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -108,7 +108,7 @@ class DirectoryStaging:
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
-            # Also if the name was there: the process that put it may have been killed before this.
+            # Even if the name existed: its writer may have been killed before the sync.
             self._sync_name(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ class DirectoryStaging:
         return (self._root / name).read_bytes()
 
     def _sync_name(self, path: Path) -> None:
-        """A file's own sync does not keep its name through a loss of power, nor that of a new directory."""
+        """Sync the directories: after a loss of power, a file's own sync does not preserve its name."""
         while path != self._root:
             path = path.parent
             directory = os.open(path, os.O_RDONLY)
@@ -161,7 +161,7 @@ class BucketStaging:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Writes a local file first: an upload in parts could not be undone as simply."""
+        """Write a local file first, then upload it: a failed multipart upload would have to be aborted."""
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)

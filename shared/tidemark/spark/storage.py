@@ -1,8 +1,7 @@
-"""The table and the bucket, reached from a driver or a task.
+"""Clients of the table and the S3 bucket, for the driver and the tasks.
 
-An error of AWS names the service, action, table or bucket, region, the code and message of AWS, and what to
-do about it. The error types stay those of the application's own rules, so that code which retries an
-`OutcomeUnknown` retries these as well.
+The text of an AWS error has the service, action, table or bucket, region, AWS's code and message, and the
+remedy. Its class is a subclass of the original error, so code that retries `OutcomeUnknown` retries it too.
 """
 
 from __future__ import annotations
@@ -33,53 +32,54 @@ _UNKNOWN_KEY: Final = frozenset(_BY_KEY.split())
 
 
 class StorageMissing(StorageUnavailable):
-    """There is no such table, bucket or object."""
+    """The table, bucket or object does not exist."""
 
 
 class StorageForbidden(StorageUnavailable):
-    """The credentials do not allow the call, or are none."""
+    """The credentials are invalid, or do not allow the call."""
 
 
 class StorageSlow(Busy):
-    """Storage throttles the call again and again."""
+    """Storage throttled the call and all its retries."""
 
 
 class StorageOutOfReach(OutcomeUnknown):
-    """Storage has not answered."""
+    """Storage did not answer."""
 
 
 def explain(error: ProtocolError, service: str, action: str, place: str) -> ProtocolError:
-    """The same error with what happened. `service` is DynamoDB or S3, `place` a table or bucket."""
+    """Return the error with cause and remedy in its text. `service` is DynamoDB or S3, `place` a table or
+    bucket."""
     cause = error.__cause__
     while cause is not None and not isinstance(cause, Failure):
         cause = cause.__cause__
     detail = str(cause).strip() if cause is not None else error.message
     called = f"tidemark: {service} {action} of {place}"
     if isinstance(error, OutcomeUnknown | StorageSilent) or not isinstance(cause, Fault | Refusal):
-        told: ProtocolError = StorageOutOfReach()
-        told.message = f"{called} has no answer ({detail}): try again, and look at endpoint and network"
+        explained: ProtocolError = StorageOutOfReach()
+        explained.message = f"{called} has no answer ({detail}): try again, and look at endpoint and network"
     elif isinstance(error, Busy):
-        told = StorageSlow()
-        told.message = f"{called} is throttled ({detail}): try again, with fewer tasks or more capacity"
+        explained = StorageSlow()
+        explained.message = f"{called} is throttled ({detail}): try again, with fewer tasks or more capacity"
     elif cause.code in _ABSENT or (isinstance(cause, Refusal) and cause.status == 404):
-        told = StorageMissing()
-        told.message = f"{called} finds nothing ({detail}): is its name right, and region and account?"
+        explained = StorageMissing()
+        explained.message = f"{called} finds nothing ({detail}): is its name right, and region and account?"
     elif isinstance(error, StorageUnavailable):
         todo = f"allow {service.lower()}:{action} there"
         if cause.code in _EXPIRED:
             todo = "the credentials have expired: renew them"
         elif cause.code in _UNKNOWN_KEY:
             todo = "the credentials are not valid there: look at the key, the secret and the clock"
-        told = StorageForbidden()
-        told.message = f"{called} is refused ({detail}): {todo}"
+        explained = StorageForbidden()
+        explained.message = f"{called} is refused ({detail}): {todo}"
     else:
         return error
-    told.args = (told.message,)
-    return told
+    explained.args = (explained.message,)
+    return explained
 
 
 class ExplainingDynamoDB(DynamoDB):
-    """`place` is the table and its region."""
+    """Client whose errors name `place`: the table and its region."""
 
     place = ""
 
@@ -109,7 +109,7 @@ class ExplainingObjects(Objects):
 def connect_table(
     connection: ConnectionOptions, client: type[ExplainingDynamoDB] = ExplainingDynamoDB
 ) -> Table:
-    """The table, reached by a client of this class."""
+    """Return the table with a client of the class `client`."""
     account = Account(connection.region)
     plain = connect_dynamodb(account, endpoint=connection.dynamodb_endpoint)
     dynamodb = client(plain.send)

@@ -1,9 +1,9 @@
-"""History and tail in one frame: the lake's table up to where it reaches in each stream, and the data source
-from exactly there.
+"""History and tail in one frame: the lake's table up to its last offset in each stream, and the data source
+from that offset on.
 
-The table is loaded first, and then the streams are asked for their tails. So no stream ends before the table
-does, and what the table gets later is read from the stream. Both are pinned: the table by its snapshot, each
-stream by its incarnation and two offsets.
+The table is loaded first, then the tails of the streams. A tail is therefore never before the table's last
+offset, and messages archived in between are read from the stream. Both are pinned: the table by its snapshot,
+each stream by its incarnation and two offsets.
 
     from tidemark.spark.whole import read_whole
 
@@ -35,18 +35,18 @@ from tidemark.spark.readers.port import Head, Position, place_of
 _Key = tuple[str, str]
 """A stream's name and incarnation."""
 
-#: Rows of so many streams are found by their names, in the statistics of files and of pages.
+#: Most stream names in a filter. Beyond it, a range from the first to the last name is used.
 _NAMED: Final = 100
 _ORDER: Final = ("stream", "incarnation", "offset", "position")
 
 
 class RowsDeleted(ValueError):
-    """Another engine has deleted rows of the table in a way that Spark's Parquet reader does not see."""
+    """Another engine has deleted rows with delete files, which Spark's Parquet reader does not apply."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Where a read begins and ends in each stream of which it reads something."""
+    """First and last position of a read, in each stream with messages to read."""
 
     starts: dict[str, Position] = field(default_factory=dict)
     ends: dict[str, Position] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class WholePlan:
-    """What comes from where. `kept` are the streams whose rows in the table are wanted, and `left` those that
-    the table has beside them. `before` are messages that the table was begun behind, and `reached` is where
-    it ends in streams that exist."""
+    """The parts of a read. The table's rows are read for the streams in `kept`, and not for its other
+    streams, `left`. `before` has the messages before the table's first offset, `tail` the messages after its
+    last offset. `reached` has the table's last positions in streams that exist."""
 
     kept: frozenset[_Key]
     left: frozenset[_Key]
@@ -72,7 +72,7 @@ class WholePlan:
 
 
 class WholeRead:
-    """A table of the lake as it is now, and the streams."""
+    """A read of the lake's current table and of the streams."""
 
     def __init__(self, spark: Any, table: Table, options: Mapping[str, Any], *, streaming: bool) -> None:
         self.spark = spark
@@ -80,7 +80,8 @@ class WholeRead:
         self.table = table
 
     def plan(self, *, deleted: bool) -> WholePlan:
-        """Each stream that is named must exist, or be one of those deleted. Raises InvalidOptions."""
+        """Plan the read. Each named stream must exist or, with `deleted`, be in the table. Raises
+        InvalidOptions."""
         reaches = reaches_in(self.table, self.options.connection.bucket)
         known = {name for name, _ in reaches if deleted}
         reader = connect(self.options.connection)
@@ -90,13 +91,14 @@ class WholeRead:
         return plan_whole(self.options, heads, reaches, deleted=deleted)
 
     def lake_part(self, plan: WholePlan, columns: Iterable[str], snapshot_id: int | None) -> list[Any]:
-        """Frames of the table's rows, and of those that it was begun behind; none where there are none."""
+        """Return the frames with the messages before the table's first offset and with the table's rows. The
+        list is empty if there are no rows."""
         columns, parts = list(columns), []
         if plan.before.ends:
             parts.append(self.source_part(plan.before, columns))
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
-        # Of a stream that had no message the table has a reach and no file.
+        # An archived stream without messages has a reach but no file.
         files = _data_files(self.table, snapshot_id, bucket, names) if names else []
         if files:
             named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
@@ -104,19 +106,19 @@ class WholeRead:
         return parts
 
     def source_part(self, stretch: Stretch, columns: Iterable[str]) -> Any:
-        told = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
-        return self.spark.read.format("tidemark").options(**self.asked, **told).load()
+        own = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
+        return self.spark.read.format("tidemark").options(**self.asked, **own).load()
 
     def _lake_rows(self, plan: WholePlan, files: list[DataFile], names: list[str]) -> Any:
-        """Of the streams that are kept, by Spark's own Parquet reader."""
+        """Return the rows of the streams in `kept`, with Spark's Parquet reader."""
         from pyspark.sql import functions
 
         rows, left = read_files(self.spark, [file.file_path for file in files]), plan.left
         bucket, field = self.options.connection.bucket, self.table.schema().find_field("bucket").field_id
-        # A filter that takes every row would have Spark read the column and compare it.
+        # Skip a filter that every row passes: Spark would read the column and compare it.
         if not all(_is_all(bucket.encode(), field, file) for file in files):
             rows = rows.where(functions.col("bucket") == bucket)
-        # Where all of the bucket is wanted, its rows are not looked at.
+        # A read of the whole bucket needs no filter by stream.
         if left and len(names) <= _NAMED:
             rows = rows.where(functions.col("stream").isin(names))
             left = frozenset(key for key in left if key[0] in names)
@@ -138,11 +140,11 @@ def read_whole(
     ordered: bool = False,
     **options: Any,
 ) -> Any:
-    """One frame of all messages of the streams, with the columns of the data source; `options` are its own.
-    `lake` is the table that the archive job writes, `namespace.name`.
+    """Return one frame with all messages of the streams, in the columns of the data source. `lake` is the
+    archive job's table, `namespace.name`; `options` are options of the data source.
 
-    With `deleted` it has the rows of streams that do not exist any more, and of those whose names other
-    streams have now. With `ordered` it is sorted by stream, incarnation and offset.
+    With `deleted` the frame includes streams that no longer exist, even if a new stream has their name. With
+    `ordered` it is sorted by stream, incarnation and offset.
 
     Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
     """
@@ -161,14 +163,14 @@ def read_whole(
 def plan_whole(
     options: ReadOptions, heads: Mapping[str, Head], reaches: Mapping[_Key, Reach], *, deleted: bool
 ) -> WholePlan:
-    """Raises InvalidOptions where offsets are not numbers."""
+    """Plan the parts of a read. Raises InvalidOptions if offsets are not numbers."""
     mine = {key: reach for key, reach in reaches.items() if options.subscribes(key[0])}
     before, tail, reached = Stretch(), Stretch(), dict[str, Position]()
     living: set[_Key] = set()
     for name, head in heads.items():
         key, begin, end = (name, head.tail.incarnation), head.earliest, _place(name, head.tail.offset)
         reach = mine.get(key)
-        # Where a server does not tell incarnations, a stream that is shorter than its past is another one.
+        # If the server has no incarnations: a stream that is shorter than its archive was created again.
         if reach is not None and (key[1] or end >= _place(name, reach.last)):
             living.add(key)
             if _place(name, begin.offset) < _place(name, reach.first):
@@ -186,7 +188,7 @@ def snapshot_of(table: Table) -> int | None:
 
 
 def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, str], ReadOptions]:
-    """The options as the data source gets them, but for the columns, and what they say. Raises
+    """Return the options as text without `columns`, for the data source, and the parsed options. Raises
     InvalidOptions."""
     asked = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
@@ -214,7 +216,7 @@ def _place(name: str, offset: str) -> int:
 
 
 def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[str]:
-    """Those that may have rows of the streams. Raises RowsDeleted."""
+    """Return the files that may have rows of the streams. Raises RowsDeleted."""
     return [file.file_path for file in _data_files(table, snapshot_id, bucket, names)]
 
 
@@ -232,7 +234,7 @@ def _data_files(table: Table, snapshot_id: int | None, bucket: str, names: list[
 
 
 def _is_all(value: bytes, field: int, file: DataFile) -> bool:
-    """Whether every row of the file has this value, by the statistics."""
+    """Whether the file's statistics show this value in every row."""
     lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
     has_null = (file.null_value_counts or {}).get(field) != 0
     return not has_null and lower.get(field) == upper.get(field) == value

@@ -1,5 +1,5 @@
-"""A streaming query that begins with the lake: its backlog comes from the table in large files, by Spark's
-own Parquet reader, and then the data source goes on from exactly there.
+"""A streaming query that reads its backlog from the lake's table, with Spark's Parquet reader, and continues
+with the data source at the offsets where the table ends.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def stream_whole(
     deleted: bool = False,
     **options: Any,
 ) -> Any:
-    """The writer of a streaming query, to be started. `write(rows, batch)` is what `foreachBatch` takes.
-    Batch 0 has the rows of the lake and is written at once; those of the query itself follow from 1 on.
+    """Return the writer of a streaming query, for the caller to start. `write(rows, batch)` is the function
+    for `foreachBatch`. Batch 0 has the lake's rows and is written by this call; the query's own batches begin
+    at 1.
 
-    What the lake had at the first call is kept in the checkpoint's directory. So a batch that is repeated
-    after a crash has the same number and the same rows, batch 0 too.
+    The first call stores the table's snapshot and offsets in the checkpoint's directory. After a crash every
+    batch therefore repeats with the same number and the same rows, batch 0 included.
 
     Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
     """
@@ -53,8 +54,8 @@ def stream_whole(
         if parts:
             write(reduce(lambda one, other: one.unionByName(other), parts), 0)
         written.save({})
-    told = {"columns": ",".join(columns), "between": json.dumps([begin["reached"], {}])}
-    source = spark.readStream.format("tidemark").options(**read.asked, **told).load()
+    own = {"columns": ",".join(columns), "between": json.dumps([begin["reached"], {}])}
+    source = spark.readStream.format("tidemark").options(**read.asked, **own).load()
     following = source.writeStream.option("checkpointLocation", checkpoint)
     return following.foreachBatch(lambda rows, batch: write(rows, batch + 1))
 
@@ -70,14 +71,16 @@ def _encode(plan: WholePlan, snapshot_id: int | None) -> dict[str, Any]:
 
 
 def _decode(begin: Mapping[str, Any]) -> WholePlan:
-    """Of the query's beginning: where it ends is not planned yet."""
+    """Decode the plan of the query's beginning. The plan has no tail, because a streaming query has no
+    end."""
     kept, left = (frozenset((name, each) for name, each in begin[how]) for how in ("kept", "left"))
     before = Stretch(*(dict(decode_offset(offset).positions) for offset in begin["before"]))
     return WholePlan(kept, left, before, decode_offset(begin["reached"]).positions, Stretch())
 
 
 class _Note:
-    """A file of JSON in the checkpoint's directory, by Hadoop's file systems: there as a whole, or not."""
+    """A JSON file in the checkpoint's directory, on any Hadoop file system. Written atomically by a
+    rename."""
 
     def __init__(self, spark: Any, directory: str, name: str) -> None:
         jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
@@ -85,7 +88,7 @@ class _Note:
         self._files = self._path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
 
     def load(self) -> Any:
-        """None if it is not there."""
+        """Return the value, or None if the file does not exist."""
         if not self._files.exists(self._path):
             return None
         stream = self._files.open(self._path)

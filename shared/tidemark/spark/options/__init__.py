@@ -1,6 +1,4 @@
-"""The options that reads and writes share: how options are given and what is wrong with them, and the
-connection.
-"""
+"""Options that reads and writes share: the connection, the parser and the report of invalid options."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from tidemark.settings import Settings
 _T = TypeVar("_T")
 
 MEGABYTE: Final = 1024 * 1024
-#: Spark's own, which reach every source and sink.
+#: Spark's own options, which Spark passes to every source and sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
 
 
 class InvalidOptions(ValueError):
-    """All that is wrong with the options of one read or write."""
+    """All invalid options of one read or write."""
 
     def __init__(self, faults: list[str]) -> None:
         self.faults = faults
@@ -33,12 +31,12 @@ class InvalidOptions(ValueError):
 
 
 class GivenOptions:
-    """The given options, whose names are case-insensitive, and the faults found in them."""
+    """The user's options, whose names are case-insensitive, and their faults."""
 
     def __init__(
         self, given: Mapping[str, str], known: tuple[str, ...], instead: Mapping[str, str] | None = None
     ) -> None:
-        """`instead` says what to use in place of options that another source has."""
+        """`instead` has hints for options of another source that have another name here."""
         self._given = {name.lower(): str(value) for name, value in dict(given).items()}
         self.faults: list[str] = []
         by_lower = {name.lower(): name for name in known}
@@ -71,7 +69,7 @@ class GivenOptions:
 
 
 def parse_whole(text: str, what: str, least: int = 0) -> int:
-    """`what` says in an error what it must be."""
+    """Parse a whole number. `what` describes the valid values in the error text."""
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise ValueError(f"must be {what}, got {text!r}")
     return int(text)
@@ -90,12 +88,12 @@ def parse_boolean(text: str) -> bool:
 _BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 #: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
-#: The root of the streams that are in no bucket.
+#: The URL path of the plain surface, whose streams have no bucket.
 _PLAIN_PATH: Final = "/v1/stream"
 
 _OF_HTTP: Final = ("url", "streamPath", "token", "tokenFile")
 _OF_DYNAMODB: Final = ("table", "blobBucket", "dynamodbEndpoint")
-#: What is staged over HTTP may be in S3, too.
+#: Both transports: a write over HTTP may stage in S3, with region and endpoint.
 _OF_BOTH: Final = ("transport", "bucket", "region", "s3Endpoint", "retrySeconds")
 CONNECTION_OPTIONS: Final = (*_OF_BOTH, *_OF_DYNAMODB, *_OF_HTTP)
 
@@ -109,8 +107,8 @@ class Transport(Enum):
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """The location of streams. It is resolved by the driver and sent to the tasks: a task's own environment
-    may have no endpoint. Credentials are not sent."""
+    """The location of streams. The driver resolves it and sends it to the tasks, because a task's environment
+    may have no endpoint. AWS credentials are not sent."""
 
     transport: Transport = Transport.DYNAMODB
     bucket: str = PLAIN_BUCKET
@@ -122,9 +120,9 @@ class ConnectionOptions:
     url: str = ""
     stream_path: str = ""
     token: str | None = field(default=None, repr=False)
-    #: A file with the token, which every process reads for each request: so it may be renewed.
+    #: A file with the token. Every process reads it before each request, so the token may be renewed.
     token_file: str = ""
-    #: How long a request is repeated that is not answered, or is answered "later".
+    #: Seconds for which a request is retried after no answer or a retryable status.
     retry_seconds: int = 30
 
     def place(self) -> str:
@@ -138,13 +136,13 @@ class ConnectionOptions:
 
     @property
     def listing_url(self) -> str:
-        """Of the bucket's streams, or of the plain ones."""
+        """The URL that lists the bucket's streams, or the plain streams."""
         path = self.stream_path.removesuffix("/stream") if self.bucket == PLAIN_BUCKET else self.stream_path
         return f"{self.url}{path}/streams"
 
     def check_name(self, name: str) -> str:
-        """The name. Raises ValueError for one that no stream can have: in a URL it would be another one's, or
-        a server refuses it."""
+        """Return the name. Raises ValueError if no stream can have this name: a URL would turn it into
+        another name, or the server refuses it."""
         try:
             if self.bucket == PLAIN_BUCKET:
                 parse_plain_path(quote(name), encoded=True)
@@ -157,8 +155,8 @@ class ConnectionOptions:
         return name
 
     def tell_missing(self, *names: str) -> str:
-        """That there are no such streams, or, without names, no such bucket. A server answers 404 as well
-        where the token does not reach."""
+        """Return the error text for missing streams or, without names, for a missing bucket. A server also
+        answers 404 if the token does not allow the read."""
         what = f"stream in {self.bucket}: {', '.join(names)}" if names else f"bucket: {self.bucket}"
         if self.transport is Transport.DYNAMODB:
             return f"no such {what}"
@@ -175,7 +173,7 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
     endpoint = environment.get("AWS_ENDPOINT_URL")
     of_dynamodb = environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
     _check_transport(asked, transport)
-    # That of the environment does not show where options do.
+    # Options appear in a job's arguments and Spark's plans; a token from the environment does not.
     is_without = transport is Transport.HTTP and not asked.has("tokenFile")
     token = environment.get("TIDEMARK_TOKEN") if is_without else None
     return ConnectionOptions(
@@ -229,7 +227,7 @@ def parse_url(text: str) -> str:
 
 
 def parse_token_option(text: str) -> str:
-    """The error does not show it."""
+    """Parse a token. The error text does not show it."""
     if not re.fullmatch("[!-~]+", text):
         raise ValueError("must be ASCII without spaces and line ends, as it was given out")
     return text

@@ -1,4 +1,4 @@
-"""The options of a read: which streams, from which offset to which, and how much at a time."""
+"""The options of a read: streams, first and last offsets, and the size of a batch."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tidemark.spark.options import (
 
 @dataclass(frozen=True)
 class Latest:
-    """The tail at the time of asking."""
+    """The tail when the read is planned."""
 
 
 @dataclass(frozen=True)
 class Earliest:
-    """The first message that is retained."""
+    """The first retained message."""
 
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first message that was written at this time or later; the tail where there is none."""
+    """The first message written at this time or later; the tail if there is none."""
 
     ms: int
 
 
 Where = Latest | Earliest | AtTime | Mapping[str, str]
-"""For every stream alike, or for each its own: `earliest`, `latest` or an offset."""
+"""One place for all streams, or a mapping from stream to `earliest`, `latest` or an offset."""
 
 Side = Literal["starting", "ending"]
 SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
@@ -63,7 +63,7 @@ def given_boundaries(asked: GivenOptions, side: Side) -> list[str]:
 
 
 def parse_where(text: str) -> Where:
-    """`earliest`, `latest`, or JSON such as `{"chat": "0000000000000042", "log": "earliest"}`."""
+    """Parse `earliest`, `latest`, or JSON such as `{"chat": "0000000000000042", "log": "earliest"}`."""
     lowered = text.strip().lower()
     if lowered in ("earliest", "latest"):
         return Earliest() if lowered == "earliest" else Latest()
@@ -81,7 +81,7 @@ def parse_where(text: str) -> Where:
 
 
 def parse_time(text: str) -> AtTime:
-    """Milliseconds since 1970, as Spark's Kafka source takes them, or RFC 3339 with an offset from UTC."""
+    """Parse milliseconds since 1970, as in Spark's Kafka source, or RFC 3339 with an offset from UTC."""
     if text.isascii() and text.isdigit():
         return AtTime(int(text))
     wanted = "must be milliseconds since 1970 or a time with its zone such as 2026-11-21T10:00Z"
@@ -94,7 +94,7 @@ def parse_time(text: str) -> AtTime:
     return AtTime(round(instant.timestamp() * 1000))
 
 
-#: The columns of a read, with Spark's names of the types.
+#: The columns of a read with their Spark types.
 COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -112,7 +112,7 @@ COLUMNS: Final = {
     "key": "STRING",
     "headers": "STRING",
 }
-#: Members of JSON messages, for those who ask for them: every message is parsed for them.
+#: Members of JSON messages. Not in the default columns, because every message must be parsed.
 JSON_COLUMNS: Final = frozenset({"type", "key", "headers"})
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
 
@@ -124,7 +124,7 @@ READ_OPTIONS: Final = (
     *("forgetEndedSeconds", "between"),
 )
 
-#: Options of Spark's Kafka source that have another name here, because they mean something else.
+#: Hints for options of Spark's Kafka source that have another name or meaning here.
 INSTEAD_OF_KAFKAS: Final = {
     "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
     "minOffsetsPerTrigger": "the trigger says how often there is a batch",
@@ -143,19 +143,19 @@ class ReadOptions:
     pattern: str | None = None
     starting: Where = field(default_factory=Earliest)
     ending: Where = field(default_factory=Latest)
-    #: The most of one batch of a streaming query.
+    #: Limit of one batch of a streaming query, in bytes.
     limit_bytes: int | None = None
     fail_on_data_loss: bool = True
     bytes_per_partition: int = 32 * MEGABYTE
     assume_processing_time: bool = False
-    #: How long the checkpoint remembers where a stream was read that does not exist any more.
+    #: Seconds for which the checkpoint keeps the position of a stream that has ended.
     forget_seconds: int = 3600
-    #: The columns of a read, in this order. Spark does not tell a source which ones a query needs.
+    #: The columns of a read, in this order. Spark does not prune the columns of a Python source.
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    #: Over HTTP the times are asked for by requests of their own.
+    #: Load timestamps over HTTP, which takes extra requests.
     include_timestamps: bool = False
-    #: Of a batch read, the two offsets of a streaming batch that has the same messages. `read_whole` gives
-    #: them: they say of each stream which incarnation is meant.
+    #: The start and end offsets of a batch read, in the form of a streaming batch, which names incarnations.
+    #: Set by `read_whole`.
     between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
 
     @property
@@ -163,7 +163,7 @@ class ReadOptions:
         return self.include_timestamps and "timestamp" in self.columns
 
     def subscribes(self, name: str) -> bool:
-        """Whether it asks for streams of this name."""
+        """Whether the subscription includes this name."""
         return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
 
 
@@ -174,7 +174,8 @@ def parse_read_options(
     environment: Mapping[str, str] = os.environ,
     faults: Sequence[str] = (),
 ) -> ReadOptions:
-    """`faults` are those that were found elsewhere. Raises InvalidOptions with these and all others."""
+    """Parse the options. Raises InvalidOptions with all faults, including `faults`, which the caller
+    found."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS, INSTEAD_OF_KAFKAS)
     asked.faults += faults
     connection = parse_connection(asked, environment)
@@ -200,8 +201,8 @@ def parse_read_options(
 
 
 def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]:
-    """By default those that are filled: over HTTP the times take requests of their own, and a column of nulls
-    would make a watermark wait for ever."""
+    """Parse the columns. The default leaves out `timestamp` over HTTP without includeTimestamps, because a
+    watermark on a column of nulls would wait for ever."""
     timed = options.connection.transport is not Transport.HTTP or options.include_timestamps
     filled = tuple(name for name in DEFAULT_COLUMNS if timed or name != "timestamp")
     columns = asked.parse("columns", filled, parse_columns)
@@ -211,7 +212,7 @@ def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]
 
 
 def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The columns of a read, even if other options are invalid."""
+    """Return the columns of a read, even if other options are invalid."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
     timed = asked.parse("includeTimestamps", False, parse_boolean)
     return _parse_columns(asked, ReadOptions(parse_connection(asked, environment), include_timestamps=timed))
@@ -247,7 +248,7 @@ def _parse_subscription(asked: GivenOptions) -> tuple[tuple[str, ...], str | Non
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between, or a JSON array of them where a name has a comma in it."""
+    """Parse names separated by commas, or a JSON array for names that contain a comma."""
     if text.lstrip().startswith("["):
         names = json.loads(text)
         if not all(isinstance(name, str) for name in names):
@@ -268,7 +269,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def render_schema(columns: tuple[str, ...] = DEFAULT_COLUMNS) -> str:
-    """The schema as Spark parses it."""
+    """Return the schema in Spark's DDL."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
 

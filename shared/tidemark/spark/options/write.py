@@ -1,4 +1,4 @@
-"""The options of a write: which streams, their content type, and where the write is staged."""
+"""The options of a write: streams, content type and staging directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITE_OPTIONS: Final = (
     *("stream", "streamColumn", "valueColumn", "contentType", "createStreams"),
     *("stagingDir", "producerId", "batch", "bytesPerAppend", "resume"),
 )
-#: The directory of bodies in stagingDir, with a directory in it for each producer id.
+#: The directory in stagingDir for bodies, with a subdirectory for each producer id.
 STAGED: Final = "staged"
 _PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
 
@@ -43,9 +43,9 @@ class WriteOptions:
     staging_dir: str
     producer_id: str | None
     bytes_per_append: int
-    #: The number of this write among those of the producer id: that of `foreachBatch`.
+    #: The number of this write under its producer id: the batch id of `foreachBatch`.
     batch: int | None = None
-    #: Complete what was staged under this producer id, whatever the rows of this write are.
+    #: Complete the earlier write staged under this producer id, and ignore the rows of this write.
     resume: bool = False
 
 
@@ -55,7 +55,7 @@ def parse_write_options(
     faults_of: Callable[[WriteOptions], list[str]] = lambda _: [],
     environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
-    """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
+    """Parse the options. `faults_of` returns further faults of a write. Raises InvalidOptions with all."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
     connection = parse_connection(asked, environment)
     if connection.transport is not Transport.HTTP:

@@ -1,4 +1,4 @@
-"""Chooses a query's reader. Each is imported only when it is used: every query starts a process."""
+"""Chooses a query's reader. Imports it on use only, because every query starts a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a read, and how large an Arrow batch of them may be."""
+"""The columns of a read as Arrow batches of limited size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
 
-# Workers that read over HTTP do without the modules of the log and of AWS, which take 0.3 s of CPU.
+# Workers that read over HTTP must not import the modules of the log and of AWS, which take 0.3 s of CPU.
 if TYPE_CHECKING:
     from tidemark.spark.readers.items import BatchItem, MessageProducer, MessageRun
     from tidemark.spark.readers.port import StreamPartition
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-#: By Spark's names of the types.
+#: Arrow types by Spark type.
 ARROW_TYPES: Final = {
     "STRING": pa.string(),
     "BINARY": pa.binary(),
@@ -32,7 +32,7 @@ ARROW_TYPES: Final = {
 ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 
 
-#: A batch is handed on at this many rows or bytes: a task's memory does not grow with the stream.
+#: Limits of a batch in rows and bytes, so that a task's memory does not grow with the stream.
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -40,7 +40,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 def make_batch(
     columns: Sequence[str], rows: int, constants: Mapping[str, Any], arrays: Mapping[str, pa.Array]
 ) -> pa.RecordBatch:
-    """The columns that are wanted, of `arrays` or the same in every row; null where neither has one."""
+    """Return a batch with the `columns`, from `arrays` or `constants`; null where neither has the column."""
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
     found = [
         arrays[field.name]
@@ -52,18 +52,18 @@ def make_batch(
 
 
 def offset_column(places: Any) -> pa.Array:
-    """Offsets as text, as `render_offset` makes them one by one."""
+    """Render offsets as text, like `render_offset` for a whole array."""
     return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
 
 
 def time_column(times_ms: Any) -> pa.Array:
-    """Times in milliseconds since 1970, as the column `timestamp` has them."""
+    """Convert milliseconds since 1970 to the column `timestamp`."""
     return pc.multiply(pa.array(times_ms, pa.int64()), 1000).cast(_TIME)
 
 
 def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: small ones are put together up to the size of one. Those of a quarter
-    of that are handed on as they are, because to put them together is to copy them."""
+    """Join small batches up to the limits of a batch. A batch of a quarter of a limit or more stays as it is,
+    because joining copies the data."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -93,7 +93,7 @@ _decoder: Final = msgspec.json.Decoder(_Change)
 
 
 def json_arrays(columns: Sequence[str], values: Sequence[bytes]) -> dict[str, pa.Array]:
-    """The columns that are members of these JSON messages."""
+    """Return the wanted columns that are members of the JSON messages."""
     wanted = JSON_COLUMNS.intersection(columns)
     if not wanted:
         return {}
@@ -105,18 +105,18 @@ def _decode(value: bytes) -> _Change:
     try:
         change: _Change = _decoder.decode(value)
     except msgspec.ValidationError:
-        return _Change()  # JSON, and no object.
+        return _Change()  # JSON, but not an object.
     except msgspec.DecodeError:
         # msgspec refuses a lone surrogate escape, which JavaScript writes for a text cut inside an emoji.
         found = json.loads(value)
         members = found.items() if isinstance(found, dict) else ()
-        told = ((name, json.dumps(each, separators=(",", ":"))) for name, each in members)
-        return _Change(**{name: msgspec.Raw(text.encode()) for name, text in told if name in JSON_COLUMNS})
+        texts = ((name, json.dumps(each, separators=(",", ":"))) for name, each in members)
+        return _Change(**{name: msgspec.Raw(text.encode()) for name, text in texts if name in JSON_COLUMNS})
     return change
 
 
 def _text(member: msgspec.Raw) -> str | None:
-    """A text as it is, anything else as it was written; None if there is none."""
+    """Decode a string; return any other value as its JSON text, and null as None."""
     raw = bytes(member)
     if raw == b"null":
         return None
@@ -136,8 +136,8 @@ _PRODUCER_COLUMNS: Final = frozenset({"producer_id", "producer_epoch", "producer
 def run_arrays(
     columns: Sequence[str], runs: Sequence[MessageRun], separator_bytes: int, low: int, high: int
 ) -> dict[str, pa.Array]:
-    """The columns that differ between rows, and always the value, for the messages of consecutive runs that
-    begin in [low, high). The value leaves out `separator_bytes` at the end of each message."""
+    """Return the columns that differ between rows, `value` always among them, for the messages of consecutive
+    runs that begin in [low, high). `separator_bytes` are cut from the end of each value."""
     lengths = np.concatenate([run.lengths for run in runs])
     ends = np.concatenate([run.ends for run in runs])
     starts = ends - lengths
@@ -164,7 +164,7 @@ def run_arrays(
 
 
 def offset_arrays(starts: Any, ends: Any) -> dict[str, pa.Array]:
-    """Rendered once where each message begins where the one before it ends."""
+    """Return the two offset columns. Renders each offset once if the messages are adjacent."""
     if not np.array_equal(starts[1:], ends[:-1]):
         return {"offset": offset_column(starts), "end_offset": offset_column(ends)}
     rendered = offset_column(np.concatenate((starts[:1], ends)))
@@ -174,7 +174,8 @@ def offset_arrays(starts: Any, ends: Any) -> dict[str, pa.Array]:
 def producer_arrays(
     columns: Sequence[str], producers: Sequence[MessageProducer | None]
 ) -> dict[str, pa.Array]:
-    """The producer of the append that ends with each message. Empty if no producer is known."""
+    """Return the producer columns: the producer of the append that ends with each message. Empty if no
+    producer is known."""
     if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
         return {}
     rows = [(each.producer_id, each.epoch, each.seq) if each else (None, None, None) for each in producers]
@@ -187,8 +188,8 @@ def producer_arrays(
 
 
 class MessageRows:
-    """Messages of one stream that begin in [low, high). `cut` is where the stream leaves the log
-    that they are in: a fork may do so in the middle of a message, and has the first half."""
+    """Collects messages of one stream that begin in the partition. `cut` is the offset at which a fork leaves
+    the log of its source. A fork may begin inside a message, and then has the first part of the message."""
 
     def __init__(
         self, bucket: str, part: StreamPartition, columns: Sequence[str], cut: int | None = None
@@ -198,7 +199,7 @@ class MessageRows:
         self._columns, self._cut = columns, cut
         self._low, high = int(part.start), int(part.end)
         self._high = high if cut is None else min(high, cut)
-        # A stored JSON message ends in a comma of ours.
+        # A stored JSON message ends with a comma, which the server adds.
         is_json = content_type.partition(";")[0].strip().lower() == "application/json"
         self._has_members = is_json and not JSON_COLUMNS.isdisjoint(columns)
         self._separator_bytes = 1 if is_json else 0
@@ -210,8 +211,7 @@ class MessageRows:
         self._size = 0
 
     def add(self, run: MessageRun, reached: int = 0) -> Iterator[pa.RecordBatch]:
-        """Add the run's wanted messages that begin at `reached` or later. Yields the batches that are full
-        then, which are in order."""
+        """Add the run's wanted messages that begin at `reached` or later. Yields full batches, in order."""
         low = max(self._low, reached)
         if self._cut is not None and run.end > self._cut:
             run = run.until(self._cut)
@@ -227,7 +227,7 @@ class MessageRows:
             yield from self.take_rest()
 
     def take_rest(self, low: int = 0) -> Iterator[pa.RecordBatch]:
-        """The rows so far that begin at `low` or later, if there are any; they are then forgotten."""
+        """Yield the collected rows that begin at `low` or later, if any, and clear the collection."""
         if not self._runs:
             return
         arrays = run_arrays(self._columns, self._runs, self._separator_bytes, low, self._high)
@@ -242,14 +242,14 @@ class MessageRows:
 def rows_of_batches(
     bucket: str, columns: Sequence[str], pairs: Sequence[tuple[StreamPartition, BatchItem]]
 ) -> pa.RecordBatch:
-    """The rows of several streams of one content type, of each those of one batch. Raises Damaged."""
+    """Return the rows of one batch from each of several streams of one content type. Raises Damaged."""
     from tidemark.spark.readers.items import producers_by_end, run_of
 
     parts, items = zip(*pairs, strict=True)
     starts, ends = np.array([(int(part.start), int(part.end)) for part in parts], np.int64).T
     run = run_of(items, [item.data or b"" for item in items], starts, ends)
     rows = MessageRows(bucket, replace(parts[0], start="0", end=str(2**62)), columns)
-    # The batch that an end belongs to is not known there.
+    # Producers are added below: end offsets of different streams may be equal.
     [batch] = [*rows.add(replace(run, producing=())), *rows.take_rest()]
     of_row = np.repeat(np.arange(len(parts)), run.batches)
     arrays = dict(zip(columns, batch.columns, strict=True))

@@ -1,9 +1,9 @@
 """Transport `http`: catch-up reads of any Durable Streams server.
 
-Offsets of a server are opaque, and a page says only where it begins and ends. So a row of a
-JSON stream carries its page's two offsets and its `position` between them; of any other
-content type a row is a page's bytes, or a piece of them, numbered in the same way. One task
-reads a stream, because nobody but the server knows where else in it a read could begin.
+Offsets of a server are opaque, and only the first and last offset of a page are known. A row of a JSON stream
+therefore has its page's two offsets and its `position` in the page. For other content types a row is a page's
+body, or a piece of the body, numbered in the same way. One task reads a stream, because only the server knows
+the offsets inside a page.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from tidemark.spark.readers.port import (
 _log = logging.getLogger(__name__)
 
 _COMPARISONS: Final = 10
-#: The backlog of a stream with opaque offsets: more than any limit.
+#: Assumed backlog of a stream with opaque offsets: above any limit.
 _UNKNOWN_BYTES: Final = 1 << 50
-#: A stream that has no more is held as a whole while others are read.
+#: Streams up to this size are read ahead and held in memory.
 _SMALL_BYTES: Final = 256 * 1024
 
 
 Listed = tuple[int | None, int | None, str | None]
-"""When a stream was created, in ms, its tail, and its status, as far as a listing tells."""
+"""Creation time in ms, tail and status of a stream in a listing; None for missing members."""
 _NOTHING: Final[Listed] = (None, None, None)
 
 
@@ -75,16 +75,16 @@ class HttpReader:
         self._client = HttpClient(
             connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
         )
-        #: The last listing of each stream: its head if the listing has all of it; else a part.
+        #: The last listing of each stream: a complete head, or the parts in the listing.
         self._listed: dict[str, Head | Listed] = {}
-        #: The head that was loaded when a listing told a part.
+        #: The head of a stream whose listing had parts only, with these parts.
         self._known: dict[str, tuple[Listed, Head]] = {}
 
     def now_ms(self) -> int:
         return self._client.now_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """The names in the listing (extensions, §1.4), a page of up to a thousand streams at a time."""
+        """Return the names in the listing (extensions, §1.4), in pages of up to 1,000 streams."""
         found: list[str] = []
         root, after = self._connection.listing_url, "?limit=1000"
         while True:
@@ -114,7 +114,7 @@ class HttpReader:
         return self._client.request("GET", f"{root}?limit=1", allow=frozenset({404})).status != 404
 
     def head(self, name: str) -> Head:
-        """A stream that the listing tells as it told it before is not asked again."""
+        """Return the stream's head. Sends no request if the listing shows the same parts as before."""
         listed = self._listed.pop(name, _NOTHING)
         if isinstance(listed, Head):
             return listed
@@ -130,7 +130,7 @@ class HttpReader:
                 return self.head(name)
             return None
 
-        # A thread for each of very many streams whose head is known would take longer than the listing.
+        # Known heads skip the thread pool, which would take longer than the listing if there are many.
         listed = {name: head for name in names if isinstance(head := self._listed.get(name), Head)}
         for name in listed:
             del self._listed[name]
@@ -158,15 +158,14 @@ class HttpReader:
         return Head(name, begin, replace(begin, offset=tail, closed=closed))
 
     def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
-        """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. All three come
-        from one response, so they stay consistent if the stream is appended to or created again in
-        between."""
+        """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. One response has
+        all three, so they are consistent despite concurrent appends or a re-creation."""
         try:
             page = self._open(name, tail)
         except HttpFault as fault:
             if fault.status == 404:
                 raise MissingStream(name) from fault
-            # The tail is none of a new stream's, or the server reads nothing there.
+            # A new stream does not have this tail, or the server refuses a read there.
             return tail, "", closed
         page.leave()
         return page.end, page.incarnation, "Stream-Closed" in page.response.headers
@@ -179,7 +178,7 @@ class HttpReader:
         page.leave()
 
     def position_at(self, head: Head, at_ms: int) -> Position:
-        """Asks this project's own server: the protocol has no such request."""
+        """Find the position with `/v1/start`, which only this project's server has."""
         since = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
         try:
             answer = self._ask("/v1/start", head.name, f"from={quote(since, safe='')}")
@@ -190,7 +189,7 @@ class HttpReader:
         return head.tail if is_past(found, head.tail.offset) else head.tail.at(found)
 
     def check_times(self, head: Head) -> None:
-        """This project's own server tells them: the protocol has no way to ask."""
+        """Try `/v1/times`, which only this project's server has. Raises NoTimes."""
         try:
             self._ask_times(head.name, head.tail.offset)
         except RetryableHttpFault:
@@ -200,13 +199,13 @@ class HttpReader:
             raise NoTimes(f"{head.name}: {what}: {fault.status} {fault.text}") from fault
 
     def _ask(self, path: str, name: str, asked: str) -> urllib3.BaseHTTPResponse:
-        """An extension's answer about a stream."""
+        """Send a request of an extension for a stream."""
         stream = quote(f"{self._connection.stream_path}/{quote(name)}", safe="")
         return self._client.request("GET", f"{self._connection.url}{path}?stream={stream}&{asked}")
 
     def _ask_times(self, name: str, offset: str) -> tuple[dict[str, Any], str]:
-        """The times from an offset on, and the incarnation that they are of. Raises NoTimes for an answer
-        that has none."""
+        """Return the times from an offset on, and their incarnation. Raises NoTimes if the answer has
+        none."""
         answer = self._ask("/v1/times", name, f"offset={quote(offset, safe='')}")
         try:
             told = orjson.loads(answer.data)
@@ -217,8 +216,8 @@ class HttpReader:
         return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        """Page by page, because on every server a read may end where a page ends. The pages are asked for and
-        left: their headers say how large they are."""
+        """Go page by page, because on every server a read may end where a page ends. The headers have the
+        page's size, so its body is discarded."""
         reached, taken = start.offset, 0
         while True:
             try:
@@ -226,7 +225,7 @@ class HttpReader:
             except HttpFault as fault:
                 if fault.status not in (404, 410):
                     raise
-                return end  # The read itself says what is lost.
+                return end  # The read itself reports the loss.
             page.leave()
             taken += bytes_between(page.start, page.end) or page.content_length
             if taken > limit_bytes and reached != start.offset:
@@ -252,7 +251,7 @@ class HttpReader:
     def read_all(
         self, partitions: Sequence[StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Small streams are read side by side: each waits for requests of its own."""
+        """Read small streams in parallel, because each needs its own requests."""
         ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
             for part in partitions:
@@ -302,8 +301,8 @@ class HttpReader:
             start = page.end
 
     def _load_times(self, name: str, page: HttpPage, end: str) -> PageTimes | None:
-        """The times of a page up to `end`. None if the stream does not have the page any more. They must
-        be of the page's own incarnation: offsets of another one mean other messages."""
+        """Return the times of a page up to `end`; None if the stream no longer has the page. The times must
+        be of the page's incarnation, because another incarnation has other messages at these offsets."""
         times = PageTimes(page.start, is_json=page.is_json)
         while is_past(end, times.end):
             try:
@@ -331,8 +330,8 @@ class HttpReader:
         return HttpPage.of(self._client.request("GET", url, stream=True), offset)
 
     def _open_retained(self, partition: StreamPartition, start: str) -> HttpPage | None:
-        """The page at `start`. If that offset is gone, and data loss is allowed, the page at the first
-        retained offset."""
+        """Return the page at `start`. If the offset is gone, and data loss is allowed, return the page at the
+        first retained offset."""
         try:
             page = self._open(partition.name, start)
             if page.start == start:
@@ -352,7 +351,7 @@ class HttpReader:
         return self._open(partition.name, retained)
 
     def _cut(self, partition: StreamPartition, page: HttpPage) -> list[bytes]:
-        """Cut a page at the pinned end: more was written since the end was pinned."""
+        """Cut a page at the pinned end, because later messages follow in it."""
         for _ in range(_COMPARISONS):
             values = page.values()
             kept = cut_by_position(page, partition.end, values)
@@ -374,8 +373,8 @@ class HttpReader:
         )
 
     def _message_ends(self, name: str, page: HttpPage, values: list[bytes]) -> list[str]:
-        """Where the messages of a page end that has fewer bytes than its offsets are apart, as this project's
-        server tells it of a compacted stream; none where there is nobody to tell it."""
+        """Return the end offset of each message in a page of a compacted stream, which has fewer bytes than
+        its offsets span. Empty for other pages, and for servers other than this project's."""
         size = sum(len(value) + 1 for value in values)
         if not page.is_json or (bytes_between(page.start, page.end) or 0) <= size:
             return []
@@ -389,8 +388,8 @@ class HttpReader:
         return told["message_ends"] if is_same else []
 
     def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
-        """How many messages, or bytes, lie between the pinned end and the end of the page. None where
-        the server's pages do not end there any more."""
+        """Count the messages, or bytes, between the pinned end and the end of the page. None if the server no
+        longer has a page that ends there."""
         start, count = partition.end, 0
         while start != page_end:
             page = self._open(partition.name, start)
@@ -408,7 +407,7 @@ def _no_server(url: str, lacks: str) -> InvalidOptions:
 
 
 def _lose(partition: StreamPartition, what: str) -> None:
-    """Raises DataLoss, unless the reader may go on without what is lost."""
+    """Raise DataLoss, or log a warning if `failOnDataLoss` is false."""
     lost = DataLoss(partition.name, what)
     if partition.fail_on_data_loss:
         raise lost

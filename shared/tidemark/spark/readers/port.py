@@ -1,4 +1,4 @@
-"""The port of a reader: the calls of the data source to a transport, and their records and errors."""
+"""The port of a transport: the calls of the data source, with their records and errors."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tidemark.protocol.offset import parse_token
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 
-# Every query and every batch of a streaming one starts processes that import this module.
+# Every query, and every batch of a streaming query, starts processes that import this module.
 if TYPE_CHECKING:
     from tidemark.log.chain import Span
 
-#: How frequent content types are kept; none is without a slash.
+#: Short names of frequent content types in a checkpoint. No content type is without a slash.
 _SHORT_TYPES: Final = {"application/json": "json", "application/octet-stream": "bytes", "text/plain": "text"}
 _LONG_TYPES: Final = {short: long for long, short in _SHORT_TYPES.items()}
 
 #: The first offset of any stream on any server (§8).
 BEGINNING: Final = "-1"
-#: How many streams a reader asks for at the same time.
+#: Concurrent requests of a reader.
 ASKED_AT_ONCE: Final = 16
 
 
 class MissingStream(Exception):
-    """The stream does not exist: it was never created, or was deleted, or has expired."""
+    """The stream does not exist: never created, deleted or expired."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"tidemark: stream {name} does not exist")
@@ -37,11 +37,11 @@ class BadOffset(ValueError):
 
 
 class NoTimes(ValueError):
-    """The server does not tell when messages were appended (see includeTimestamps)."""
+    """The server has no times of appends (see includeTimestamps)."""
 
 
 class DataLoss(Exception):
-    """The stream no longer has data that was asked for (see failOnDataLoss)."""
+    """The stream no longer has data that the read should return (see failOnDataLoss)."""
 
     def __init__(self, name: str, what: str) -> None:
         way_on = "set failOnDataLoss to false to go on without what is lost"
@@ -50,20 +50,20 @@ class DataLoss(Exception):
 
 @dataclass(frozen=True)
 class Position:
-    """An offset in one incarnation of a stream. A later reader can tell from it whether the stream was
-    deleted and created again. `incarnation` is empty where the transport cannot tell."""
+    """An offset in one incarnation of a stream. The incarnation shows a later reader whether the stream was
+    deleted and created again; empty if the transport does not know it."""
 
     offset: str
     incarnation: str = ""
     content_type: str = ""
-    #: When a query first found that the stream has ended, in seconds since 1970; 0 while it may go on.
+    #: When a query first found that the stream has ended, in seconds since 1970; 0 before that.
     ended_since: int = 0
-    #: Whether the stream was closed at this offset, so that nothing follows it.
+    #: Whether the stream was closed at this offset, so that no message follows.
     closed: bool = False
 
     def encode(self) -> list[str | int]:
-        """Short, because every batch of a query keeps one for each stream; the last members are left out
-        where they say nothing."""
+        """Encode without trailing empty members. Short, because a checkpoint has a position for each stream
+        in each batch."""
         kind = _SHORT_TYPES.get(self.content_type, self.content_type)
         value: list[str | int] = [self.offset, self.incarnation, kind, self.ended_since, int(self.closed)]
         while not value[-1]:
@@ -77,15 +77,16 @@ class Position:
         return cls(str(offset), str(incarnation), kind, int(since), bool(closed))
 
     def at(self, offset: str) -> Position:
-        """Another offset of the same incarnation, where it may go on."""
+        """Return another offset of the same incarnation, not marked as closed or ended."""
         return self if offset == self.offset else Position(offset, self.incarnation, self.content_type)
 
     def is_at(self, tail: Position) -> bool:
-        """Whether nothing lies between this and the stream's tail."""
+        """Whether no message lies between this position and the stream's tail."""
         return self.offset == tail.offset and not self.is_of_another(tail)
 
     def is_of_another(self, later: Position) -> bool:
-        """Whether the two are known to be of different incarnations. A closed stream does not go on."""
+        """Whether the two positions are known to have different incarnations. Without incarnations, a closed
+        stream with another tail was created again."""
         if self.incarnation and later.incarnation:
             return self.incarnation != later.incarnation
         return self.closed and self.offset != later.offset
@@ -99,7 +100,7 @@ def is_past(offset: str, other: str) -> bool:
 
 
 def place_of(offset: str) -> int | None:
-    """How many bytes come before it; None if the server's offsets are opaque."""
+    """Return the bytes before the offset; None if the server's offsets are opaque."""
     return 0 if offset == BEGINNING else parse_token(offset)
 
 
@@ -110,14 +111,15 @@ def bytes_between(start: str, end: str) -> int | None:
 
 @dataclass(frozen=True)
 class Head:
-    """A stream's first and last position when its head was loaded, and whether it was closed there."""
+    """A stream's first retained position and its tail when the head was loaded."""
 
     name: str
     earliest: Position
     tail: Position
-    #: In ms since 1970; 0 if the transport does not tell.
+    #: In ms since 1970; 0 if unknown.
     created_ms: int = 0
-    #: Below it there may be places between messages. 0 over HTTP, where a row tells of its page.
+    #: Offset below which compaction may have left gaps between messages. 0 over HTTP, where rows have the
+    #: offsets of their page.
     compacted: int = 0
 
 
@@ -125,8 +127,8 @@ class Head:
 class StreamPartition:
     """The messages of a stream that begin in [start, end).
 
-    Over DynamoDB they are all in one `span` of the stream's chain. Over HTTP there is no span, but
-    the `incarnation`, where the server tells it.
+    Over DynamoDB the messages lie in one `span` of the stream's chain. Over HTTP `span` is None, and
+    `incarnation` is empty if the server does not send it.
     """
 
     name: str
@@ -136,58 +138,61 @@ class StreamPartition:
     span: Span | None = None
     incarnation: str = ""
     fail_on_data_loss: bool = True
-    #: Over HTTP: whether `timestamp` is wanted, which takes requests of its own.
+    #: Over HTTP: whether to load `timestamp`, which takes extra requests.
     with_times: bool = False
-    #: About how much there is to read, in bytes; where the transport cannot tell, 0.
+    #: Approximate size in bytes; 0 if unknown.
     size: int = 0
-    #: Whether it is known to be one batch of few bytes: many of them are read together.
+    #: Whether this is known to be one small batch. Small batches are read together.
     is_small_batch: bool = field(default=False, compare=False)
 
 
 class Reader(Protocol):
-    """One of the two transports, connected. `beginning` is the offset of every stream's first byte."""
+    """A connected transport. `beginning` is the offset of every stream's first byte."""
 
     beginning: str
 
     def now_ms(self) -> int:
-        """The time by the clock of the server, or of storage, or a little earlier, in ms since 1970.
-        It is known once something was asked; 0 if it is not."""
+        """Return the time by the clock of the server or of storage, or a little earlier, in ms since 1970; 0
+        before the first answer."""
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """Streams whose whole name matches, sorted; none if there is no bucket. The next call of `head` or
-        `heads` reuses the listing."""
+        """List the streams whose whole name matches, sorted; empty if the bucket does not exist. The next
+        call of `head` or `heads` reuses the listing."""
 
     def has_bucket(self) -> bool: ...
 
     def heads(self, names: Sequence[str]) -> dict[str, Head]:
-        """The heads of the streams that exist, by name. Asks for many with one call, if the transport can."""
+        """Return the heads of the streams that exist, by name. Uses batch requests if the transport has
+        them."""
 
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
-        """The current first position of each stream that exists."""
+        """Return the current first position of each stream that exists."""
 
     def check_offset(self, head: Head, offset: str) -> None:
-        """Raises BadOffset if no reader may begin or end there."""
+        """Raise BadOffset if a read cannot begin or end at the offset."""
 
     def position_at(self, head: Head, at_ms: int) -> Position:
-        """The start of the first message that was written then or later; the tail if there is none. Raises
-        BadOffset if the transport cannot find it."""
+        """Return the start of the first message written at this time or later; the tail if there is none.
+        Raises BadOffset if the transport cannot search by time."""
 
     def check_times(self, head: Head) -> None:
-        """Raises NoTimes if the transport cannot tell when messages were appended."""
+        """Raise NoTimes if the transport has no times of appends."""
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
+        """Return the end of the last message within `limit_bytes` of `start`, or of the first message if that
+        is larger."""
 
     def backlog(self, start: Position, end: Position) -> int:
-        """The number of bytes between the two. If offsets are opaque: 0, or more than any limit."""
+        """Return the bytes between the two positions. If offsets are opaque: 0, or more than any limit."""
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
-        """The messages between the two positions, in partitions of about that size. Reads none of them."""
+        """Split the messages between the two positions into partitions of about `partition_bytes`, without
+        reading messages."""
 
     def read(self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS) -> Iterator[Any]:
-        """Arrow batches of bounded size. Raises DataLoss."""
+        """Yield the rows in Arrow batches of bounded size. Raises DataLoss."""
 
     def read_all(self, partitions: Sequence[StreamPartition], columns: Sequence[str]) -> Iterator[Any]:
-        """The same of many; a batch may have rows of several streams, each of them in order."""
+        """Read several partitions. A batch may have rows of several streams, each stream in order."""
