@@ -1,13 +1,13 @@
 """Archive streams into an Iceberg table, which any engine reads.
 
-Incremental: a run takes what the streams have and the table does not, and ends when it has what was there at
-its beginning. It may be repeated or killed at any time, and others may run beside it: no message is missing
-from the table or twice in it. With --option failOnDataLoss=false a run goes on where messages are gone: then
-it says how much of which stream it could not archive, and exits with 5.
+Incremental: a run archives messages that the table lacks, and ends at the tails that it found at its
+beginning. Runs may be repeated, killed or run in parallel: the table has each message exactly once. With
+--option failOnDataLoss=false a run continues if messages are lost; it then reports the lost bytes of each
+stream and exits with 5.
 
-With --every 60 it goes on: it takes what has come every minute, until SIGTERM or Ctrl-C stops it.
+With --every 60 the job archives new messages every minute, until SIGTERM or Ctrl-C.
 
-The table's catalog is pyiceberg's: Glue, REST, or SQL on a laptop. `tidemark archive` does the same in one
+The catalog is any of pyiceberg's: Glue, REST, or SQL on a laptop. `tidemark archive` does the same in one
 process, without Spark.
 
     spark-submit pipeline/archive.py --pattern '.*' --iceberg lake.messages --catalog-property type=glue
@@ -35,7 +35,7 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def map_by_tasks(spark: Any, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """As `map`, with a task for each item. Of one that ran twice one result counts."""
+    """Like `map`, with a Spark task for each item. If Spark runs a task twice, one result counts."""
     found: list[Any] = spark.sparkContext.parallelize(items, max(1, len(items))).map(call).collect()
     return found
 

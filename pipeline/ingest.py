@@ -1,8 +1,8 @@
-"""Append files of any format that Spark reads to streams: exactly once, under an id.
+"""Append files of any format that Spark reads to streams, exactly once under an id.
 
-A row becomes a message: the text or binary in --value-column, or, without it, the whole row as
-JSON. It goes to --stream, or to the stream that --stream-column names. Run again with the same
---id after a failure: what is in the streams already is not appended again.
+A row becomes a message: the text or binary in --value-column or, without this option, the whole row as JSON.
+The message goes to --stream, or to the stream in --stream-column. After a failure run the job again with the
+same --id: it appends only the missing messages.
 
     spark-submit pipeline/ingest.py --input s3a://lake/events --format parquet --stream events \\
         --content-type application/json --create --staging s3://lake-staging/ingest --id events-2030-01-15
@@ -16,7 +16,7 @@ from typing import Any
 from tidemark.spark.job import Job, JobFailed, add_write, parse_pairs, parser_for, run, write_once
 
 NAME = "ingest"
-#: A member that is NULL stays: without this Spark leaves it out.
+#: Keep members that are NULL, which Spark leaves out by default.
 NULLS = {"ignoreNullFields": "false"}
 
 
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of Spark's reader of that format: header=true, multiLine=true, …; may be repeated",
+        help="option of Spark's reader for the format: header=true, multiLine=true, …; may be repeated",
     )
     made.add_argument("--value-column", help="the column to append (default: the row as JSON)")
     target = made.add_mutually_exclusive_group(required=True)
@@ -58,7 +58,7 @@ def to_messages(frame: Any, value_column: str | None, stream_column: str | None)
     from pyspark.sql import functions
 
     def column(name: str) -> Any:
-        """Of this name, also where there are dots in it, which mean members otherwise."""
+        """Return the column of this name. Quotes it, because dots in a name would mean members."""
         return functions.col("`" + name.replace("`", "``") + "`")
 
     streams = [column(stream_column).alias("stream")] if stream_column else []

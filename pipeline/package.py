@@ -1,13 +1,13 @@
-"""Pack the jobs as EMR Serverless and Glue take them: `make packagespark`.
+"""Pack the jobs for EMR Serverless and Glue: `make packagespark`.
 
 | in `--out` | |
 | --- | --- |
 | `archive.py` … `stats.py` | the jobs, each an entry point |
-| `environment.tar.gz` | what they import beside Spark, for EMR's processor and Python (`--archives`) |
-| `tidemark.zip`, `requirements.txt` | the same for Glue, which installs packages by itself |
+| `environment.tar.gz` | the jobs' imports except Spark, for EMR's processor and Python (`--archives`) |
+| `tidemark.zip`, `requirements.txt` | the same for Glue, which installs packages itself |
 
-Wheels are chosen by platform and version: neither this Python nor Docker is needed. The same sources give the
-same bytes, so that an upload of what has not changed uploads nothing.
+pip downloads wheels for the given platform and Python, so neither that Python nor Docker is needed. The same
+sources give the same bytes, so that unchanged files are not uploaded again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
 JOBS: Final = ("archive", "ingest", "replay", "stats")
-#: What of the package only a server, its functions or its operators run.
+#: Subpackages that only a server, its functions or its operators use.
 LEFT_OUT: Final = frozenset(
     {"cli", "engine", "http", "janitor", "ops", "server", "subscriptions", "testing.py", "wake"}
 )
-#: Tests and C headers are a tenth of what every worker would unpack.
+#: Tests and C headers, a tenth of the files that every worker would unpack.
 PRUNED: Final = ("pandas/tests", "pyarrow/tests", "pyarrow/include", "bin")
 _DAY_ONE: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -56,7 +56,7 @@ def install(target: Path, platform: str, python: str) -> None:
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """The package's own files, by their names in it."""
+    """Yield the package's files with their names in the archive."""
     shared = ROOT / "shared"
     for path in sorted((shared / "tidemark").rglob("*.py")):
         name = path.relative_to(shared)

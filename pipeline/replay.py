@@ -1,8 +1,8 @@
 """Write an archived stream into a new one, byte for byte.
 
-The messages go out in the order of their offsets, and each must begin where the one before it ended: a stream
-of which the archive lacks a part is not rebuilt, unless --allow-gaps says so. So it is with a stream that was
-compacted before it was archived. Run again with the same --id after a failure.
+Messages are written in the order of their offsets. Each must begin where the previous one ended: if the
+archive has a gap, as in a stream that was compacted before it was archived, the job fails without
+--allow-gaps. After a failure run the job again with the same --id.
 
     spark-submit pipeline/replay.py --iceberg lake.messages --catalog-property type=glue \\
         --stream chat --to chat-restored --staging s3://lake-staging/replay --id chat-restored
@@ -90,13 +90,13 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 
 
-#: Offsets at which a stream begins, on this server and on any (§8).
+#: The first offset of a stream, on any server and on this one (§8).
 _BEGINNINGS: Final = frozenset({BEGINNING, "0000000000000000"})
 
 
 class Gap(NamedTuple):
-    """Messages between two offsets are missing, all of them or, where the two are a page, some. `start` is
-    empty if everything up to `end` is missing."""
+    """Missing messages between two offsets; of a page over HTTP only some may be missing. `start` is empty if
+    all messages up to `end` are missing."""
 
     start: str
     end: str
@@ -106,9 +106,9 @@ class Gap(NamedTuple):
 
 
 def find_gaps(rows: Any) -> list[Gap]:
-    """The gaps of one stream, in order: each message, or page over HTTP, begins where the last one ended.
-    `rows` has its `offset`, `end_offset` and `position`, each pair of offset and position once. The rows of
-    a page share its two offsets, and their positions count from 0."""
+    """Return the gaps of one stream, in order. Without a gap each message, or page over HTTP, begins where
+    the previous one ended. `rows` has the columns `offset`, `end_offset` and `position`, each pair of offset
+    and position once. The rows of a page share its two offsets, and their positions count from 0."""
     from pyspark.sql import functions
 
     pages = rows.groupBy("offset", "end_offset").agg(
@@ -125,8 +125,8 @@ def find_gaps(rows: Any) -> list[Gap]:
 
 
 def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
-    """Raises JobFailed where the new stream has messages already, unless an earlier run under this id began
-    to write it: behind them the archived stream would not be itself."""
+    """Raise JobFailed if the new stream has messages already, unless an earlier run under this id wrote them:
+    after other messages the copy would have other offsets."""
     if StagedBatches(connect_staging(options), given.id).load(0) is not None:
         return
     head = connect(options.connection).heads([given.to]).get(given.to)
@@ -137,7 +137,7 @@ def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
 
 
 def is_closed(rows: Any, given: argparse.Namespace) -> bool:
-    """Whether the archived stream was closed where its rows end."""
+    """Whether the archived stream was closed at the end of its last row."""
     from pyspark.sql import functions
 
     from tidemark.spark.lake import reaches_in

@@ -1,8 +1,8 @@
-"""How far consumers and the archive's table are behind, in each stream.
+"""Print the lag of consumers and of the archive's table in each stream.
 
-A consumer is a streaming query, given as NAME=CHECKPOINT. Its lag in a stream is the number of bytes that it
-has not taken yet; with --iceberg `lag_lake` is that of the archive. `bytes` is what the stream retains. No
-message is read. Rates and sizes of messages are a query of the table.
+A consumer is a streaming query, given as NAME=CHECKPOINT. Its lag is the number of bytes in a stream that it
+has not read yet; with --iceberg `lag_lake` is the lag of the archive. `bytes` is the size of the retained
+messages. The job reads no messages; for rates and sizes of messages query the table.
 
     spark-submit pipeline/stats.py --pattern '.*' --consumer invoices=s3a://queries/invoices \\
         --iceberg lake.messages --catalog-property type=glue
@@ -71,7 +71,7 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
-    """The streaming queries that `--consumer` names, and how far each has come. Raises JobFailed."""
+    """Return name and progress of each streaming query in `--consumer`. Raises JobFailed."""
     named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
     if named:
         require_driver("--consumer reads a checkpoint: it")
@@ -79,20 +79,20 @@ def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str,
 
 
 def taken_progress(spark: Any, checkpoint: str) -> Progress:
-    """Up to where every batch was committed. Raises JobFailed."""
+    """Return the progress of a query's last committed batch. Raises JobFailed."""
     planned = batches_in(spark, f"{checkpoint}/offsets")
     if not planned:
         raise JobFailed(f"no streaming query has a checkpoint at {checkpoint}")
     done = batches_in(spark, f"{checkpoint}/commits") & planned
     if not done:
         return Progress({})
-    # A version, the query's own state, then a line for each source.
+    # The file has a version, the query's metadata, then a line for each source.
     lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
     return decode_offset(json.loads(lines[2]))
 
 
 class LakeProgress:
-    """How far the table reaches in each incarnation of a stream, asked like a consumer's progress."""
+    """The table's progress in each incarnation of a stream, with the interface of a consumer's progress."""
 
     def __init__(self, reaches: Any) -> None:
         self._reaches = reaches
@@ -103,8 +103,8 @@ class LakeProgress:
 
 
 def lag(head: Head, taken: Position | None) -> int | None:
-    """In bytes, where offsets are byte positions. Of a stream that was created again nothing was
-    taken, and nobody lags behind what is not retained any more."""
+    """Return the lag in bytes; None unless offsets are byte positions. Only retained messages count. If the
+    stream was created again, all its messages count."""
     begun = head.earliest.offset
     if taken is not None and not taken.is_of_another(head.tail) and is_past(taken.offset, begun):
         begun = taken.offset

@@ -1,8 +1,7 @@
-"""The archive: what the streams have and the table of the lake does not, batch after batch.
+"""The archive: copies messages that the streams have and the lake's table lacks, batch after batch.
 
-The table itself says how far it has each stream (`reach.py`), and no other progress is kept: a run that was
-killed is run again, a table that was rolled back gets back what it lost, and of two archives that meet one
-plans anew.
+The table's reach (`reach.py`) is the only record of progress. After a kill, run the job again; a table that
+was rolled back gets its messages again; if two archives conflict, one plans its batch again.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from tidemark.spark.readers.port import (
     place_of,
 )
 
-#: What a task reads, and about what goes into a file, before compression.
+#: Bytes that a task reads: the approximate size of a file before compression.
 FILE_BYTES: Final = 256 * 1024 * 1024
-#: Options of the data source that the archive decides.
+#: Options of the data source that the archive sets.
 _OWN: Final = ("columns", "between", "maxBytesPerTrigger")
 
 _Pack = tuple[StreamPartition, ...]
 WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterable[FilesWritten]]
-"""As `map`: the results of a function for each pack, in order, by this process or by tasks of Spark."""
+"""Like `map`: the results of a function for each pack, in order, from this process or from Spark's tasks."""
 
 
 class Archive:
-    """What a run has taken so far; of `lost` see `find_losses`. `given` are options of the data source. Its
-    one reader asks less for streams that it knows. Raises InvalidOptions."""
+    """A run of the archive and its totals; for `lost` see `find_losses`. `given` are options of the data
+    source. Keeps one reader, which needs fewer requests for known streams. Raises InvalidOptions."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Archive:
         self.lost: dict[str, int | None] = {}
 
     def take_what_came(self) -> None:
-        """Archive what is there now. Raises DataLoss, InvalidOptions."""
+        """Archive all messages up to the current tails. Raises DataLoss and InvalidOptions."""
         heads = load_heads(self._options, self._reader)
         self._lake.ensure()
         if not self._has_begun:
@@ -74,8 +73,8 @@ class Archive:
             self._take(batch, heads)
 
     def _ask_times(self, heads: Mapping[str, Head]) -> None:
-        """Over HTTP ask for event time, unless the user has decided that: the table is parted by it, and it
-        cannot be asked for later. Where a server has none the archive goes without."""
+        """Load timestamps over HTTP if the server has them, unless the user has set `includeTimestamps`: the
+        table is partitioned by time, and times cannot be added later."""
         if not heads or not self._decides_times:
             return
         self._decides_times = False
@@ -88,7 +87,7 @@ class Archive:
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
 
     def _next_batch(self, heads: Mapping[str, Head]) -> ArchiveBatch | None:
-        """What the streams had and the table does not have now, up to the size of a batch. Raises
+        """Plan a batch of messages up to `heads` that the table lacks. Returns None if it has all. Raises
         DataLoss."""
         options, bucket = self._options, self._options.connection.bucket
         known = reaches_of(self._lake.load())
@@ -96,7 +95,7 @@ class Archive:
         there = before.keys() & heads.keys()
         passed = (is_past(before[name].offset, heads[name].tail.offset) for name in there)
         if gone or any(passed):
-            # Another archive may have brought what came after these heads were loaded.
+            # Another archive may have added messages after these heads were loaded.
             heads = load_heads(options, self._reader)
             before, gone = table_ends(bucket, known, heads, options.subscribes)
         missing = sorted({name for _, name, _ in gone} - heads.keys())
@@ -128,7 +127,7 @@ class Archive:
             self.messages += sum(files.values())
             self.batches += 1
             self._say(f"batch {self.batches}: {sum(files.values())} messages")
-        # Where no loss is allowed the read has stopped at the first one.
+        # With failOnDataLoss the read has already failed at the first loss.
         if not self._options.fail_on_data_loss:
             self._tell_losses(batch, read, heads)
 
@@ -158,11 +157,11 @@ def _parse(given: Mapping[str, str]) -> ReadOptions:
 def find_losses(
     rows: Iterable[StreamRead], before: Mapping[str, Position], after: Mapping[str, Position]
 ) -> dict[str, int | None]:
-    """The bytes of each stream that a batch has skipped between its positions before and after it; a stream
-    of which it has read everything is left out. None is a stream that was deleted and created again: nobody
-    knows what the old one still held.
+    """Return the bytes that a batch skipped in each stream, between its positions before and after the batch.
+    Streams without a loss are left out. None stands for a stream that was deleted and created again, whose
+    loss is unknown.
 
-    Offsets that are not numbers give no amount, and count as read.
+    Streams whose offsets are not numbers count as read.
     """
     read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
     for row in rows:
@@ -190,12 +189,12 @@ def losses_beside_compaction(
     then: Mapping[str, Head],
     now: Mapping[str, Head],
 ) -> dict[str, int | None]:
-    """The losses, by heads from before the query and from after it. Of a compacted stream the rows do not
-    tell what is lost from what is superseded: there it is what was not retained any more when the query
-    began."""
-    told = dict(lost)
+    """Correct the losses of compacted streams, with heads from before and after the query. The rows of such a
+    stream do not distinguish lost messages from superseded messages, so its loss is the part that was no
+    longer retained when the query began."""
+    corrected = dict(lost)
     for name in lost.keys() & then.keys() & now.keys():
         start, head = before.get(name, then[name].earliest), then[name]
         if lost[name] is not None and now[name].compacted > (place_of(start.offset) or 0):
-            told[name] = bytes_between(start.offset, head.earliest.offset)
-    return {name: size for name, size in told.items() if size is None or size > 0}
+            corrected[name] = bytes_between(start.offset, head.earliest.offset)
+    return {name: size for name, size in corrected.items() if size is None or size > 0}

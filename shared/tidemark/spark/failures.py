@@ -1,7 +1,7 @@
 """The one-line error message of a failed job, and its exit code.
 
-Spark hands over what a worker raised as text: the errors of this package with their traces, one raised from
-another. The last one is what the user needs to know.
+Spark reports a worker's exceptions as one text with all tracebacks. The last exception is the message for the
+user.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ import textwrap
 from enum import IntEnum
 from typing import Final
 
-#: How every error of this package begins.
+#: Prefix of every error text of this package.
 OURS: Final = "tidemark: "
-#: Spark's words where the driver could not start a Python process in time.
+#: Spark's message if the driver could not start a Python process in time.
 SLOW_START: Final = "Python worker failed to connect back"
 
-#: An error at the end of a trace of Python's, which a worker handed to Spark as text.
+#: The last line of a Python traceback in Spark's text.
 _RAISED_BY_PYTHON: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(?P<name>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?"
 )
-#: What a Python process of Spark wrote before it ended, indented.
+#: The indented output of a Python process of Spark that ended.
 _WORKER: Final = re.compile(r"Error from python worker:\n((?:  .*\n|\n)+)")
-#: The line of an error of Java, of each of its causes, and of a task's; one that says no more than that the
-#: job has failed is none of them.
+#: The line of a Java exception, of each of its causes, and of a task's exception, except messages that only
+#: report a failed job.
 _RAISED_BY_JAVA: Final = re.compile(
     r"(?:^: |^Caused by: | executor \w+\): )(?P<name>[A-Za-z_][\w.$]*)"
     r"(?:: (?P<text>(?!Job aborted due|Exception thrown in|Writing job failed).+))?$",
     re.MULTILINE,
 )
-#: A streaming query's own error, which has the classes of Java in its stack trace alone.
+#: Part of a streaming query's error, whose Java classes are in its stack trace only.
 _ENDED_BY: Final = "terminated with exception: "
-#: An error of Spark as a whole, which may have several lines.
+#: A complete error of Spark, which may have several lines.
 _SPARK: Final = re.compile(r"\[[A-Z][A-Z0-9_.]*\] .*?SQLSTATE: \w{5}", re.DOTALL)
 
 
 def errors_in(fault: BaseException) -> list[tuple[str, str]]:
-    """Class and line of what Python raised inside of Spark, in order; of any other error its own."""
+    """Return class and line of each Python exception in Spark's text, in order; else of the Java exception,
+    or of `fault` itself."""
     text = str(fault)
     if _ENDED_BY in text:
         text += f"\n{getattr(fault, '_stackTrace', '')}"
@@ -46,7 +47,7 @@ def errors_in(fault: BaseException) -> list[tuple[str, str]]:
     traced = [
         (found["name"], f"{found['name']}: {found['text']}" if found["text"] else found["name"])
         for found in _RAISED_BY_PYTHON.finditer(text)
-        # Python code that Spark had called, as that of `foreachBatch`, had called Spark: the cause is Java's.
+        # Code in `foreachBatch` calls Spark again: the cause of a Py4JJavaError is the Java exception.
         if not found["name"].endswith("Py4JJavaError")
     ]
     if traced:
@@ -75,22 +76,22 @@ class Exit(IntEnum):
     """The exit codes of the jobs."""
 
     DONE = 0
-    #: For a reason that is none of the others.
+    #: Any other failure.
     FAILED = 1
-    #: Arguments, options, rows, or names of what does not exist.
+    #: Invalid arguments, options or rows, or a name that does not exist.
     YOUR_INPUT = 2
-    #: Credentials or a token that do not allow it.
+    #: Credentials or a token that do not allow the call.
     YOUR_RIGHTS = 3
     #: No reply, or too many requests: the same command may succeed later.
     TRY_AGAIN = 4
-    #: The job is done, and some of the data that it was to take is lost.
+    #: The job is done, but some data was lost before the job could read it.
     DATA_LOST = 5
 
 
-#: An error of AWS as boto3 words it.
+#: An AWS error in boto3's form.
 _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 
-#: Classes of errors: ours, and Python's and Java's own of paths and hosts that the user has given.
+#: Exit codes of exception classes: ours, and those of Python and Java for a user's paths and hosts.
 _CLASSES: Final = {
     Exit.YOUR_INPUT: "AnalysisException BadOffset BadRow ForeignBatch FormatTooNew InvalidOptions JobFailed"
     " MissingStream NoCatalog NoLakeTable NoTimes ReusedId StorageMissing"
@@ -99,19 +100,19 @@ _CLASSES: Final = {
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
     " AccessDeniedException PermissionError",
     Exit.TRY_AGAIN: "RetryableHttpFault StorageOutOfReach StorageSlow ConnectException ConnectionError"
-    # An end of file is that of a killed worker's socket: Spark tells which file it could not read.
+    # EOFException comes from a killed worker's socket; a file that cannot be read has its own Spark error.
     " EOFException SocketException SocketTimeoutException UnknownHostException",
     Exit.DATA_LOST: "DataLoss",
 }
 _BY_CLASS: Final = {name: code for code, names in _CLASSES.items() for name in names.split()}
-#: Codes of AWS, as boto3 tells them.
+#: Exit codes of AWS error codes in boto3's form.
 _AWS_CODES: Final = {
     Exit.YOUR_INPUT: "NoSuchBucket NoSuchKey ResourceNotFoundException",
     Exit.YOUR_RIGHTS: "403 AccessDenied AccessDeniedException ExpiredToken InvalidAccessKeyId"
     " SignatureDoesNotMatch",
     Exit.TRY_AGAIN: "SlowDown",
 }
-#: Spark's words, where its class says nothing.
+#: Exit codes of Spark's messages whose class is too general.
 _BY_WORDS: Final = {
     SLOW_START: Exit.TRY_AGAIN,
     "Python worker exited unexpectedly": Exit.TRY_AGAIN,
@@ -124,14 +125,14 @@ _BY_AWS_CODE: Final = {name: code for code, names in _AWS_CODES.items() for name
 
 
 def explain_failure(fault: BaseException) -> tuple[str, Exit]:
-    """The line that says what is wrong, and whose turn it is."""
+    """Return the line for the user, and the exit code."""
     chain = [fault]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
-    told = [each for link in reversed(chain) for each in errors_in(link)]
-    codes = [code for name, line in told if (code := _code_of(name, line)) is not None]
-    ours = [line.partition(OURS)[2] for _, line in told if OURS in line]
-    return (ours or [told[-1][1]])[-1], codes[-1] if codes else Exit.FAILED
+    errors = [each for link in reversed(chain) for each in errors_in(link)]
+    codes = [code for name, line in errors if (code := _code_of(name, line)) is not None]
+    ours = [line.partition(OURS)[2] for _, line in errors if OURS in line]
+    return (ours or [errors[-1][1]])[-1], codes[-1] if codes else Exit.FAILED
 
 
 def _code_of(name: str, line: str) -> Exit | None:

@@ -1,4 +1,4 @@
-"""HTTP to a Durable Streams server: pooled connections, retries, and an error for every refusal."""
+"""HTTP client for a Durable Streams server: connection pool, retries, and an exception for every refusal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONGEST_DELAY_SECONDS: Final = 5.0
 
 
 def retry(act: Callable[[], _T], seconds: float, *errors: type[Exception]) -> _T:
-    """Return the result of `act`. One of the `errors` is retried, with longer and longer pauses, until
-    `seconds` have passed: then the last error is raised."""
+    """Return the result of `act`. Retries after the `errors` with exponential back-off and jitter; after
+    `seconds` raises the last error."""
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY_SECONDS
     while True:
@@ -39,13 +39,13 @@ def retry(act: Callable[[], _T], seconds: float, *errors: type[Exception]) -> _T
 #: Statuses after which the same request may succeed a moment later.
 RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
-#: Redirects are followed, without the token if to another host; `HttpClient` decides on all other retries.
+#: urllib3 follows redirects, without the token if to another host. `HttpClient` does all other retries.
 _REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 _SHOWN_BYTES: Final = 300
 
 
 class HttpFault(Exception):
-    """The server refused, or did not respond however often it was asked (status 0)."""
+    """The server refused the request, or did not answer any retry (status 0)."""
 
     def __init__(self, method: str, url: str, status: int, text: str) -> None:
         text = " ".join(text.split())
@@ -59,29 +59,30 @@ class RetryableHttpFault(HttpFault):
 
 
 class ForbiddenHttpFault(HttpFault):
-    """The token is missing, is not valid, or does not allow this (401, 403)."""
+    """The token is missing or invalid, or does not allow the request (401, 403)."""
 
 
 class HttpClient:
-    """Every request made here may be sent twice: reads, creations, appends with producer headers."""
+    """Client for idempotent requests only, because it may send a request twice: reads, creations, appends
+    with producer headers."""
 
     def __init__(self, token: str | None, *, retry_seconds: float, token_file: str = "") -> None:
         self._token, self._token_file = token, token_file
         self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
         self._retry_seconds = retry_seconds
-        #: The date of the last reply that had one, in seconds since 1970, and when it was here.
+        #: The last `Date` header, in seconds since 1970, and the monotonic time of its arrival.
         self._dated: tuple[float, float] | None = None
 
     def _authorization(self) -> dict[str, str]:
-        """Reads the file for each request, so that a renewed token counts at once. Raises PermissionError if
-        the file is empty."""
+        """Read the token file for each request, so that a renewed token is used at once. Raises
+        PermissionError if the file is empty."""
         token = self._token
         if self._token_file and not (token := Path(self._token_file).read_text("utf-8-sig").strip()):
             raise PermissionError(f"tidemark: tokenFile {self._token_file} is empty: write a token into it")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def now_ms(self) -> int:
-        """The time by the server's clock, or a little earlier; 0 if no reply had a `Date`."""
+        """Return the time by the server's clock, or a little earlier; 0 if no response had a `Date`."""
         if self._dated is None:
             return 0
         date, arrived = self._dated
@@ -101,9 +102,9 @@ class HttpClient:
         stream: bool = False,
         allow: frozenset[int] = frozenset(),
     ) -> urllib3.BaseHTTPResponse:
-        """The response, once it is a 2xx or one of `allow`. Raises HttpFault.
+        """Return a response with a status of 2xx or in `allow`. Raises HttpFault.
 
-        With `stream` the body is still to be read, and to be released.
+        With `stream` the caller reads the body and releases the connection.
         """
 
         def once() -> urllib3.BaseHTTPResponse:
@@ -119,7 +120,7 @@ class HttpClient:
             except urllib3.exceptions.HTTPError as failure:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure
             self._note_date(response.headers.get("Date", ""))
-            # A producer that was replaced gets 403 too, with its epoch; that is not about the token (§5.2.1).
+            # A fenced producer gets 403 with an epoch, which is not about the token (§5.2.1).
             is_fenced = response.status == 403 and "Producer-Epoch" in response.headers
             is_forbidden = response.status in {401, 403} and not is_fenced
             if 200 <= response.status < 300 or (response.status in allow and not is_forbidden):
@@ -133,13 +134,13 @@ class HttpClient:
         return retry(once, self._retry_seconds, RetryableHttpFault)
 
     def _explain_401(self, response: urllib3.BaseHTTPResponse) -> str:
-        """From its headers, because the answer to HEAD has no body."""
+        """Explain a 401 by its headers, because the response to HEAD has no body."""
         if response.status != 401:
             return ""
         if not (self._token or self._token_file):
             return "the server wants a token: give it as the option token or tokenFile, or in TIDEMARK_TOKEN"
-        told = re.search(r'error_description="([^"]*)"', response.headers.get("WWW-Authenticate", ""))
-        why = f" ({told[1]})" if told else ""
+        reason = re.search(r'error_description="([^"]*)"', response.headers.get("WWW-Authenticate", ""))
+        why = f" ({reason[1]})" if reason else ""
         return f"the server refuses the token{why}: give a valid one as the option token or tokenFile"
 
     def posts_in_order(self, url: str) -> PostsInOrder:
@@ -147,8 +148,8 @@ class HttpClient:
 
 
 class PostsInOrder:
-    """POSTs to one URL, of which several are on their way at once. Each has a connection of its own, and
-    one thread sends them one behind the other: a server that takes them as they come has them in order."""
+    """Concurrent POSTs to one URL, each on its own connection. One thread sends the requests in order, so a
+    server that handles requests as they arrive has them in order."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         place = urlsplit(url)
@@ -159,8 +160,8 @@ class PostsInOrder:
         self._connections: list[HTTPConnection] = []
 
     def send(self, headers: Sequence[Mapping[str, str]], bodies: Sequence[bytes]) -> list[bool]:
-        """For each request, whether its response is a 2xx. The others may have been carried out all the
-        same."""
+        """Send the requests. Returns for each whether its response is a 2xx; a request without it may have
+        succeeded too."""
         while len(self._connections) < len(bodies):
             self._connections.append(self._kind(self._host, timeout=_TIMEOUT.read_timeout))
         for connection, own, body in zip(self._connections, headers, bodies, strict=False):
@@ -173,7 +174,7 @@ class PostsInOrder:
             response = connection.getresponse()
             response.read()
         except (OSError, HTTPException):
-            # The next request opens it again.
+            # The next request reconnects.
             connection.close()
             return False
         return 200 <= response.status < 300

@@ -21,11 +21,11 @@ from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer.manifest import Manifest, StagedBatches
 
-#: On a terminal, where Spark draws its progress.
+#: Clears the line on a terminal, where Spark draws its progress bar.
 _CLEAR_LINE: Final = "\r\x1b[K"
 #: The logging of a local session: by default Spark begins with four lines of warnings.
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-#: Of an archive's batch, by default.
+#: Default size of an archive's batch.
 _BATCH_BYTES: Final = 16 * 1024**3
 
 
@@ -48,7 +48,7 @@ class Job:
         sys.stderr.flush()
 
     def finish(self, **summary: object) -> None:
-        """The summary, on standard output, for people and for scripts."""
+        """Write the summary to standard output, for people and scripts."""
         took = time.monotonic() - self._started
         words = " ".join(f"{name}={value}" for name, value in summary.items())
         sys.stdout.write(f"{self.name}: {words} seconds={took:.1f}\n")
@@ -81,7 +81,7 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def above_zero(text: str) -> int:
-    """The type of an argument that is a whole number above 0."""
+    """Parse an argument that is a whole number above 0."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
     return int(text)
@@ -94,7 +94,7 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE") -> list[tuple[str, str]]:
-    """What an argument that may be repeated says. Raises JobFailed."""
+    """Parse the pairs of a repeatable argument. Raises JobFailed."""
     pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -105,7 +105,8 @@ def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE")
 
 
 def require_driver(what: str) -> None:
-    """Raises JobFailed over Spark Connect, for what needs the JVM of Spark's driver in this process."""
+    """Raise JobFailed over Spark Connect, which has no JVM of Spark's driver in this process. `what` begins
+    the error text."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():
@@ -160,7 +161,7 @@ def add_lake(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def open_lake(given: argparse.Namespace) -> Any:
-    """The table that `--iceberg` names. Raises JobFailed."""
+    """Return the table of `--iceberg`. Raises JobFailed."""
     from tidemark.spark.lake import LakeTable
 
     if "." not in given.iceberg:
@@ -184,7 +185,8 @@ def archive_parser(description: str) -> argparse.ArgumentParser:
 
 
 def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., Any]) -> None:
-    """`write_packs` as `archive.Archive` takes it. Raises JobFailed, and what the archive raises."""
+    """Run the archive, once or every `--every` seconds; for `write_packs` see `archive.Archive`. Raises
+    JobFailed and the archive's exceptions."""
     from tidemark.spark.archive import Archive
 
     every: float | None = given.every
@@ -211,7 +213,7 @@ def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., 
 
 
 def archive_here(arguments: Sequence[str]) -> int:
-    """The archive in this process, for as much as one can read. Returns the exit code."""
+    """Run the archive in this process, without Spark. Returns the exit code."""
     parser = archive_parser(
         "Write what streams have and an Iceberg table does not, each message once, whatever was killed.\n"
         "The catalog is pyiceberg's. For more than a process can read: pipeline/archive.py, by Spark."
@@ -225,13 +227,13 @@ def archive_here(arguments: Sequence[str]) -> int:
 
 
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
-    """Write the rows under the job's id. Returns the fields of the summary: the batch of that id, as the
-    first run staged it. Spark's exceptions pass through."""
-    told = connection_options(given) | options
-    told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
-    batches = StagedBatches(connect_staging(parse_write_options(told)), given.id)
+    """Write the rows under the job's id. Returns the fields of the summary, for the batch that the first run
+    under this id staged. Spark's exceptions pass through."""
+    own = connection_options(given) | options
+    own |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
+    batches = StagedBatches(connect_staging(parse_write_options(own)), given.id)
     was_complete = batches.is_done(0)
-    rows.write.format("tidemark").mode("append").options(**told).save()
+    rows.write.format("tidemark").mode("append").options(**own).save()
     settled = batches.load(0) or Manifest("", ())
     if was_complete:
         job.say(f"{given.id} was already complete: nothing was written now")
@@ -241,16 +243,16 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
 
 
 def find_java() -> None:
-    """Raises JobFailed. Without this check Spark fails with a stack trace."""
+    """Raise JobFailed if Java is missing. Without this check Spark fails with a stack trace."""
     home = os.environ.get("JAVA_HOME")
     if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
         raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
 
 
 def open_session(name: str) -> Any:
-    """The session of the JVM that submitted the job, or of the Spark Connect server at `SPARK_REMOTE`, or a
-    local one on loopback."""
-    # If a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
+    """Return the session of the JVM that submitted the job, of the Spark Connect server at `SPARK_REMOTE`, or
+    a local session on loopback."""
+    # If a JVM started this process, `spark-submit`, EMR or Glue has configured the session.
     is_set = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     if not is_set:
         find_java()
@@ -271,7 +273,7 @@ def open_session(name: str) -> Any:
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         )
-    # An error that is raised here is told by the job, in one line.
+    # These loggers repeat exceptions, which the job reports in one line.
     for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(each).setLevel(logging.CRITICAL)
     try:
@@ -290,14 +292,15 @@ def open_session(name: str) -> Any:
 def run(
     name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
 ) -> None:
-    """Run a job. A successful one returns without an exit call, because Glue takes any exit for a failure."""
+    """Run a job. Calls exit only after a failure, because Glue counts any exit as a failure."""
     code = run_with(name, parser, body, sys.argv[1:])
     if code:
         sys.exit(code)
 
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """The job's arguments. Glue adds arguments of its own, `--JOB_NAME` among them: those are ignored."""
+    """Parse the job's arguments. On Glue, which adds `--JOB_NAME` and others, unknown arguments are
+    ignored."""
     given, rest = parser.parse_known_args(arguments)
     if rest and "--JOB_NAME" not in arguments:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -312,12 +315,12 @@ def run_with(
     *,
     by_spark: bool = True,
 ) -> int:
-    """The exit code (`failures.py`). A failed job's last line is the error message."""
+    """Run a job. Returns its exit code (`failures.py`). A failed job's last line is the error message."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
         body(open_session(name) if by_spark else None, given, job)
-    except Exception as fault:  # noqa: BLE001 - whatever it is, it is told in one line
+    except Exception as fault:  # noqa: BLE001 - every failure is reported in one line
         line, code = explain_failure(fault)
         job.say(line)
         return code
@@ -326,7 +329,7 @@ def run_with(
 
 @contextlib.contextmanager
 def until_stopped() -> Iterator[threading.Event]:
-    """Set once SIGTERM or Ctrl-C has asked the process to end: a job that goes on ends at a good place."""
+    """Return an event that SIGTERM or Ctrl-C sets, so that a continuous job ends after its current round."""
     stopped = threading.Event()
     asked = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(each, lambda *_: stopped.set()) for each in asked]

@@ -1,11 +1,11 @@
-"""The archive as an Iceberg table: tasks write Parquet files, and the driver commits them by pyiceberg.
+"""The archive as an Iceberg table: tasks write Parquet files, and the driver commits them with pyiceberg.
 
-No jar is needed. A batch of the archive is one snapshot. Its summary says how far the table has each stream
-(`reach.py`). Files that a crash left behind are in no snapshot.
+No jar is needed. A batch of the archive is one snapshot, whose summary names a file with the reach: the
+table's last offset in each stream (`reach.py`). Files left by a crash are in no snapshot.
 
-The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
-them from the files' statistics. A file has the rows of neighbouring streams, each in order, so a stream's
-rows are found by the statistics of files and row groups.
+The table is partitioned by bucket and day. The files have both columns, because Iceberg takes the partition's
+values from the files' statistics. A file has the rows of adjacent streams, each in order, so statistics of
+files and row groups find a stream's rows.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _TYPES: Final[Mapping[str, Any]] = {
 SCHEMA: Final = Schema(
     *(NestedField(number, name, _TYPES[kind]) for number, (name, kind) in enumerate(LAKE_COLUMNS.items(), 1))
 )
-#: Iceberg's own property of a table.
+#: Iceberg's table property for the number of snapshots to keep.
 KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
-#: Of a snapshot's summary: the file that says how far the table has each stream (`reach.py`).
+#: Key in a snapshot's summary: the file with the table's reach (`reach.py`).
 REACH: Final = "tidemark.reach"
-#: How often a commit is tried where other writers are faster.
+#: Attempts of a commit that conflicts with other writers.
 _TRIES: Final = 20
 _PARTITIONS: Final = PartitionSpec(
     PartitionField(SCHEMA.find_field("bucket").field_id, 1000, IdentityTransform(), "bucket"),
     PartitionField(SCHEMA.find_field("time").field_id, 1001, DayTransform(), "day"),
 )
 _PROPERTIES: Final = {
-    # Every commit of ours looks first whether it is still wanted, so pyiceberg must not repeat it by itself.
+    # Our commits check first whether the batch still follows the table, so pyiceberg must not retry by
+    # itself.
     "commit.retry.num-retries": "0",
-    # By default all versions of the metadata stay, and each names each snapshot and manifest.
+    # By default all versions of the metadata stay, each with all snapshots.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
     "commit.manifest-merge.enabled": "true",
-    # By default bounds are cut after 16 characters, and many names begin alike.
+    # By default bounds are cut after 16 characters, but many stream names share a longer prefix.
     "write.metadata.metrics.column.stream": "full",
     "write.metadata.metrics.column.value": "none",
 }
@@ -71,8 +72,8 @@ class NoCatalog(ValueError):
 
 
 class LakeTable:
-    """`identifier` is `namespace.table`; `properties` are the catalog's, as pyiceberg knows them, in addition
-    to those of its own configuration. Raises NoCatalog."""
+    """The archive's table `namespace.table`. `properties` of the catalog are added to pyiceberg's own
+    configuration. Raises NoCatalog."""
 
     def __init__(self, catalog: str, properties: Mapping[str, str], identifier: str) -> None:
         with _explained(catalog):
@@ -80,14 +81,14 @@ class LakeTable:
         self._name, self._identifier = catalog, identifier
 
     def load(self) -> Table:
-        """The table as it is now. Raises NoLakeTable."""
+        """Load the current table. Raises NoLakeTable."""
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError as fault:
             raise NoLakeTable(f"tidemark: the catalog has no table {self._identifier}") from fault
 
     def ensure(self) -> None:
-        """The table is there, with all columns of this version."""
+        """Create the table if it is missing, and add columns that it lacks."""
         namespace = self._identifier.rpartition(".")[0]
         # Some roles may use a Glue database but not create one.
         if not self._catalog.namespace_exists(namespace):
@@ -101,20 +102,20 @@ class LakeTable:
                     update.add_column(field.name, field.field_type)
 
     def place(self) -> FilesPlace:
-        """Where tasks write files of the table."""
+        """Return the directory in which tasks write files of the table."""
         table = self.load()
         uri = f"{table.location()}/data"
         scheme, host, path = PyArrowFileIO.parse_location(uri)
         if scheme != "file":
             return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri)
-        # pyiceberg has a class of its own, which each task would have to import.
+        # pyiceberg has its own class of local file systems, which each task would have to import.
         local = LocalFileSystem()
         local.create_dir(path)
         return FilesPlace(local, path, uri)
 
     def add(self, files: Sequence[str], batch: ArchiveBatch, begins: Mapping[tuple[str, str], str]) -> bool:
-        """Commit a batch, whose rows are in these files. Returns False, and deletes them, where the table
-        does not end any more where the batch begins."""
+        """Commit a batch, whose rows are in the files. If the table's end is no longer the batch's start,
+        delete the files and return False."""
 
         def add(table: Table) -> bool:
             now = reaches_of(table)
@@ -125,7 +126,7 @@ class LakeTable:
                 with table.transaction() as transaction:
                     transaction.add_files(list(files), {REACH: place}, check_duplicate_files=False)
             except CommitFailedException:
-                # After any other error the snapshot may be there.
+                # Only here: after any other error the commit may have succeeded.
                 table.io.delete(place)
                 raise
             _expire(table)
@@ -139,7 +140,7 @@ class LakeTable:
         return is_added
 
     def _load_or_create(self) -> Table:
-        """Loads first: creating a table that exists would leave a metadata file behind each time."""
+        """Load the table, or create it. Loads first: a failed creation leaves a metadata file behind."""
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
@@ -148,11 +149,11 @@ class LakeTable:
             )
 
     def _commit(self, change: Callable[[Table], bool]) -> bool:
-        """Make a change to the table; whether it was made."""
+        """Apply `change` to the current table, with retries. Returns whether a change was made."""
 
         def commit() -> bool:
             table = self.load()
-            # Somebody else made the table, or the catalog did not keep what it was made with.
+            # Another program created the table, or the catalog did not store its properties.
             if not _PROPERTIES.items() <= table.properties.items():
                 with table.transaction() as transaction:
                     transaction.set_properties(_PROPERTIES)
@@ -165,8 +166,8 @@ class LakeTable:
 
 
 def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
-    """A catalog of SQL makes its tables when it is opened first: of two jobs that do that at once, one finds
-    the other's."""
+    """Open the catalog. Retries once, because an SQL catalog creates its own tables when it is first opened,
+    and a concurrent job may create them in between."""
     try:
         return load_catalog(catalog, **properties)
     except Exception as fault:
@@ -177,8 +178,7 @@ def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
 
 @contextmanager
 def _explained(catalog: str) -> Iterator[None]:
-    """Raise NoCatalog for errors of a misconfigured catalog. Errors of AWS and of the network pass
-    through."""
+    """Raise NoCatalog for errors of a misconfigured catalog. AWS and network errors pass through."""
     try:
         yield
     except (ClientError, OSError):
@@ -193,9 +193,9 @@ def _explained(catalog: str) -> Iterator[None]:
 
 
 def reaches_of(table: Table) -> Reaches:
-    """How far the table, as it was loaded, has each stream. Reads rows only where no snapshot says it."""
+    """Return the reach of the loaded table. Reads rows only if no snapshot names a file with it."""
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        # One of another engine's, as a compaction, changes no row.
+        # Skip snapshots of another engine, such as a compaction of files: they change no row.
         place = snapshot.summary.additional_properties.get(REACH) if snapshot.summary else None
         if place is not None:
             reaches = read_reach(table, place)
@@ -206,18 +206,18 @@ def reaches_of(table: Table) -> Reaches:
 
 
 def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
-    """Those of a bucket, by stream and incarnation."""
+    """Return the reach in a bucket, by stream and incarnation."""
     return {key[1:]: reach for key, reach in reaches_of(table).items() if key[0] == bucket}
 
 
 def files_in(table: Table) -> list[str]:
-    """The files of the table, as it was loaded."""
+    """Return the data files of the loaded table."""
     return [task.file.file_path for task in table.scan().plan_files()]
 
 
 def _expire(table: Table) -> None:
-    """Forget the oldest snapshots once there are twice as many as are kept, and delete the metadata that only
-    they had. Data files stay: an engine that replaces them removes them too."""
+    """Expire the oldest snapshots once there are twice as many as KEPT_SNAPSHOTS, and delete metadata files
+    that only these had. Data files stay: an engine that replaces data files also removes them."""
     kept = int(table.properties.get(KEPT_SNAPSHOTS, 100))
     named = {ref.snapshot_id for ref in table.refs().values()}
     by_age = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
@@ -226,14 +226,14 @@ def _expire(table: Table) -> None:
         return
     unused = _metadata_of(table, old) - _metadata_of(table, {each.snapshot_id for each in by_age} - old)
     table.maintenance.expire_snapshots().by_ids(list(old)).commit()
-    # A catalog may pass over what it does not know.
+    # A catalog may ignore the request to expire.
     if old.isdisjoint(each.snapshot_id for each in table.snapshots()):
         for path in unused:
             table.io.delete(path)
 
 
 def _metadata_of(table: Table, snapshots: Collection[int]) -> set[str]:
-    """The files that they name, but for those of data."""
+    """Return the paths of the snapshots' files, except data files."""
     paths = set()
     for snapshot in table.snapshots():
         if snapshot.snapshot_id in snapshots:

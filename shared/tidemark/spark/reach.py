@@ -1,12 +1,12 @@
-"""How far the archive's table has each stream, which is all that the archive knows of its progress.
+"""The reach of the archive's table: its first and last offset in each stream. The archive has no other record
+of its progress.
 
-Each commit of the archive writes it down for all streams, in a file beside the table's metadata that the
-snapshot's summary names. So a table that is rolled back has the reach that it had then. Where no snapshot
-names such a file any more, the rows say it.
+Each commit of the archive writes the reach of all streams to a file beside the table's metadata; the
+snapshot's summary names the file. A table that is rolled back therefore has its earlier reach. If no snapshot
+names a file, the reach is measured from the rows.
 
-A batch is committed only if the table still ends where the batch begins, in each of its streams. So no
-message is in the table twice, and none is left out, whatever was killed or rolled back and whoever else
-writes.
+A batch is committed only if, in each of its streams, the table's last offset is still the batch's start. The
+table therefore has every message exactly once, despite kills, rollbacks and other writers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pyiceberg.table import Table
 from tidemark.spark.progress import Positions
 from tidemark.spark.readers.port import Head, Position, is_past
 
-#: The columns of the table that say it.
+#: The columns of the table from which the reach is measured.
 _COLUMNS: Final = ("bucket", "stream", "incarnation", "offset", "end_offset")
 
 
 class Reach(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The offsets in a stream between which the table has all messages that were there to read. Nothing
-    follows if the stream was `closed` at the last one, or was found `gone`."""
+    """First and last offset of a stream in the table, which has all readable messages between the two. No
+    message follows if the stream was `closed` at the last offset, or is `gone`."""
 
     first: str
     last: str
@@ -39,14 +39,14 @@ class Reach(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: bool = False
 
 
-#: By bucket, stream and incarnation, which is empty where a server tells none.
+#: By bucket, stream and incarnation; the incarnation is empty if the server has none.
 Reaches = Mapping[tuple[str, str, str], Reach]
 
 
 @dataclass(frozen=True)
 class ArchiveBatch:
-    """All messages between two positions in each stream of a bucket, and the streams that are gone, as they
-    were planned by a table that reached as `known` says."""
+    """All messages between two positions in each stream of a bucket, and the streams that are gone. `known`
+    is the table's reach when the batch was planned."""
 
     bucket: str
     start: Positions
@@ -55,13 +55,13 @@ class ArchiveBatch:
     known: Reaches
 
     def follows(self, now: Reaches) -> bool:
-        """Whether the table still ends where the batch begins."""
+        """Whether the table's end is still the batch's start."""
         keys = [(self.bucket, name, end.incarnation) for name, end in self.end.items()]
         return all(now.get(key) == self.known.get(key) for key in (*keys, *self.gone))
 
     def added_to(self, now: Reaches, begins: Mapping[tuple[str, str], str]) -> Reaches:
-        """The reach with this batch. `begins` has the offset of the first message that was read, by stream
-        and incarnation."""
+        """Return the reach with this batch. `begins` has the offset of the first message read, by stream and
+        incarnation."""
         reaches = {**now, **self.gone}
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
@@ -73,22 +73,22 @@ class ArchiveBatch:
 
 
 def _is_another(before: Reach, end: Position) -> bool:
-    """Whether the stream was created again on a server that tells no incarnations."""
+    """Whether the stream was created again, on a server without incarnations."""
     return is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
 
 
 def table_ends(
     bucket: str, known: Reaches, heads: Mapping[str, Head], subscribes: Callable[[str], bool]
 ) -> tuple[dict[str, Position], Reaches]:
-    """Where the table ends in the streams that it knows, and those of them that are gone, in their place
-    another one or none, though they were never closed."""
+    """Return the table's end in each stream, and the reach of streams that are gone: deleted, or created
+    again, without having been closed."""
     living = {(bucket, name, head.tail.incarnation) for name, head in heads.items()}
     left = {
         key: reach
         for key, reach in known.items()
         if key[0] == bucket and subscribes(key[1]) and not (reach.closed or reach.gone)
     }
-    # What lives comes last: a name may have been that of many streams.
+    # Living streams come last, so that they replace earlier streams of the same name.
     following = left | {key: known[key] for key in living if key in known}
     ends = {key[1]: Position(reach.last, key[2], closed=reach.closed) for key, reach in following.items()}
     gone = {
@@ -98,7 +98,7 @@ def table_ends(
 
 
 def write_reach(table: Table, reaches: Reaches) -> str:
-    """In a new file of the table. Returns its place."""
+    """Write the reach to a new file of the table. Returns its place."""
     place = f"{table.location()}/metadata/reach-{uuid.uuid4()}.json.z"
     rows = [(*key, reach) for key, reach in sorted(reaches.items())]
     with table.io.new_output(place).create() as file:
@@ -107,7 +107,7 @@ def write_reach(table: Table, reaches: Reaches) -> str:
 
 
 def read_reach(table: Table, place: str) -> Reaches | None:
-    """None if the file is gone, because another engine took it for an orphan."""
+    """Read a file of `write_reach`. Returns None if another engine removed the file as an orphan."""
     try:
         with table.io.new_input(place).open() as file:
             data = zlib.decompress(file.read())
@@ -118,11 +118,12 @@ def read_reach(table: Table, place: str) -> Reaches | None:
 
 
 def measure_reach(table: Table) -> Reaches:
-    """By the rows of the table, without their values. A row that an older version wrote may say nothing."""
+    """Measure the reach from the rows of the table, without reading values. Skips rows of an older version,
+    which lack these columns."""
     if not set(_COLUMNS) <= set(table.schema().column_names):
         return {}
-    told = And(NotNull("bucket"), NotNull("end_offset"))
-    batches = table.scan(row_filter=told, selected_fields=_COLUMNS).to_arrow_batch_reader()
+    filled = And(NotNull("bucket"), NotNull("end_offset"))
+    batches = table.scan(row_filter=filled, selected_fields=_COLUMNS).to_arrow_batch_reader()
     found = _bounds(_bounds([pa.Table.from_batches([batch])]) for batch in batches)
     return {
         (row["bucket"], row["stream"], row["incarnation"] or ""): Reach(row["offset"], row["end_offset"])
@@ -131,7 +132,7 @@ def measure_reach(table: Table) -> Reaches:
 
 
 def _bounds(tables: Iterable[pa.Table]) -> pa.Table:
-    """The first and last offset of each stream."""
+    """Return the first and last offset of each stream."""
     found = list(tables)
     if not found:
         return pa.table({name: pa.array([], pa.string()) for name in _COLUMNS})

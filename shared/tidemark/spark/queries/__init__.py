@@ -1,5 +1,4 @@
-"""Planning: which streams, from where, to where, and in which partitions. The same for a batch read
-and for each batch of a streaming query."""
+"""Planning of a batch read, or of a batch of a streaming query: streams, positions and partitions."""
 
 from __future__ import annotations
 
@@ -27,15 +26,14 @@ from tidemark.spark.readers.port import (
     is_past,
 )
 
-#: The bytes that a task could read in the time it takes to open a stream: no stream counts for less in a
-#: pack.
+#: Least size of a stream in a pack: the bytes that a task reads in the time for opening a stream.
 STREAM_BYTES: Final = 128 * 1024
-#: An idle query is asked for its latest offset every 10 ms; the streams are asked once a second.
+#: Seconds between two looks at the streams. Spark asks an idle query for its latest offset every 10 ms.
 LOOK_SECONDS = 1.0
 
 
 def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
-    """The subscribed streams that exist, as they stand now, by name."""
+    """Load the heads of the subscribed streams that exist, by name."""
     if options.pattern is not None:
         return reader.heads(reader.names(re.compile(options.pattern)))
     return reader.heads(options.names)
@@ -44,8 +42,8 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
 def require_all(
     options: ReadOptions, reader: Reader, heads: Mapping[str, Head], known: Collection[str] = ()
 ) -> None:
-    """The bucket must be there when a query starts, every stream that was named unless it is `known` to have
-    been there, and a server that tells the times, where they are asked for. Raises InvalidOptions."""
+    """Check the start of a query. The bucket must exist, and every named stream unless its name is in
+    `known`. With includeTimestamps the server must have times. Raises InvalidOptions."""
     if not heads and not reader.has_bucket():
         raise InvalidOptions([options.connection.tell_missing()])
     missing = [name for name in options.names if name not in heads and name not in known]
@@ -61,8 +59,8 @@ def require_all(
 def positions_of(
     side: Side, options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
-    """The positions at which each stream's read begins or ends. Raises InvalidOptions for invalid offsets,
-    and DataLoss for an offset below the retained ones."""
+    """Return the position at which the read of each stream begins or ends. Raises InvalidOptions for invalid
+    offsets, and DataLoss for an offset that is no longer retained."""
     where = options.starting if side == "starting" else options.ending
     if isinstance(where, Earliest):
         return {name: head.earliest for name, head in heads.items()}
@@ -78,8 +76,8 @@ def positions_of(
 def pin_positions(
     options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> tuple[Positions, Positions]:
-    """The positions at which a batch read begins and ends in each stream. Raises DataLoss, and InvalidOptions
-    that names all wrong offsets."""
+    """Return the positions at which a batch read begins and ends in each stream. Raises DataLoss, and
+    InvalidOptions with all invalid offsets."""
     found: list[Positions] = []
     faults: list[str] = []
     for side in SIDES:
@@ -130,7 +128,8 @@ def _given_positions(
 def _positions_at(
     option: str, where: AtTime, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
-    """Raises InvalidOptions that names all streams whose server finds no offset by its time."""
+    """Find each stream's position by time. Raises InvalidOptions with all streams that have no search by
+    time."""
     faults: list[str] = []
 
     def find(head: Head) -> Position:
@@ -150,7 +149,7 @@ def _positions_at(
 def plan_partitions(
     options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
 ) -> list[StreamPartition]:
-    """Every stream's messages between its two positions. Raises DataLoss."""
+    """Split the messages between the two positions of each stream into partitions. Raises DataLoss."""
     partitions: list[StreamPartition] = []
     known = _starts_before(options, reader, starts, ends)
     for name, end in ends.items():
@@ -162,7 +161,7 @@ def plan_partitions(
 
 
 def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tuple[StreamPartition, ...]]:
-    """Neighbours put together up to about the size of a partition, in order."""
+    """Join adjacent partitions up to about `partition_bytes`, in order."""
     packs: list[list[StreamPartition]] = []
     left = 0
     for partition in partitions:
@@ -178,8 +177,9 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tu
 def _starts_before(
     options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
 ) -> dict[str, Position]:
-    """The position to read from towards each end. A new stream, or one that was deleted and created again, is
-    read from its beginning; the unread messages of the deleted one are lost, unless it was closed."""
+    """Return the position at which each stream's read begins. A new stream, and a stream that was deleted and
+    created again, begins at its first message. Raises DataLoss in the second case unless the deleted stream
+    was closed, because its unread messages are lost."""
     known: dict[str, Position] = {}
     for name, end in ends.items():
         start = starts.get(name)
@@ -195,15 +195,15 @@ def _starts_before(
     for name in begins:
         end, beginning = ends[name], ends[name].at(reader.beginning)
         first = earliest.get(name, beginning)
-        # Where retention has passed the end, nothing is left; the next batch tells what is lost.
+        # If retention has passed the end, nothing is left to read; the next batch reports the loss.
         retained = end if is_past(first.offset, end.offset) else first
         known[name] = beginning if first.is_of_another(end) else retained
     return known
 
 
 def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
-    """`end`, brought nearer so that no more than the limit lies between: each stream gets its share of it by
-    how far behind it is."""
+    """Move `end` towards `start` until the limit is kept. Streams share the limit by the size of their
+    backlogs."""
     limit, ends = options.limit_bytes, end.positions
     if limit is None:
         return end
@@ -221,12 +221,12 @@ def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Pro
 
 
 class Driver:
-    """A connected reader, and the streams as they were up to a second ago."""
+    """A connected reader with the heads of the streams, at most a second old."""
 
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
-        #: When the last look began, and when it ended.
+        #: The start and end of the last look.
         self._asked = self._looked = float("-inf")
         self._begins = False
         self._last_look = Look({}, 0)
@@ -236,7 +236,7 @@ class Driver:
         return connect(self.options.connection)
 
     def initial(self, look: Look | None = None) -> Progress:
-        """Where a query begins; by `look`, if it is to end with what that has found."""
+        """Return the progress at which a query begins, from `look` if given."""
         heads = (look or self.look(fresh=True)).heads
         self._begins = True
         require_all(self.options, self.reader, heads)
@@ -244,12 +244,12 @@ class Driver:
         return Progress({**positions_of("starting", self.options, self.reader, heads), **given})
 
     def everything_from(self, start: Progress) -> Progress:
-        """As `everything_until`. That nothing is new is answered by a look that began after the question,
-        once that is allowed again: an idle query is asked every 10 ms, and `processAllAvailable` ends by the
-        answer.
+        """Return the end of a batch, like `everything_until`. The answer "nothing new" needs a look that
+        began after this call, because `processAllAvailable` ends with the answer. The call waits until
+        LOOK_SECONDS allow that look.
 
-        The first batch ends with the look that the query began with, however long ago: where streams begin at
-        their tails it is empty, as it is when Spark repeats it and asks again where the query begins."""
+        The first batch ends at the look of `initial`, whatever its age. If streams begin at their tails, the
+        batch is therefore empty, also when Spark repeats it and asks for the initial offset again."""
         asked, is_first = self._clock(), self._begins
         self._begins = False
         if is_first:
@@ -265,7 +265,7 @@ class Driver:
         if fresh or began - self._looked >= LOOK_SECONDS:
             heads = load_heads(self.options, self.reader)
             self._asked, self._looked = began, self._clock()
-            # By the clock that wrote when the streams were created; it is known once the server has answered.
+            # The server's clock, which dates creations. It is known only after the server's first answer.
             at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
             self._last_look = Look(heads, max(0, at_ms))
         return self._last_look

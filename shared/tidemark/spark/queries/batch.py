@@ -1,4 +1,4 @@
-"""The batch read: everything between two offsets that are pinned when it is planned."""
+"""The batch read: all messages between two positions, which are pinned when the read is planned."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tidemark.spark.readers.port import Reader, StreamPartition
 
 @dataclass(frozen=True)
 class PackedPartition(InputPartition):
-    """The partitions that one task reads, one after the other."""
+    """The partitions of one task."""
 
     parts: tuple[StreamPartition, ...]
 
 
 class PartitionReader:
-    """The side of a reader that Spark sends to every task, so it holds the options and no connection."""
+    """The part of a reader that Spark sends to every task, so it has options but no connection."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of a pack's streams; those of small streams share Arrow batches."""
+        """Yield the rows of a pack's streams. Rows of small streams share Arrow batches."""
         forget_archives()
         assert isinstance(partition, PackedPartition), "planned by this source"
         from tidemark.spark.readers.columns import join_batches
@@ -45,12 +45,12 @@ class BatchReader(PartitionReader, DataSourceReader):
         starts, ends = _bounds(self._options, reader)
         planned = plan_partitions(self._options, reader, starts, ends)
         packs = [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
-        # Without partitions Spark would make one up, and it would be None.
+        # For an empty list Spark would pass None as a partition.
         return packs or [PackedPartition(())]
 
 
 def _bounds(options: ReadOptions, reader: Reader) -> tuple[Positions, Positions]:
-    """Where the read begins and ends in each stream."""
+    """Return the positions at which the read begins and ends in each stream."""
     if options.between is None:
         heads = load_heads(options, reader)
         require_all(options, reader, heads)

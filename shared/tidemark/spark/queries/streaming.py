@@ -1,5 +1,5 @@
-"""The streaming read: ends each batch and plans its partitions, by what the driver has seen. On
-Spark 4.0 and 4.1 the source alone decides how far a batch goes.
+"""The streaming read: decides the end of each batch and plans its partitions. On Spark 4.0 and 4.1 the source
+alone limits a batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidemark.spark.readers.port import is_past
 
 
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):
-    """The base of the streaming readers for every version of Spark, which sends it to every task."""
+    """The base of the streaming readers for all versions of Spark. Spark sends it to every task."""
 
-    #: Where the query begins, once Spark has asked.
+    #: The query's first offset, after Spark's first call.
     _initial: Offset | None = None
-    #: What a query found when it began that ends by itself.
+    #: The end of a query with trigger AvailableNow: the heads when it began.
     _target: Look | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options only."""
+        """Return the options only, which the tasks need."""
         return {"_options": self._options}
 
     @cached_property
@@ -34,7 +34,8 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
         return Driver(self._options)
 
     def initialOffset(self) -> Offset:
-        """The same each time: Spark 4.0 asks again once it knows where the first batch ends."""
+        """Return the same offset each time: Spark 4.0 asks again after the end of the first batch is
+        known."""
         if self._initial is None:
             self._initial = encode_offset(self.driver.initial(self._target))
         return self._initial
@@ -48,8 +49,8 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
 
 
 def not_beyond(ends: Positions, starts: Positions) -> Positions:
-    """Where the first batch begins. After a crash Spark asks again for `starts`, and by then the tail may lie
-    beyond the batch's end: the batch has nothing of that stream."""
+    """Return the starts of the first batch, at most its ends. After a crash Spark asks for `starts` again. By
+    then a tail may be beyond the batch's end, and the batch has no message of that stream."""
     crossed = {
         name: end
         for name, end in ends.items()
@@ -61,8 +62,8 @@ def not_beyond(ends: Positions, starts: Positions) -> Positions:
 
 
 class StreamReader(StreamReaderBase):
-    """Spark does not say here where the batch begins. It does say, before it asks for the first
-    batch after a restart, where the last one ended, by planning an empty one."""
+    """The streaming reader for Spark 4.0 and 4.1, where `latestOffset` gets no start. After a restart Spark
+    first plans an empty batch, whose end is the last offset; the reader keeps it."""
 
     _last: Offset | None = None
 

@@ -1,5 +1,5 @@
-"""The streaming read on Spark 4.2 and newer, which says where a batch begins, how much it may
-hold, and whether the query is to end once it has read what is there now."""
+"""The streaming read on Spark 4.2 and newer, which passes a batch's start and limit, and announces the
+trigger AvailableNow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.spark.queries.streaming import StreamReaderBase
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark is told that there is one; it counts nothing itself."""
+        """Return the limit for Spark, which only passes it back to `latestOffset`."""
         limit = self._options.limit_bytes
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 

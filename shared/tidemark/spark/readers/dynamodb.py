@@ -1,15 +1,15 @@
-"""Transport `dynamodb`: the chain read straight from the table and S3, a query at a time.
+"""Transport `dynamodb`: reads the chain directly from the table and S3, a query at a time.
 
-A partition is a range of offsets, cut without looking: its task reads the messages that begin in
-it. Every task sees for its own partition whether anything is missing, because each batch says
-where it ends and so where the next one begins (`log/chain.py`).
+A partition is a range of offsets, cut without reading messages; its task reads the messages that begin in the
+range. Every task detects missing data in its own partition, because each batch has the offset at which the
+next batch begins (`log/chain.py`).
 
-A stream's tail is known by its last batch, which one query finds; no item holds the tails of many streams.
-But a tail that this process has learned has changed only if there is an item at its place now, because
-whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, another
-for the places behind what it found, and a query follows for those streams alone that got more. This holds for
-tails that were learned in the last five minutes (`log/tails.py`): no batch is removed within an hour of its
-writing. Packs may be forced earlier (`PACK_AFTER_SECONDS`), but how far they reach is in the stream's item.
+A stream's tail is the end of its last batch, which takes a query per stream. A cached tail, however, has
+changed only if an item exists at its offset now, because the next write takes that key. One BatchGetItem
+therefore checks 100 cached tails, a second one checks the ends of the batches that the first one found, and
+only streams with further batches take a query. Cached tails are valid for five minutes (`log/tails.py`),
+because no batch is removed within an hour of its write. Packs may be forced earlier (`PACK_AFTER_SECONDS`),
+but the stream's item has the end of its packs.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from tidemark.spark.readers.port import ASKED_AT_ONCE, BadOffset, DataLoss, Head
 from tidemark.spark.storage import connect_blobs, connect_table
 
 _LISTED_AT_ONCE: Final = 1000
-#: A batch of up to so many bytes is read together with others: a hundred of them are in memory.
+#: Largest batch that is read together with others, in bytes. 100 such batches are in memory at once.
 _SMALL_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True)
 class _KnownTail:
-    """The end of a stream's log at `learned_ms`. `written_ms` is the time of its last batch. `moved`: it was
-    written to between the last two looks, so the next look expects it to have changed. Below `compacted` the
-    stream has less than its offsets are apart. Its last batch begins at `last`."""
+    """The end of a stream's log at `learned_ms`. `last` and `written_ms` are the offset and time of its last
+    batch. `moved`: the stream was written between the last two loads, so the next load expects another write.
+    Below `compacted` the stream has fewer bytes than its offsets span."""
 
     incarnation: str
     end: int
@@ -83,7 +83,8 @@ class _KnownTail:
     last: int = -1
 
     def moves_behind(self, item: Item) -> bool:
-        """Whether this is a batch with bytes: as it begins at the end, that is behind it then, or further."""
+        """Move the end to the end of this item, which begins at the old end. Returns False unless the item is
+        a batch with bytes."""
         entry = decode_entry(item)
         if not isinstance(entry, Batch) or entry.end == entry.start:
             return False
@@ -105,7 +106,7 @@ class DynamoDBReader:
         self._clock_ms: Callable[[], int] = CLOCK.now_ms
         self._listed: dict[str, StreamRecord] = {}
         self._tails: dict[str, _KnownTail] = {}
-        #: Streams that inherit messages from other logs. Any other one of `_tails` has its own log alone.
+        #: The forks, which inherit messages from other logs. All other streams in `_tails` have one log.
         self._forks: dict[str, StreamRecord] = {}
 
     def now_ms(self) -> int:
@@ -149,7 +150,7 @@ class DynamoDBReader:
         return {name: _earliest(record) for name, record in records.items() if not record.deleted}
 
     def _load_records(self, names: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, StreamRecord]:
-        """The existing streams' records, by name."""
+        """Return the existing streams' records, by name."""
         keys = [stream_key(self._key(name)) for name in dict.fromkeys(names)]
         pages = pool.map(self._table.get_many, in_hundreds(keys))
         records = [decode_stream(item) for page in pages for item in page if not is_end_mark(item)]
@@ -158,7 +159,7 @@ class DynamoDBReader:
     def _confirm_tails(
         self, records: Iterable[StreamRecord], pool: ThreadPoolExecutor
     ) -> dict[str, _KnownTail]:
-        """The cached tails that are still current, by name."""
+        """Return the cached tails that are still current, by name."""
         now_ms = self._clock_ms()
         confirmed: dict[str, _KnownTail] = {}
         in_question: dict[str, str] = {}
@@ -173,7 +174,7 @@ class DynamoDBReader:
                 continue
             elif now_ms - known.learned_ms < MAX_AGE_MS:
                 in_question[log_pk(record.key, record.incarnation)] = name
-        # Again where there was a batch: most often nothing is behind it.
+        # The second round checks streams with a new batch: most often no further batch follows.
         for _ in range(2):
             places = {pk: self._tails[name].end for pk, name in in_question.items()}
             written = logs_written_at(self._table, places, pool.map, STATE_ATTRIBUTES)
@@ -185,7 +186,7 @@ class DynamoDBReader:
         return confirmed
 
     def _head_of(self, record: StreamRecord, known: _KnownTail) -> Head | None:
-        """None for a stream that has expired."""
+        """Return the stream's head; None if the stream has expired."""
         if is_expired(record.expiry, max(record.used_ms, known.written_ms), self._clock_ms()):
             return None
         known.compacted = record.compacted
@@ -194,7 +195,7 @@ class DynamoDBReader:
         return Head(record.key.stream_id, earliest, tail, record.created_ms, record.compacted)
 
     def _load_tail(self, record: StreamRecord) -> _KnownTail | None:
-        """None where a tombstone is found."""
+        """Load the tail and cache it. Returns None if the last batch is a tombstone."""
         name, now_ms, before = record.key.stream_id, self._clock_ms(), self._tails.get(record.key.stream_id)
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         if last is None:
@@ -225,31 +226,32 @@ class DynamoDBReader:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
     def _is_between(self, item: BatchItem, place: int) -> bool:
-        """Whether a message of the item ends at the place, or did before it was compacted."""
+        """Whether a message of the item ends at the place, or did before compaction removed it."""
         if item.index is None:
             return place in message_ends(item)
         blocks = pack_blocks(item, self._blobs, place - 1, place)
         return any(not ((block.starts < place) & (place < block.ends)).any() for block in blocks)
 
     def position_at(self, head: Head, at_ms: int) -> Position:
-        # The search is the server's; a read that does not ask for a time does without its modules.
+        # The search is the server's code. Imported here, because reads without a time do not need it.
         from tidemark.service.load import head_from
         from tidemark.service.start_point import first_written_from
         from tidemark.service.stores import Stores
 
         record = load_stream(self._table, self._key(head.name))
         if record is None or record.incarnation != head.tail.incarnation:
-            return head.earliest  # The read says what is lost.
+            return head.earliest  # The read reports the loss.
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         place = first_written_from(Stores(self._table, self._blobs), head_from(record, last, 0), at_ms)
         place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
         return head.tail.at(render_offset(place))
 
     def check_times(self, head: Head) -> None:
-        """The items have them."""
+        """Do nothing: every item has its time."""
 
     def _in_block(self, head: Head, place: int, at_ms: int) -> int:
-        """The search ends where a block of a pack begins. Its first batches may be older."""
+        """Refine a place that the search found. The search ends at the start of a block of a pack, whose
+        first batches may be older than `at_ms`."""
         item = self._item_until(self._span_at(head.name, head.tail, place), place)
         if item is None or item.index is None or place >= item.end:
             return place
@@ -268,8 +270,8 @@ class DynamoDBReader:
             return end
         # A fork may leave a log in the middle of a batch.
         most = most if span.end is None else min(most, span.end)
-        # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
-        # is always taken, so that a batch beyond the limit does not stop the query for ever.
+        # Cut only at the end of a batch or of a pack's block, so that no query reads half a batch. The first
+        # one is always included: otherwise a batch above the limit would block the query for ever.
         ends = message_ends(item) if item.index is not None else [item.end]
         place = max((end for end in ends if end <= wanted), default=item.start)
         if place <= int(start.offset):
@@ -277,12 +279,12 @@ class DynamoDBReader:
         return end.at(render_offset(min(place, most)))
 
     def _span_at(self, name: str, where: Position, place: int) -> Span:
-        """The log that the byte behind `place` is in."""
+        """Return the span of the log that has the byte at `place`."""
         return next(each for each in self._spans(name, where) if each.end is None or place < each.end)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
-        """The batch or the pack that holds `place` or ends there, without its bytes; else the last one before
-        it. Behind batches that are being removed, the pack that replaces them is found by a second query."""
+        """Return the batch or pack that contains `place` or ends there, without its bytes; else the last one
+        before `place`. A second query finds a pack whose replaced batches are not all removed yet."""
         found: Any = []
         for limit in (1, MOST_BEHIND):
             found, _ = self._bulk.query(
@@ -297,13 +299,13 @@ class DynamoDBReader:
         return next((item for item in found if item.end >= place), found[0] if found else None)
 
     def _spans(self, name: str, where: Position) -> list[Span]:
-        """The logs that this incarnation of the stream is in: for a fork, those that it inherits too."""
+        """Return the logs of this incarnation of the stream; a fork also has the logs of its sources."""
         known, record = self._tails.get(name), self._forks.get(name)
         if record is None or record.incarnation != where.incarnation:
             is_plain = known is not None and known.incarnation == where.incarnation
             record = None if is_plain else load_stream(self._table, self._key(name))
         if record is None or record.incarnation != where.incarnation:
-            # It inherits nothing. Or it has ended since it was pinned; its log stays for a while.
+            # The stream is no fork, or it has ended since the read was planned; its log stays for a while.
             return [Span(log_pk(self._key(name), where.incarnation), where.incarnation, 0, None)]
         return spans_of(record)
 
@@ -313,7 +315,7 @@ class DynamoDBReader:
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
-        """Ranges of about the size asked for, none of them in two logs."""
+        """Split into ranges of about `partition_bytes`, each in one log."""
         planned: list[StreamPartition] = []
         if start.offset == end.offset:
             return planned
@@ -336,7 +338,8 @@ class DynamoDBReader:
     def _ranges(
         self, span: Span, low: int, high: int, size: int, compacted: int
     ) -> Iterator[tuple[int, int, int]]:
-        """Begin, end and bytes of each: even ranges, and below `compacted` by what is left."""
+        """Yield begin, end and bytes of each range. Ranges are even; below `compacted` they are cut by the
+        bytes that remain."""
         edge = min(high, compacted)
         if edge > low:
             query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
@@ -379,7 +382,7 @@ class DynamoDBReader:
         rows = MessageRows(self._connection.bucket, partition, columns, span.end)
         until = high if span.end is None else min(high, span.end)
 
-        # The items of a bulk query are decoded already.
+        # The bulk client has decoded the items already.
         def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | MessageRun]:
             return merge_page(items, walk.reached, until)
 
@@ -388,7 +391,7 @@ class DynamoDBReader:
         )
         reached = low
         for item in walk:
-            # Skip a mark of closing, a tombstone, and a batch that a pack has replaced.
+            # Skip a closing mark, a tombstone, and a batch that a pack has replaced.
             if item.end <= reached:
                 continue
             runs = [item] if isinstance(item, MessageRun) else runs_of(item, self._blobs, reached, until)

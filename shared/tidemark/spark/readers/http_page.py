@@ -1,4 +1,4 @@
-"""A page of the transport `http`: a response whose body is still to be read, its messages, and its rows."""
+"""A page of the transport `http`: a response whose body is not read yet, its messages and its rows."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tidemark.spark.options.read import JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
 from tidemark.spark.readers.port import BEGINNING, Head, Position, place_of
 
-#: How much of an array is held before its first part is split off.
+#: Bytes of an array that are collected before a piece is cut off.
 PIECE_BYTES: Final = 4 * 1024 * 1024
-#: The number of places tried from the end, to cut a piece off; deeper nesting waits for more data.
+#: Most commas that are tried for a cut, from the end. Deeper nesting waits for more data.
 _TRIES: Final = 64
 
 _decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class NotAnArray(ValueError):
-    """The body is not the JSON array that a read of a JSON stream answers with."""
+    """The body is not a JSON array, which every read of a JSON stream returns."""
 
 
 def _elements(body: bytes) -> Sequence[bytes | msgspec.Raw]:
@@ -49,13 +49,13 @@ def _elements(body: bytes) -> Sequence[bytes | msgspec.Raw]:
 
 
 def split_array(body: bytes) -> list[bytes]:
-    """Raises NotAnArray."""
+    """Split a JSON array into its elements. Raises NotAnArray."""
     return list(map(bytes, _elements(body)))
 
 
 def split_column(body: bytes) -> pa.Array:
-    """The same as an Arrow array. Elements with nothing but a comma between two of them, as this project's
-    server sends them, are copied together. Raises NotAnArray."""
+    """Split a JSON array into an Arrow array. If only commas separate the elements, as in this project's
+    server, they are copied together. Raises NotAnArray."""
     elements = _elements(body)
     count = len(elements)
     lengths = np.fromiter(map(len, elements), np.int32, count)
@@ -69,10 +69,10 @@ def split_column(body: bytes) -> pa.Array:
 
 
 def split_arriving(chunks: Iterable[bytes]) -> Iterator[pa.Array]:
-    """The elements in Arrow arrays, each as soon as it is there. Raises NotAnArray.
+    """Yield the elements in Arrow arrays while the body arrives. Raises NotAnArray.
 
-    A text between two brackets that is itself an array of values ended at a comma between
-    elements, and nowhere else: so where a cut is tried, the parser says if it was right.
+    A cut is tried at a comma. The text before the comma, with a closing bracket, is a valid array only if the
+    comma separates two elements, so the parser decides whether the cut is right.
     """
     held: list[bytes] = []
     size, wanted = 0, PIECE_BYTES
@@ -87,12 +87,13 @@ def split_arriving(chunks: Iterable[bytes]) -> Iterator[pa.Array]:
                 body = b"[" + body[cut + 1 :]
             held, size = [body], len(body)
             wanted = max(PIECE_BYTES, 2 * size)
-    # A single chunk is not copied.
+    # `join` does not copy a single chunk.
     yield split_column(b"".join(held))
 
 
 def _cut(held: bytes) -> tuple[int, pa.Array]:
-    """The last comma between two elements that can be found, and the elements before it."""
+    """Find the last comma between two elements. Returns its place and the elements before it; 0 if not
+    found."""
     for mark in (b"},{", b","):
         place = len(held)
         for _ in range(_TRIES):
@@ -108,24 +109,25 @@ def _cut(held: bytes) -> tuple[int, pa.Array]:
 
 
 class TimesDoNotFit(Exception):
-    """The server's times do not match the page's messages."""
+    """The times from the server do not match the page's messages."""
 
 
 class PageTimes:
-    """The writes from `start` up to `end`, added as the server's answers come; then the times of the page's
-    rows, taken in order."""
+    """The times of a page's rows. `add` collects the writes from `start` to `end` from the server's answers;
+    then `take` returns the times of the rows in order."""
 
     def __init__(self, start: str, *, is_json: bool) -> None:
-        #: Where the first write begins, and where each of them ends.
+        #: The start of the first write and the end of each write.
         self._edges = [place_of(start) or 0]
-        # A page that began at the beginning has no times any more where that was let go of since.
+        # 0, not -1: if the page's first messages are no longer retained, the request must fail, not begin
+        # later.
         self.end = render_offset(0) if start == BEGINNING else start
         self._is_json = is_json
         self._writes: dict[str, list[int]] = {"times_ms": [], "messages": [], "bytes": []}
         self._taken = 0
 
     def add(self, told: Mapping[str, Any]) -> None:
-        """An answer that begins at `end`."""
+        """Add an answer that begins at `end`."""
         if told.get("message_ends"):
             ends = [told["message_ends"][count - 1] for count in accumulate(told["messages"])]
             self._edges += map(int, ends)
@@ -136,8 +138,8 @@ class PageTimes:
         self.end = told["end_offset"]
 
     def take(self, values: Sequence[bytes]) -> pa.Array:
-        """The times of the next rows: of a piece of bytes that of its first one. Raises TimesDoNotFit if
-        there are more rows, or bytes, than were written."""
+        """Return the times of the next rows; a row of bytes has the time of its first byte. Raises
+        TimesDoNotFit if there are more rows, or bytes, than the writes have."""
         unit = "messages" if self._is_json else "bytes"
         sizes = np.ones(len(values), np.int64) if self._is_json else np.array(list(map(len, values)))
         edges = self._taken + np.cumsum([0, *sizes])
@@ -149,8 +151,8 @@ class PageTimes:
         return time_column(np.array(self._writes["times_ms"], np.int64)[writes])
 
     def check(self, end: str) -> None:
-        """Once all rows before `end` were taken. Raises TimesDoNotFit if their number differs from the
-        server's. Does not check an offset inside a write."""
+        """Check the number of rows after the last `take`. Raises TimesDoNotFit if it differs from the
+        server's. Skips the check if `end` is inside a write."""
         place = place_of(end) or 0
         expected = place - self._edges[0]
         if self._is_json:
@@ -162,20 +164,20 @@ class PageTimes:
 
 
 _CHUNK_BYTES: Final = 1024 * 1024
-#: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.
+#: Limit in bytes of a page that runs past the pinned end: to be cut, it must fit in memory.
 _COMPARABLE_BYTES: Final = 64 * 1024 * 1024
 
 Values: TypeAlias = "list[bytes] | pa.Array"
-"""Messages, or pieces of bytes: as a list, or as an Arrow array of them."""
+"""Messages, or pieces of bytes, as a list or as an Arrow array."""
 
 
 class RanPastTheEnd(Exception):
-    """A page cannot be cut where the read must end."""
+    """A page cannot be cut at the end of the read."""
 
 
 @dataclass(frozen=True)
 class HttpPage:
-    """A response whose headers have come: the page's bounds, and the body still to be read."""
+    """A response with its headers: the page's bounds, and a body that is not read yet."""
 
     start: str
     end: str
@@ -186,11 +188,11 @@ class HttpPage:
 
     @classmethod
     def of(cls, response: urllib3.BaseHTTPResponse, offset: str) -> HttpPage:
-        """The answer to a read at this offset."""
+        """Return the page of a response to a read at `offset`."""
         headers = response.headers
         end, content_type = headers["Stream-Next-Offset"], headers.get("Content-Type", "")
         return cls(
-            # From the beginning, our server gives what is retained, and says where that begins.
+            # A read from -1 begins at the first retained offset, which our server sends in this header.
             headers.get("Stream-Retained-Offset", offset) if offset == BEGINNING else offset,
             end,
             incarnation_in(headers.get("ETag", ""), end),
@@ -200,30 +202,30 @@ class HttpPage:
         )
 
     def chunks(self, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
-        # urllib3 copies a chunk that has not all that was asked for.
+        # urllib3 copies a chunk that is shorter than the requested size.
         yield from self.response.stream(max(1, min(size, self.content_length)))
         self.response.release_conn()
 
     @property
     def content_length(self) -> int:
-        """A guess if the server sends no Content-Length."""
+        """The length of the body; a guess if the server sends no Content-Length."""
         return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
 
     def leave(self) -> None:
-        """Discard the body. A short one is read to its end, so that the connection can be reused."""
+        """Discard the body. Reads a short body to its end, so that the connection can be reused."""
         if self.content_length < _CHUNK_BYTES:
             self.response.drain_conn()
         else:
             self.response.close()
 
     def pieces(self) -> Iterator[Values]:
-        """The page's messages, or its bytes, some at a time."""
+        """Yield the page's messages, or its bytes, in pieces."""
         if self.is_json:
             return split_arriving(self.chunks(PIECE_BYTES))
         return ([chunk] for chunk in self.chunks())
 
     def values(self) -> list[bytes]:
-        """All of the page's messages, or its bytes as the only value. Raises RanPastTheEnd."""
+        """Return all messages of the page, or its bytes as the only value. Raises RanPastTheEnd."""
         body = bytearray()
         for chunk in self.chunks():
             body += chunk
@@ -234,24 +236,24 @@ class HttpPage:
 
 
 def incarnation_in(etag: str, end: str) -> str:
-    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or `"{id}:{end}"`, as this project's
-    server answers HEAD; or "". If a server puts the stream's path there, the id stays the same after the
-    stream was created again."""
+    """Return the stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or `"{id}:{end}"` of a HEAD on
+    this project's server; else "". On a server that uses the stream's path as the id, it does not change when
+    the stream is created again."""
     start = "[^:]*:" if parse_token(end) is None else "(?:[^:]*:)?"
     named = re.fullmatch(rf'(?:W/)?"(.+?):{start}{re.escape(end)}(?::c)?"', etag)
     return named[1] if named else ""
 
 
 def head_in(listed: Mapping[str, Any]) -> Head | None:
-    """The head of a stream from what this project's listing says of it: its entity tag, which names the
-    incarnation and the tail, and the first offset that is retained. None if these are not there."""
-    told = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
+    """Return the head of a stream from its entry in this project's listing: the entity tag has incarnation
+    and tail, another member the first retained offset. None if an entry lacks these."""
+    tag = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
     retained, content_type = str(listed.get("retained_offset")), listed.get("content_type")
-    if told is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:
+    if tag is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:
         return None
-    # HEAD names no offset where all is retained.
-    begin = Position(retained if int(retained) else BEGINNING, told[1], content_type)
-    tail = replace(begin, offset=told[2], closed=told[3] is not None)
+    # As in a HEAD, which has no retained offset if the stream has all its messages.
+    begin = Position(retained if int(retained) else BEGINNING, tag[1], content_type)
+    tail = replace(begin, offset=tag[2], closed=tag[3] is not None)
     return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)
 
 
@@ -263,7 +265,7 @@ def rows_of(
     *,
     is_json: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """A page as Arrow batches."""
+    """Yield the rows of a page in Arrow batches."""
     position = 0
     for values in pieces:
         for low in range(0, len(values), BATCH_ROWS):
@@ -281,7 +283,8 @@ def rows_of(
 
 
 def cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
-    """Works only if the server's offsets are byte positions, as this project's are; else None."""
+    """Cut a page's values at `end`. Returns None unless the server's offsets are byte positions, as on this
+    project's server."""
     low, high, stop = map(place_of, (page.start, page.end, end))
     separator = 1 if page.is_json else 0
     if low is None or high is None or stop is None:

@@ -1,10 +1,9 @@
 """Batches of a log, read in bulk: column by column, without a Python object for each message.
 
-`log/schema/` decodes an item into records with all that a writer must know. A bulk read needs few of its
-attributes, and needs them at several hundred thousand rows a second: that decoder reads a third as many
-batches of one message. So an answer of DynamoDB is decoded straight into what is wanted here, and the rest is
-passed over. Names, lengths, checksums and compression are those of `log/schema/`, and a test holds the two
-decoders to each other.
+`log/schema/` decodes an item into records with all attributes for a writer. A bulk read needs few attributes,
+at several hundred thousand rows per second; for batches of one message, this decoder is three times as fast.
+It decodes an answer of DynamoDB directly into these structs and skips all other attributes. Names, lengths,
+checksums and compression are imported from `log/schema/`, and a test compares the two decoders.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.storage import ExplainingDynamoDB
 
-#: Enough of an item to know where its messages end.
+#: The attributes that show the end offsets of an item's messages.
 BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
 
-#: Blocks of a pack that are fetched together: 2 MB of data.
+#: Blocks of a pack in one request to S3: 2 MB of data.
 _BLOCKS_AT_ONCE: Final = 16
 _BODIES_AT_ONCE: Final = 16
-#: Items are read together up to about this many bytes of data.
+#: Approximate limit of a run, in bytes of data.
 RUN_BYTES: Final = 2 * 1024 * 1024
 #: The place value of each digit of a rendered offset.
 _PLACES: Final = 10 ** np.arange(WIDTH, dtype=np.int64)[::-1]
@@ -60,19 +59,19 @@ class Text(msgspec.Struct, gc=False):
 
 
 class Number(msgspec.Struct, gc=False):
-    """In an answer it is text; a decoder with `strict=False` takes care of that."""
+    """A number, which DynamoDB sends as text: the decoder converts it (`strict=False`)."""
 
     N: int
 
 
 class Binary(msgspec.Struct, gc=False):
-    """In an answer it is base64; the decoder takes care of that."""
+    """Bytes, which DynamoDB sends in base64: the decoder converts them."""
 
     B: bytes
 
 
 class Producers(msgspec.Struct, gc=False):
-    """JSON; deflated where it is long."""
+    """Producers as JSON, deflated if long."""
 
     S: str | None = None
     B: bytes | None = None
@@ -98,7 +97,7 @@ _NAMES: Final = {
 
 
 class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
-    """What of an item a reader wants."""
+    """The attributes of an item that a reader needs."""
 
     key: Text
     end_at: Number
@@ -121,7 +120,7 @@ class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
 
     @property
     def data(self) -> bytes | None:
-        """None where the bytes are in the blob, or where there are none. Raises Damaged."""
+        """The item's bytes; None if the bytes are in the blob, or if it has none. Raises Damaged."""
         if self.plain is not None:
             return self.plain.B
         if self.deflated is None:
@@ -140,13 +139,13 @@ class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
 
 
 class _PlacedItem(BatchItem, rename=_NAMES | {"log": PK}):
-    """With the log that it is in."""
+    """An item with the key of its log."""
 
     log: Text | None = None
 
 
 class _Answer(msgspec.Struct):
-    """Of a Query or a BatchGetItem."""
+    """The answer to a Query or a BatchGetItem."""
 
     Items: list[BatchItem] | None = None
     LastEvaluatedKey: dict[str, Any] | None = None
@@ -158,7 +157,7 @@ _decoder = msgspec.json.Decoder(_Answer, strict=False)
 
 
 class BulkDynamoDB(ExplainingDynamoDB):
-    """Answers reads of a log with `BatchItem`s in place of DynamoDB's own JSON."""
+    """Client that returns the items of a log as `BatchItem`s instead of DynamoDB's JSON."""
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
         if operation not in ("Query", "BatchGetItem") or status != 200:
@@ -171,8 +170,8 @@ class BulkDynamoDB(ExplainingDynamoDB):
 
 
 def message_ends(item: BatchItem) -> list[int]:
-    """The end offsets of the item's messages in order; the last is the item's own end. For a pack, the ends
-    of its blocks, where messages end, or did before they were compacted."""
+    """Return the end offsets of the item's messages in order; the last is the item's end. For a pack, return
+    the ends of its blocks: a message ends there, or did before compaction removed it."""
     start, end = item.start, item.end
     if item.index is not None:
         return [block.end for block in decode_index(item.index.B).blocks]
@@ -184,8 +183,8 @@ def message_ends(item: BatchItem) -> list[int]:
 def cut_by_bytes(
     items: Iterable[BatchItem], low: int, high: int, wanted_bytes: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Begin, end and bytes of ranges of [low, high), cut where an item or a block of a pack ends: as those of
-    a compacted stream have fewer bytes than their offsets are apart."""
+    """Yield begin, end and bytes of ranges of [low, high) that end where an item or a block of a pack ends.
+    Counts stored bytes, because a compacted stream has fewer bytes than its offsets span."""
     begin, size = low, 0
     for item in items:
         blocks = [] if item.index is None else decode_index(item.index.B).blocks
@@ -208,8 +207,8 @@ class MessageProducer:
 
 
 def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
-    """Of the appends in this item, as far as is known: every item carries its stream's recent
-    producers with the end of the last append of each, and most of those ended earlier."""
+    """Return the known producers of the appends in this item, by end offset. Every item has the stream's
+    recent producers with the end of each one's last append; most of these ends are in earlier items."""
     if item.producers is None:
         return {}
     start = item.start
@@ -221,10 +220,10 @@ def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
 class MessageRun:
     """Consecutive messages, column by column.
 
-    `data` in its pieces is what the stream has from `start` to `end`. `lengths` are those of the messages,
-    `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and
-    `producing` are the items that name producers. `gaps` are the bytes that compaction has removed before
-    each message; None where nothing is gone. These columns are arrays of numpy's.
+    `data` has the stream's bytes from `start` to `end`, in pieces. `lengths` has the length of each message.
+    `times_ms` and `batches` have the time and the number of messages of each batch. `producing` has the items
+    with producers. `gaps` has the bytes that compaction removed before each message, or is None. Columns are
+    numpy arrays.
     """
 
     start: int
@@ -249,11 +248,11 @@ class MessageRun:
 
     @property
     def message_times_ms(self) -> Any:
-        """When each message was appended."""
+        """The time of each message's append."""
         return np.repeat(self.times_ms, self.batches)
 
     def until(self, end: int) -> MessageRun:
-        """The messages that begin before `end`; of the last one what lies before it."""
+        """Return the messages that begin before `end`. The last message is cut at `end`."""
         count = int(np.searchsorted(self.starts, end))
         lengths = np.minimum(self.ends[:count], end) - self.starts[:count]
         times_ms, each = self.message_times_ms[:count], np.ones(count, np.int64)
@@ -263,13 +262,13 @@ class MessageRun:
 
 
 def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[BatchItem | MessageRun]:
-    """The items, those of them as runs that go on from `reached` without a gap and begin below `high`.
+    """Yield the items of a page. Adjacent items from `reached` up to `high` are merged into runs.
 
-    The walk skips an item that begins before what it has reached, because that lies in a pack, and looks for
-    a pack where there is a gap. It does so item by item, so from the first such place on there are no runs;
-    the first item may begin earlier. Nor is an item in a run whose bytes are elsewhere. Raises Damaged.
+    The chain walk (`log/chain.py`) skips an item that begins before `reached`, because a pack contains it,
+    and looks for a pack at a gap. It needs single items for both, so runs end at the first such place; only
+    the first item may begin before `reached`. An item whose bytes are in S3 is not merged. Raises Damaged.
     """
-    # `render_offset` back, all of them at once.
+    # Parse all rendered offsets at once.
     digits = np.frombuffer("".join([item.key.S[:WIDTH] for item in items]).encode(), np.uint8)
     starts = (digits.reshape(-1, WIDTH) - np.uint8(ord("0"))) @ _PLACES
     ends = np.array([item.end for item in items], np.int64)
@@ -293,8 +292,8 @@ def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[
 
 
 def run_of(items: Sequence[BatchItem], data: Sequence[bytes], starts: Any, ends: Any) -> MessageRun:
-    """Items that follow each other, or are of different streams, and the bytes of each. Raises Damaged where
-    these, or the lengths of the messages, are not as an item says."""
+    """Make a run of items in order, or of different streams, with the bytes of each. Raises Damaged if the
+    bytes or the lengths of messages do not match an item's bounds or checksums."""
     sizes, gaps = ends - starts, None
     if list(map(len, data)) != sizes.tolist() or not all(map(BatchItem.fits, items, data)):
         raise Damaged
@@ -317,7 +316,8 @@ def run_of(items: Sequence[BatchItem], data: Sequence[bytes], starts: Any, ends:
 
 
 def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
-    """The lengths in several columns, one behind the other, and how many are in each (`decode_lengths`)."""
+    """Decode several columns of lengths (`decode_lengths`). Returns all lengths in order, and the number of
+    lengths in each column."""
     digits = np.frombuffer(b"".join(encoded), np.uint8)
     is_last = digits < 0x80
     first = np.concatenate(([0], np.flatnonzero(is_last)[:-1] + 1))
@@ -328,7 +328,7 @@ def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
 
 
 def runs_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[MessageRun]:
-    """The messages of an item: of a pack, those of the blocks that have something of [low, high). Raises
+    """Yield the messages of an item; of a pack, the messages of blocks that overlap [low, high). Raises
     Damaged."""
     if item.index is not None:
         yield from pack_blocks(item, blobs, low, high)
@@ -339,7 +339,7 @@ def runs_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[
 
 
 def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[MessageRun]:
-    """The blocks of a pack that overlap [low, high); a few of them with each request. A pack does not tell of
+    """Yield the blocks of a pack that overlap [low, high), several with each request. A pack has no
     producers. Raises Damaged."""
     assert item.index is not None, "a pack"
     assert item.blob is not None, "a pack has an object"
@@ -359,7 +359,7 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
 
 
 def body_of(item: BatchItem, blobs: BlobStore) -> bytes:
-    """The bytes that are in S3, of a crowd's batch in several objects."""
+    """Return the bytes in S3. A batch of combined appends may have several objects."""
     if item.blob is None:
         return b""
     parts = parts_of(item.blob.S, item.end - item.start)

@@ -1,2 +1,2 @@
-"""Rows into streams, exactly once: tasks stage them, a manifest says which appends they are, the driver
+"""Writes rows to streams exactly once: tasks stage the rows, a manifest lists the appends, and the driver
 publishes them."""

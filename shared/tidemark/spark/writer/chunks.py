@@ -1,7 +1,8 @@
-"""Rows into bodies of appends, in a task: validated as the server validates them, grouped by stream.
+"""Turns rows into bodies of appends, in a task: validates the rows like the server, and groups them by
+stream.
 
-A row that the server would refuse must be found here: once a batch has its manifest, the commit
-publishes all of it or fails.
+A row that the server would refuse must fail here: once a batch has its manifest, the commit publishes the
+whole batch or fails.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from tidemark.spark.writer.manifest import AppendRun
 
 #: The most bytes of one append, including the brackets of a JSON array.
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-#: Rows of many streams wait for company up to this many bytes in all.
+#: Limit of rows collected for all streams, in bytes.
 HELD_BYTES: Final = 32 * 1024 * 1024
 _SHOWN_BYTES: Final = 80
 
 
 class BadRow(ValueError):
-    """A row cannot be appended; the message says which row and why."""
+    """A row cannot be appended. The message has the row's number and the reason."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Rows of one stream that are not written yet."""
+    """Collected rows of one stream."""
 
     pieces: list[pa.Array] = field(default_factory=list)
     size: int = 0
 
 
 class Chunker:
-    """`where` says in errors which task this is. `check_name` raises ValueError for what no stream can be
-    named."""
+    """Collects rows by stream and writes them as bodies to `file`. `where` names the task in error texts.
+    `check_name` raises ValueError for an invalid stream name."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Chunker:
         self.checksum = 0
 
     def add(self, streams: pa.Array | str, values: pa.Array) -> None:
-        """Rows in order; `streams` names each row's, or the one of all. Raises BadRow."""
+        """Add rows in order. `streams` has the stream of each row, or of all rows. Raises BadRow."""
         values = values.cast(pa.binary())
         rows = values.to_pylist()
         self._check(values, rows)
@@ -115,7 +116,8 @@ class Chunker:
             self._check_json(rows, longest)
 
     def _check_json(self, rows: Sequence[bytes], longest: int) -> None:
-        """As the server does. orjson takes half the time, and what it takes is right but for deep rows."""
+        """Validate JSON like the server. orjson takes half the time and differs only in the limit of
+        depth."""
         with suppress(orjson.JSONDecodeError):
             deque(map(orjson.loads, rows), maxlen=0)
             if longest <= 2 * MAX_DEPTH or all(
@@ -133,7 +135,8 @@ class Chunker:
         raise BadRow(f"tidemark: row {self._rows + row} of {self._where}: {what}{shown}")
 
     def _flush(self, stream: str, *, keep_last: bool) -> None:
-        """Write the rows that are held, all of them or all but an append that is not full yet."""
+        """Write a stream's collected rows. With `keep_last`, the last append stays if it is not the only one,
+        because it may not be full yet."""
         pending = self._pending.pop(stream)
         self._held -= pending.size
         values = pa.concat_arrays(pending.pieces)
@@ -152,18 +155,18 @@ class Chunker:
                 appends += 1
         if appends:
             run = AppendRun(stream, self._name, start, self._place - start, appends, rows)
-            # A run that directly follows the one before it is joined to it.
+            # Join a run to the previous run if it follows directly.
             if self.runs and self.runs[-1].is_before(run):
                 run = self.runs.pop().with_next(run)
             self.runs.append(run)
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
-        """The groups of rows that share an append."""
+        """Yield the ranges of rows that share an append."""
         if not self._is_json:
             yield from ((row, row + 1) for row in range(len(values)))
             return
         ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), 1)).to_numpy()
-        # An array has one comma fewer than rows, and two brackets.
+        # `ends` counts a comma for each row; an array has one comma less and two brackets.
         most = self._bytes_per_append - 1
         low, taken = 0, 0
         while low < len(ends):
@@ -181,7 +184,7 @@ class Chunker:
 
 
 def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The rows of each stream, in the order in which they came."""
+    """Yield the rows of each stream, in order."""
     if isinstance(streams, str):
         if len(values):
             yield streams, values

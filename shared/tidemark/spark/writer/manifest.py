@@ -1,17 +1,17 @@
-"""The manifest of a batch: which appends it is, in which order. The first one that is written stays.
+"""The manifest of a batch: its appends in order. The first manifest that is written stays.
 
-Names under the staging directory. All bodies lie below one name, so that a rule of the file system may remove
-those that nobody came back for, and not the notes, which are small:
+Names under the staging directory. All bodies lie in one directory, so that a lifecycle rule may remove
+abandoned bodies but keep the notes, which are small:
 
 | name                    | holds                                                                        |
 | ----------------------- | ---------------------------------------------------------------------------- |
-| `staged/<id>/<random>`  | what one attempt of a task wrote: bodies of appends, back to back            |
-| `<id>/manifest/<batch>` | the batch's appends; the first manifest that is put stays                    |
-| `<id>/done/<batch>`     | all of them are in their streams                                             |
+| `staged/<id>/<random>`  | the output of one attempt of a task: bodies of appends, back to back         |
+| `<id>/manifest/<batch>` | the batch's appends; a conditional write keeps the first manifest            |
+| `<id>/done/<batch>`     | marks that all appends are in their streams                                  |
 
-A manifest carries the fingerprint of what was staged: where it goes and what it is, whatever its order and
-however it was cut. Under an id that was used for something else, a write would publish nothing and say that
-it succeeded; by the fingerprint it is refused.
+A manifest has a fingerprint of the staged rows: their target and content, independent of order, partitions
+and appends. Without it, a write of other rows under a used id would publish nothing and report success; the
+fingerprint makes it fail.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import msgspec
 from tidemark.spark.options.write import STAGED
 from tidemark.spark.staging import Staging
 
-#: The number of manifests kept: older batches are fenced by their epoch anyway.
+#: Number of manifests to keep. Older batches need none: the server fences them by their epoch.
 KEPT: Final = 100
-#: Files of killed tasks are removed after so long.
+#: Age in seconds at which files of killed tasks are removed.
 ORPHAN_SECONDS: Final = 24 * 3600.0
 BEGIN_ANEW: Final = (
     "begin with a new checkpoint and a new producerId, from startingOffsets at the place up to which the"
     " target is complete"
 )
-#: The error and the remedy for a checkpoint.
+#: The end of an error text for an old checkpoint, with the remedy.
 OLDER_CHECKPOINT: Final = (
     f"older than what the query has published. Go on with the newest checkpoint, or {BEGIN_ANEW}"
 )
@@ -43,7 +43,7 @@ class ForeignBatch(Exception):
 
 
 class ReusedId(Exception):
-    """This producer id was used for a write of something else, or to somewhere else."""
+    """This producer id was used for other rows or another target."""
 
 
 class AppendRun(msgspec.Struct, frozen=True, array_like=True):
@@ -69,9 +69,9 @@ class AppendRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """The content of a batch: `target` says in words where its streams are, `rows_by_stream` how many rows go
-    to each, and `checksum` is the sum of the rows' CRC-32, each together with its stream's, modulo 2^64. It
-    depends neither on the order of the rows nor on tasks and appends."""
+    """The content of a batch, independent of the order of rows, of tasks and of appends. `target` is the
+    location of the streams as text. `checksum` is the sum, modulo 2^64, of the CRC-32 of each row, seeded
+    with the CRC-32 of its stream's name."""
 
     target: str
     rows_by_stream: Mapping[str, int]
@@ -88,11 +88,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`query` is the query that staged it, where there is one; a batch write has none."""
+    """The appends of a batch. `query` is the id of the streaming query; empty for a batch write."""
 
     query: str
     runs: tuple[AppendRun, ...]
-    #: None in a manifest of a version that had none.
+    #: None in a manifest of an older version.
     fingerprint: Fingerprint | None = None
 
     @property
@@ -131,18 +131,19 @@ class StagedBatches:
     def settle(
         self, batch: int, ours: Manifest, find_use: Callable[[], str | None], *, resume: bool
     ) -> Manifest:
-        """The batch's one manifest: ours, or that of an attempt before us.
+        """Return the batch's manifest: the manifest of an earlier attempt or, if there is none, ours.
 
-        `find_use` says what the streams have of the batch already. Appends follow a manifest, so streams that
-        have some of a batch without one say that its manifest is gone: ours would be taken for that, and
-        its appends for those that are there. To ask, then look, then put is enough for two drivers: what
-        the other one has appended by then follows a manifest that is seen.
+        `find_use` describes the appends of the batch in the streams. A manifest is written before the first
+        append. If the streams have appends of the batch but there is no manifest, it was removed; the batch
+        must fail, because the server would take our appends for repetitions of the earlier ones. The order
+        (probe the streams, load the manifest again, write ours) is safe with two drivers: if the probe sees
+        appends of the other driver, the load after it sees its manifest.
 
-        Raises ForeignBatch, and ReusedId if the attempt before us staged something else; the order of the
-        rows does not count. With `resume` the rows may differ, and the staged ones are published; the target
-        may never change. A streaming query repeats its newest batch alone. So where a later batch has a
-        manifest, or this one other rows, its checkpoint is older than what it published, and to take the
-        batch for a repetition would leave rows out.
+        Raises ForeignBatch, and ReusedId if the earlier attempt staged other rows (in any order) or for
+        another target. With `resume` the rows may differ, and the staged rows are published; the target must
+        be the same. A streaming query repeats its newest batch only. If a later batch has a manifest, or this
+        batch has other rows, the query's checkpoint is older than its published batches; a repetition would
+        then leave rows out.
         """
         settled = self.load(batch)
         is_repeated = settled is not None
@@ -199,7 +200,7 @@ class StagedBatches:
         return self._staging.get(self.name("done", batch)) is not None
 
     def finish(self, batch: int, settled: Manifest, leftovers: Iterable[str]) -> None:
-        """Note that all is published, then give the space back. Safe to repeat."""
+        """Mark the batch as done, then delete its staged files. Idempotent."""
         if settled.runs:
             self._staging.put_first(self.name("done", batch), b"{}")
         self._staging.delete({run.file for run in settled.runs} | set(leftovers))
@@ -212,7 +213,7 @@ class StagedBatches:
         self._staging.delete([self.name("manifest", batch), self.name("done", batch)])
 
     def drop(self, batch: int, files: Iterable[str]) -> None:
-        """Remove what an attempt staged, unless the batch's manifest speaks of it."""
+        """Remove an attempt's staged files, except files in the batch's manifest."""
         settled = self.load(batch)
         kept = {run.file for run in settled.runs} if settled else set()
         self._staging.delete(set(files) - kept)

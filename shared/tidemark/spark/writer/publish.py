@@ -1,4 +1,4 @@
-"""Appends what was staged. A query, or a batch write, is one producer."""
+"""Appends staged bodies to streams. A query, or a batch write, is one idempotent producer."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from tidemark.spark.staging import Staging, decode_bodies
 from tidemark.spark.writer.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
-#: The concurrent POSTs to one stream, each on a connection of its own.
+#: Concurrent POSTs to one stream, each on its own connection.
 _POSTS_AT_ONCE: Final = 16
-#: Larger bodies gain little by company, and would be held in memory together.
+#: Limit of concurrent bodies: larger bodies gain little from concurrency and fill the memory.
 _BYTES_AT_ONCE: Final = 256 * 1024
-#: No producer comes that far, so an append with this number is refused, and the refusal tells what there is.
+#: Producer-Seq of a probe. No producer reaches it, so the server refuses the append and returns the current
+#: sequence number.
 PROBE_SEQ: Final = MAX_SAFE_INTEGER
-#: JSON and text, and bytes as good as any.
+#: Valid as JSON, text and bytes.
 _PROBE_BODY: Final = b"0"
 
 
 class NotPublished(Exception):
-    """A stream refused what was staged for it. Nothing is lost: the batch can be repeated."""
+    """A stream refused an append. The batch is still staged and can be repeated."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What is appended to one stream, in order, as one producer in one batch. The batch is the epoch and an
-    append's place the sequence number, so each lands once however often it is sent, and an older batch is
-    fenced off."""
+    """The appends of one batch to one stream, in order, as one producer. The batch number is the epoch, and
+    an append's index is the sequence number. The server therefore takes each append once and fences older
+    batches."""
 
     stream: str
     content_type: ContentType
@@ -63,14 +64,14 @@ class Publication:
 
 @dataclass(frozen=True)
 class TargetStream:
-    """A stream as it stood before anything was written to it."""
+    """A stream's state before the write."""
 
     content_type: ContentType
     closed: bool
 
 
 class Publisher:
-    """The streams that are written to, over HTTP."""
+    """HTTP client for the target streams."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
@@ -79,7 +80,7 @@ class Publisher:
         )
 
     def find(self, stream: str) -> TargetStream | None:
-        """None if there is no such stream."""
+        """Return the stream's state; None if the stream does not exist."""
         answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
         if answer.status == 404:
             return None
@@ -91,8 +92,8 @@ class Publisher:
         self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
 
     def find_use(self, publication: Publication) -> str | None:
-        """Describe the appends of this batch, or of a newer one, that the stream has. The probe writes
-        nothing: the first append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
+        """Describe the appends of this batch, or of a newer one, in the stream. The probe writes nothing,
+        because the first append of an epoch must have number 0 (§5.2.1). Raises NotPublished."""
         refusals = frozenset({400, 403, 404, 409})
         answer = self._post(publication, PROBE_SEQ, _PROBE_BODY, refusals)
         if answer.status not in refusals:
@@ -104,9 +105,9 @@ class Publisher:
         return _describe_use(publication, answer.headers)
 
     def append(self, publication: Publication, bodies: Iterator[bytes]) -> None:
-        """Several are on their way at once. One that overtakes another is refused as a gap (§5.2.1), and sent
-        again when those before it are there. A server that takes few in their order is sent few at once.
-        Raises NotPublished."""
+        """Send the appends, several concurrently. The server refuses an append that overtakes another as a
+        gap (§5.2.1); it is sent again after the earlier appends. If the server accepts few in order, fewer
+        are sent concurrently. Raises NotPublished."""
         seq, width = 0, 1
         with closing(self._client.posts_in_order(self._connection.stream_url(publication.stream))) as posts:
             while some := _take(bodies, width, _BYTES_AT_ONCE):
@@ -123,17 +124,17 @@ class Publisher:
     def _post(
         self, publication: Publication, seq: int, body: bytes, allow: frozenset[int] = frozenset()
     ) -> BaseHTTPResponse:
-        """Raises NotPublished."""
+        """Send one append, with retries. Raises NotPublished."""
         headers, url = publication.headers(seq), self._connection.stream_url(publication.stream)
         try:
             return self._client.request("POST", url, headers=headers, body=body, allow=allow)
         except HttpFault as fault:
-            # What the token does not allow is said already, and its 403 is not that of a fence.
+            # The text of a ForbiddenHttpFault is complete, and its 403 does not mean a stale epoch.
             status = None if isinstance(fault, ForbiddenHttpFault) else fault.status
             raise NotPublished(_explain(publication, seq, status, str(fault))) from fault
 
     def close(self, stream: str) -> None:
-        """Does nothing if the stream is closed already. Raises NotPublished."""
+        """Close the stream. Does nothing if it is closed already. Raises NotPublished."""
         url = self._connection.stream_url(stream)
         try:
             self._client.request("POST", url, headers={"Stream-Closed": "true"})
@@ -142,7 +143,7 @@ class Publisher:
 
 
 def _take(bodies: Iterator[bytes], count: int, size: int) -> list[bytes]:
-    """The next so many, or fewer where they have so many bytes."""
+    """Take the next `count` bodies, or fewer once they have `size` bytes."""
     some: list[bytes] = []
     while len(some) < count and size > 0 and (body := next(bodies, None)) is not None:
         some.append(body)
@@ -151,8 +152,8 @@ def _take(bodies: Iterator[bytes], count: int, size: int) -> list[bytes]:
 
 
 def _describe_use(publication: Publication, refusal: Mapping[str, str]) -> str | None:
-    """Describe the use from the headers of the refusal. The append itself reports a refusal for another
-    reason."""
+    """Describe the appends from the headers of the refusal. None for other refusals, which the append itself
+    reports."""
     expected, newer = refusal.get("Producer-Expected-Seq"), refusal.get("Producer-Epoch")
     if expected is not None and int(expected):
         return f"{publication.stream} has appends 0 to {int(expected) - 1} of batch {publication.batch}"
@@ -170,19 +171,19 @@ def _explain(publication: Publication, seq: int, status: int | None, text: str) 
     }
     cause = text.removeprefix("tidemark: ")
     meaning = meanings.get(status)
-    said = f"{meaning} [{cause}]" if meaning else cause
+    explained = f"{meaning} [{cause}]" if meaning else cause
     place = "before" if seq == PROBE_SEQ else f"append {seq} of"
-    return f"tidemark: {publication.stream}, {place} batch {publication.batch}: {said}"
+    return f"tidemark: {publication.stream}, {place} batch {publication.batch}: {explained}"
 
 
 def find_use(publisher: Publisher, publications: Sequence[Publication]) -> str | None:
-    """Describe the appends of this batch, or of a newer one, that one of the streams has. Raises
-    NotPublished."""
+    """Describe the appends of this batch, or of a newer one, in the first stream that has some; None if no
+    stream has any. Raises NotPublished."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-look") as pool:
         return next(filter(None, pool.map(publisher.find_use, publications)), None)
 
 
 def publish(publisher: Publisher, files: Staging, publications: Sequence[Publication]) -> None:
-    """By threads of this process, streams side by side. Raises NotPublished."""
+    """Publish to several streams in parallel, with threads. Raises NotPublished."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
         list(pool.map(lambda each: publisher.append(each, each.bodies(files)), publications))

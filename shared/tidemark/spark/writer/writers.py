@@ -1,9 +1,8 @@
 """The writers that Spark calls: tasks stage rows, and the driver's commit publishes them.
 
-Appending from the tasks would not be exactly once: a batch that Spark repeats may have its rows in
-another order, in other partitions and in other appends. So the first attempt to commit writes a
-manifest that says which appends the batch is, and every later attempt follows it
-(`spark/writer/manifest.py`).
+Appends from the tasks would not be exactly once: if Spark repeats a batch, the rows may have another order,
+other partitions and other appends. The first attempt to commit therefore writes a manifest with the batch's
+appends, and every later attempt follows the manifest (`spark/writer/manifest.py`).
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.publish import NotPublished, Publication, Publisher, find_use, publish
 
-#: Rows that Spark hands over one by one are gathered into groups of this size.
+#: Rows in a group, if Spark hands over single rows.
 _ROWS_AT_ONCE: Final = 5_000
-#: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
+#: Spark's property, in every task, with the id of the streaming query from its checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
 
-#: A streaming sink gets Arrow batches from Spark 4.1 on; 4.0 hands it rows one by one.
+#: A streaming sink gets Arrow batches from Spark 4.1 on, and single rows from 4.0.
 _GETS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _StreamWriterBase: Any = datasource.DataSourceStreamArrowWriter if _GETS_ARROW else DataSourceStreamWriter
 
 _Piece = tuple[pa.Array | str, pa.Array]
-"""The stream of each row, or of all of them, and their values."""
+"""Values, and the stream of each value or of all values."""
 
 
 @dataclass(frozen=True)
 class StagedPartition(WriterCommitMessage):
-    """The output that one task staged. `file` is set even if it is empty, so that it is removed."""
+    """The output of one task. `file` is set even if the file is empty, so that it is removed."""
 
     query: str
     partition: int
@@ -57,7 +56,7 @@ class StagedPartition(WriterCommitMessage):
 
 
 def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, streaming: bool) -> list[str]:
-    """The faults of a write besides its options. Checked before a task starts."""
+    """Return the faults of a write in its schema and mode. Checked before a task starts."""
     faults = []
     if streaming and options.batch is not None:
         faults.append("batch is for writes in foreachBatch: the sink of a streaming query numbers its own")
@@ -78,7 +77,7 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, 
 
 
 def resolve_content_type(options: WriteOptions) -> ContentType:
-    """The content type of the rows: a single stream's own, or, for many streams, the option's.
+    """Return the content type of the rows: the type of a single stream, or the option for many streams.
     Raises InvalidOptions."""
     target = Publisher(options.connection).find(options.stream) if options.stream else None
     if options.stream is None or (target is None and options.create_streams):
@@ -87,7 +86,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
     if target is None:
         missing = options.connection.tell_missing(options.stream)
         raise InvalidOptions([f"{missing}; with createStreams it would be made"])
-    # The stream may have been closed after the write under this id: then nothing is left to write.
+    # If an earlier run completed this write, the stream may be closed: nothing is left to write.
     is_written = options.producer_id is not None and StagedBatches(
         connect_staging(options), options.producer_id
     ).is_done(options.batch or 0)
@@ -106,7 +105,7 @@ def _target_faults(stream: str, found: ContentType, wanted: ContentType | None, 
 
 
 class StagedWrite:
-    """Is sent to every task and to every commit: it holds options and no connection."""
+    """A write. Spark sends it to every task and commit, so it has options but no connection."""
 
     def __init__(self, options: WriteOptions, schema: StructType, content_type: ContentType) -> None:
         self.options = options
@@ -164,8 +163,8 @@ class StagedWrite:
     # --- in the driver ---
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
-        """Raises ForeignBatch and ReusedId before anything is published, and NotPublished: the same call, or
-        a replay of the batch, then goes on with it."""
+        """Publish the staged rows. Raises ForeignBatch and ReusedId before the first append, and
+        NotPublished, after which the same call, or a repetition of the batch, continues."""
         forget_archives()
         staging = connect_staging(self.options)
         staged = sorted(_staged(messages), key=lambda each: each.partition)
@@ -196,7 +195,8 @@ class StagedWrite:
         return settled
 
     def _prepare(self, publisher: Publisher, streams: Iterable[str]) -> dict[str, ContentType]:
-        """Every stream is there and takes what is to come, before the first append."""
+        """Check, or create, all streams before the first append. Returns their content types. Raises
+        NotPublished."""
         content_types, faults = {}, []
         for stream in streams:
             target = publisher.find(stream)
@@ -206,7 +206,7 @@ class StagedWrite:
             elif target is None:
                 faults.append(self.options.connection.tell_missing(stream))
             else:
-                # A closed stream may hold the batch already: only the append itself can say.
+                # A closed stream may have the batch already; only the append itself shows that.
                 content_types[stream] = target.content_type
                 faults += _target_faults(stream, target.content_type, self.content_type, closed=False)
         if faults:
@@ -220,7 +220,7 @@ class StagedWrite:
             batches.drop(batch, [each.file for each in staged])
 
     def forget(self, batch: int) -> None:
-        """Remove the notes of a batch that cannot be repeated, because its id is not known."""
+        """Remove the notes of a batch under a random id, which no user can repeat."""
         StagedBatches(connect_staging(self.options), self.producer_id("")).forget(batch)
 
 
@@ -229,9 +229,9 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPartit
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One write is one batch. Its producer id is new unless it was given: a write that is
-    repeated under the same id publishes what the first one staged, and only what is missing. So does each
-    batch of `foreachBatch` with its number."""
+    """One write is one batch. Without the option producerId its producer id is random. A repeated write with
+    the same producerId, and in `foreachBatch` the same batch number, publishes the missing appends of the
+    first one."""
 
     def __init__(self, write: StagedWrite) -> None:
         self._write = write
@@ -278,7 +278,7 @@ class StreamWriter(_StreamWriterBase):
 def plan_write(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool = False, streaming: bool = False
 ) -> StagedWrite:
-    """Raises InvalidOptions, with everything that is wrong."""
+    """Plan a write. Raises InvalidOptions with all faults."""
     faults_of = partial(write_faults, schema, overwrite=overwrite, streaming=streaming)
     options = parse_write_options(given, faults_of=faults_of)
     return StagedWrite(options, schema, resolve_content_type(options))
