@@ -222,6 +222,10 @@ def test_history_asks_for_the_messages_before_an_offset_and_says_where_they_begi
     [sent], chunk = play(protocol().history("42", last=2), answer)
     assert (sent.params, chunk.text) == ({"offset": "42", "last": "2"}, "ab")
     assert (chunk.start, chunk.offset) == ("40", "42")
+    told = {"stream-cursor": "7", "etag": f'"{"a" * 16}:{40:016}.0:{42:016}"'}
+    of_stream = replace(answer, headers={**answer.headers, **told})
+    [sent], chunk = play(protocol().history("42", cursor="6", incarnation="a" * 16), of_stream)
+    assert (sent.params["cursor"], chunk.cursor, chunk.incarnation) == ("6", "7", "a" * 16)
     with pytest.raises(errors.MalformedReply, match="only Tidemark reads backwards"):
         play(protocol().history(), Reply(200, AT_42))
 

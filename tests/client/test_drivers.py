@@ -36,6 +36,7 @@ from tidemark.client import (
     StreamConflict,
     StreamError,
     StreamGone,
+    StreamReplaced,
     Unreachable,
     asynchronous,
     blocking,
@@ -458,6 +459,41 @@ def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_clien
 
     assert asyncio.run(read()).closed
     assert moved.sent == 0
+
+
+@both
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
+    tidemark_url: str, kind: Any, closed: bool
+) -> None:
+    """Neither to older messages nor to newer ones, whichever of cursor and incarnation is kept."""
+    stream = kind(f"{tidemark_url}/v1/stream/replaced")
+
+    async def live() -> None:
+        await awaited(kind.create(stream.url, content_type="application/json"))
+        for number in range(4):
+            await awaited(stream.append(number))
+        if closed:
+            await awaited(stream.close())
+        page = await awaited(stream.history(last=2))
+        kept = {"cursor": page.cursor, "incarnation": page.incarnation}
+        older = await awaited(stream.history(page.start, last=1, **kept))
+        assert (older.messages, older.cursor, older.incarnation) == ([1], *kept.values())
+        await awaited(stream.delete())
+        await awaited(kind.create(stream.url, content_type="application/json"))
+        for number in range(8):
+            await awaited(stream.append(number))
+        for name, error in (("cursor", StreamGone), ("incarnation", StreamReplaced)):
+            with pytest.raises(error, match="deleted and created again"):
+                await awaited(stream.history(page.start, **{name: kept[name]}))
+            with pytest.raises(error, match="deleted and created again"):
+                async for _ in each(stream.follow(page.offset, **{name: kept[name]})):
+                    pass
+        with pytest.raises(StreamReplaced):
+            await awaited(stream.history(page.start, **kept))
+        await awaited(stream.delete())
+
+    asyncio.run(live())
 
 
 @both

@@ -65,6 +65,19 @@ def test_older_messages_come_where_the_reader_scrolls_up(console: Console) -> No
     expect(console.rows).to_contain_text(['{"n": 3}'])
 
 
+def test_older_messages_of_another_stream_with_the_name_are_not_shown(console: Console) -> None:
+    """The page begins again. Of a closed stream it waits for nothing that would report the deletion."""
+    path = make_stream(console.server, [{"n": number} for number in range(2500)], Stream_Closed="true")
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("1,000 messages shown")
+    send(console.server, "DELETE", path)
+    make_stream(console.server, [{"new": number} for number in range(2500)], name=path.split("/")[-1])
+    page.get_by_role("button", name="Show older").click()
+    expect(page.get_by_text("The stream was created again")).to_be_visible()
+    expect(page.locator("#counted")).to_contain_text("2,500 messages shown")
+    expect(console.row('{"n": ')).to_have_count(0)
+
+
 def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Console) -> None:
     path = make_stream(console.server, [{"n": number} for number in range(500)])
     page = console.open_stream(path)

@@ -61,6 +61,11 @@ def test_a_stream_is_read_backwards_a_page_at_a_time(door: Door, make_stream: Ma
     assert [page for page, *_ in pages] == [[4444, 5], [22, 333], [1]]
     assert [told for _, *told in pages] == [["true", "no-store"], *[[None, REVALIDATED]] * 2]
     assert (page.status, page.next_offset, page["stream-start-offset"]) == (200, before, before)
+    door.post(path, {"Stream-Closed": "true"})
+    ends = [door.get(f"{path}?offset={before}&last=2") for before in ("now", door.head(path).next_offset)]
+    assert len({(page["etag"], page["stream-cursor"], page.body) for page in ends}) == 1, (
+        "both name the stream"
+    )
     middle = door.get(f"{path}?offset=0000000000000009&last=2")
     again = door.get(f"{path}?offset=0000000000000009&last=2", {"If-None-Match": middle["etag"] or ""})
     assert (again.status, again["stream-start-offset"]) == (304, middle["stream-start-offset"])
@@ -109,7 +114,7 @@ def test_a_reader_learns_that_the_stream_is_closed_with_the_final_data_or_after_
     assert (behind.status, behind.body, state(behind)) == (200, b"", ("true", "true"))
     assert behind.next_offset == whole.next_offset
     assert whole["cache-control"] == behind["cache-control"] == REVALIDATED
-    assert whole["stream-cursor"] is behind["stream-cursor"] is None, "nobody is to come back"
+    assert whole["stream-cursor"] == behind["stream-cursor"] == str(door.cursor_of(path))
     bound = door.get(f"{path}?offset={whole.next_offset}&cursor={door.cursor_of(path)}")
     assert bound["cache-control"] == SHARED
 

@@ -204,7 +204,7 @@ def test_an_event_source_goes_on_behind_the_last_event_it_saw(door: Door, make_s
     assert data(rest.events) == ["[2]"]
 
 
-@pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", ""])
+@pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", "", "&last=1"])
 def test_the_id_of_an_event_leads_into_no_other_stream_of_this_name(
     door: Door, make_stream: Make, way: str
 ) -> None:

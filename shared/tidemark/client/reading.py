@@ -116,21 +116,43 @@ class ReadOperations:
             chunk = replace(more, data=chunk.data + more.data)
         return chunk
 
-    def history(self, before: str = "now", *, last: int = 50) -> Steps[Chunk]:
+    def history(
+        self,
+        before: str = "now",
+        *,
+        last: int = 50,
+        cursor: str | None = None,
+        incarnation: str | None = None,
+    ) -> Steps[Chunk]:
         """The `last` messages before an offset, or before the tail: one page, however long the stream is
         (Tidemark only). Its `start` is the `before` of the page that is older, and its `offset` is where
-        `follow` goes on behind the newest. Fewer come where they are large, none where nothing is older."""
-        request = Request("GET", self.url, params={"offset": before, "last": str(last)})
-        reply = yield from exchange(request, self.retry)
+        `follow` goes on behind the newest. Fewer come where they are large, none where nothing is older. Give
+        a page's `cursor` and `incarnation` to both: they raise StreamReplaced if another stream has the name
+        by now."""
+        params = given_values({"offset": before, "last": last, "cursor": cursor})
+        request = Request("GET", self.url, params=params)
+        try:
+            reply = yield from exchange(request, self.retry)
+        except errors.StreamGone:
+            self._same(incarnation, (yield from self.head()).etag)
+            raise
         start = reply.headers.get("stream-start-offset")
         if start is None:
             raise errors.MalformedReply(
                 f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards"
             )
+        incarnation = self._same(incarnation, reply.headers.get("etag"))
         self._learn(reply.headers)
-        closed, offset = errors.is_true(reply.headers, "stream-closed"), next_offset(request, reply)
-        data = b"" if start == offset else reply.body
-        return Chunk(data, offset, self.content_type or "", closed=closed, start=start)
+        offset = next_offset(request, reply)
+        return Chunk(
+            b"" if start == offset else reply.body,
+            offset,
+            self.content_type or "",
+            closed=errors.is_true(reply.headers, "stream-closed"),
+            cursor=reply.headers.get("stream-cursor", cursor),
+            incarnation=incarnation,
+            start=start,
+        )
 
     def follow(
         self,
@@ -274,7 +296,7 @@ class ReadOperations:
     ) -> Steps[Chunk]:
         """The page behind `place`, which the socket may have `told`. `silent` answers before this one had no
         news. A server that does not wait is asked less and less often."""
-        params = {"offset": place.offset} | ({"live": "long-poll", "cursor": place.cursor} if live else {})
+        params = {"offset": place.offset, "cursor": place.cursor} | ({"live": "long-poll"} if live else {})
         request = Request(
             "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
         )

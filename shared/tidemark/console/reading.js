@@ -7,6 +7,8 @@ import { matcher } from "./search.js"
 import { Tail } from "./tail.js"
 
 const OLDER = 1000
+// Whether the server refuses what was read as that of another stream, or of a newer state of this one.
+export const isOfAnother = (error) => error?.status === 410 && /created again|put back/.test(error.message)
 const CONNECTING = { of: null, name: "connecting", error: null }
 
 // The messages of a stream from `start` on, while the page is open. With another `round` or token they are read anew.
@@ -32,6 +34,7 @@ export function useTail(path, start, kind, round) {
       },
       onState: (name, error = null) => setTold((old) => (old.of === held && old.name === name && !error ? old : { of: held, name, error })),
     })
+    held.tail = tail
     tail.run()
     return () => tail.stop()
   }, [held])
@@ -41,12 +44,12 @@ export function useTail(path, start, kind, round) {
     if (held.isLoading) return
     held.isLoading = true
     try {
-      const asked = new URLSearchParams({ offset: renderOffset(held.messages.begin), last: OLDER })
-      const response = await send({ path: `${path}?${asked}` })
+      const response = await send({ path: `${path}?offset=${held.tail.place(renderOffset(held.messages.begin))}&last=${OLDER}` })
       held.messages.addBefore(new Uint8Array(await response.arrayBuffer()), Number(response.headers.get("Stream-Start-Offset")))
       setVersion((old) => old + 1)
-    } catch {
-      // It is asked for again. Where it is gone, the reader of the tail says why.
+    } catch (error) {
+      // It is asked for again. Where it is gone, the reader of the tail says why, if it still reads.
+      if (isOfAnother(error)) setTold({ of: held, name: "stopped", error })
     }
     held.isLoading = false
   }

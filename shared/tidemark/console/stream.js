@@ -13,7 +13,7 @@ import { useLoaded } from "./loading.js"
 import { Cells, LogHead, Size, columnsOf } from "./log.js"
 import { Detail } from "./message.js"
 import { kindOf, renderOffset } from "./messages.js"
-import { useFilter, useTail } from "./reading.js"
+import { isOfAnother, useFilter, useTail } from "./reading.js"
 import { RunningText } from "./running-text.js"
 import { Progress, useSearch } from "./search.js"
 import { DEFAULT_LAST, Start, resolveStart } from "./start.js"
@@ -148,7 +148,7 @@ export function StreamPage({ path }) {
 
   useEffect(() => {
     if (state.error?.status !== 410 || !stats) return
-    if (/created again|put back/.test(state.error.message)) {
+    if (isOfAnother(state.error)) {
       setNotice("The stream was created again, or put back to an older state: this is what it holds now.")
       setStart(renderOffset(0))
       return setRound((old) => old + 1)

@@ -23,6 +23,11 @@ export class Tail {
     this.hasCaughtUp = false
   }
 
+  // An offset with the cursor, which names the incarnation.
+  place(offset) {
+    return this.cursor ? `${offset}.${this.cursor}` : offset
+  }
+
   async run() {
     this.onState("connecting")
     while (!this.abort.signal.aborted) {
@@ -41,7 +46,7 @@ export class Tail {
     const { stream } = await import("./durable-streams.js")
     const response = await stream({
       url: addressOf(this.path),
-      offset: this.cursor ? `${this.offset}.${this.cursor}` : this.offset,
+      offset: this.place(this.offset),
       live: "long-poll",
       headers: token.value ? { Authorization: `Bearer ${token.value}` } : {},
       signal: this.abort.signal,
@@ -52,7 +57,7 @@ export class Tail {
     response.subscribeBytes((chunk) => {
       const start = Number(this.offset)
       this.offset = chunk.offset
-      this.cursor = chunk.cursor // It names the incarnation.
+      this.cursor = chunk.cursor
       if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset), start, this.hasCaughtUp)
       this.hasCaughtUp ||= chunk.upToDate
     })

@@ -125,7 +125,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
     cursor = caching.decide_catch_up_cursor(request.cursor, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
-    if request.read_from != NOW:
+    if request.read_from != NOW or request.last is not None:
         headers["ETag"] = _etag(reading)
         if caching.etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -154,7 +154,7 @@ def _reading_headers(
         headers["Stream-Start-Offset"] = render_offset(page.start)
     if page.closed:
         headers["Stream-Closed"] = "true"
-    else:
+    if closed or not page.closed:  # A page before the end may be read later: the cursor names the stream.
         headers["Stream-Cursor"] = str(cursor)
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"

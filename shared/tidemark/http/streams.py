@@ -235,7 +235,7 @@ async def read_stream(
     if last is None:
         reading = await backend.call(read, key, read_from, cursor)
     else:
-        reading = await backend.call(read_back, key, read_from, last)
+        reading = await backend.call(read_back, key, read_from, last, cursor)
     return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 

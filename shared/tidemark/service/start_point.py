@@ -23,7 +23,7 @@ from tidemark.protocol.offset import NOW, ReadFrom, render_offset
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.read import Reading, renew, with_blobs
+from tidemark.service.read import Reading, check_cursor, renew, with_blobs
 from tidemark.service.stores import Stores
 
 MAX_LAST: Final = 10_000
@@ -98,13 +98,16 @@ def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom
     return StartPoint(first_written_from(stores, head, asked.at_ms))
 
 
-def read_back(stores: Stores, key: StreamKey, before: ReadFrom, count: int) -> Reading:
+def read_back(
+    stores: Stores, key: StreamKey, before: ReadFrom, count: int, cursor: int | None = None
+) -> Reading:
     """The last `count` messages before an offset, or before the tail, as a page: fewer where they are large,
     and none where nothing is before. Its calls are those of the head and of the batches that it has. Renews
-    as a read does. Raises StreamNotFound, RetentionGone, HistoryGone, and Malformed for an offset inside a
-    message."""
-    head = load_head(stores, key)
-    record, tail = renew(stores, head.record, head.touched_ms, stores.clock_ms()), head.tail
+    as a read does. Raises StreamNotFound, StaleCursor, RetentionGone, HistoryGone, and Malformed for an
+    offset inside a message."""
+    head, now_ms = load_head(stores, key), stores.clock_ms()
+    check_cursor(head.record, before, cursor, now_ms)
+    record, tail = renew(stores, head.record, head.touched_ms, now_ms), head.tail
     end = tail.offset if before == NOW else int(before)
     check_retained(end, record.retained)
     if end > tail.offset:
