@@ -413,6 +413,33 @@ test("a stream whose watch is not answered is asked for by the request itself", 
   assert.equal((await readers[1]).headers.get("Stream-Next-Offset"), offset(6))
 })
 
+test("after one socket by which nothing came requests wait, also of a page that is loaded again, until something comes", async () => {
+  mock.method(Math, "random", () => 1)
+  Object.defineProperty(globalThis, "sessionStorage", { value: {}, configurable: true, writable: true })
+  const reader = poll("/v1/stream/a", 5)
+  await opened()
+  answers[live("/v1/stream/a", 5)] = found(6)
+  await pass(30_000)
+  assert.equal((await reader).headers.get("Stream-Next-Offset"), offset(6))
+  for (const fetch of [socketFetch, makeSocketFetch({ fetch: server })]) {
+    socketFetch = fetch
+    requests = []
+    answers[live("/v1/stream/a", 6)] = found(7)
+    answers["/v1/socket"] = Response.json({ url: "/v1/socket" })
+    assert.equal((await poll("/v1/stream/a", 6)).headers.get("Stream-Next-Offset"), offset(7))
+    assert.deepEqual(asked(), [live("/v1/stream/a", 6)], "at once")
+  }
+  const last = poll("/v1/stream/b", 5)
+  answers[live("/v1/stream/b", 5)] = new Promise(() => {})
+  const socket = await opened()
+  await socket.tell({ stream: "/v1/stream/b", offset: offset(5), seconds: 3600 })
+  assert.deepEqual({ ...sessionStorage }, {})
+  await socket.tell({ ...page(5, 8, "x"), stream: "/v1/stream/b" })
+  assert.equal(await (await last).text(), "x")
+  delete globalThis.sessionStorage
+  mock.restoreAll()
+})
+
 test("a server that answers and ends the connection at once is asked less and less often", async () => {
   mock.method(Math, "random", () => 1)
   answers[live("/v1/stream/a", 5)] = found(5)

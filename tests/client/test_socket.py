@@ -64,6 +64,8 @@ class Network:
     closes: bool = False
     #: An answer passes when it is whole, and no upgrade does.
     buffers: bool = False
+    #: It opens sockets, and nothing passes.
+    swallows: bool = False
 
 
 @pytest.fixture
@@ -83,7 +85,13 @@ def network(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Network:
             elif life != there.life and there.closes and scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1012})
 
-        if is_held and scope["type"] == "websocket":
+        if there.swallows and scope["type"] == "websocket":
+            there.asked.append("silence")
+            await receive()
+            await send({"type": "websocket.accept"})
+            while (await receive())["type"] != "websocket.disconnect":
+                pass
+        elif is_held and scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close"})
         else:
@@ -290,6 +298,26 @@ def test_a_server_without_a_socket_is_asked_for_one_once(
     for reader in readers:
         reader.end()
     assert asked == ["plain", "none", "plain live=sse", "plain", "plain live=sse"]
+
+
+@both
+def test_after_one_socket_by_which_nothing_came_readers_go_by_events_at_once(
+    tidemark_url: str, network: Network, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(watches, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(socket, "_urls", {})
+    network.swallows = True
+    writer = Stream.create(f"{tidemark_url}/v1/stream/silent", content_type="text/plain")
+    readers = list[Following]()
+    for _ in range(3):
+        readers.append(Following(kind, writer.url))
+        until(lambda: network.asked.count("silent live=sse") == len(readers))
+    writer.close("end")
+    for reader in readers:
+        reader.end()
+        assert reader.text == "end"
+    assert network.asked.count("silence") == 1
 
 
 @both

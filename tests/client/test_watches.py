@@ -386,6 +386,31 @@ def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_r
     assert client.frames() == [Frame(), Watching(watch=(A,))]
 
 
+@pytest.mark.parametrize("has_worked", [False, True])
+def test_a_socket_by_which_nothing_ever_comes_is_taken_for_absent(has_worked: bool) -> None:
+    """But one that has worked before is tried once more: its server may have been frozen."""
+    client = connected()
+    reader = client.waiting(A, "42")
+    client.frames()
+    if has_worked:
+        client.hear(tail(A, "42", seconds=3600))
+        client.watches.lost(client.now)
+        client.now = client.watches.connect_at
+    for _ in range(1 + has_worked):
+        client.wait(reader, "42")
+        client.watches.opened(client.now)
+        client.frames()
+        client.pass_to(client.now + watches.ANSWER_SECONDS)
+        assert client.watches.is_broken
+        client.woken_now()
+        client.watches.lost(client.now)
+        assert client.woken_now() == [(A, ELSEWHERE)]
+        client.now = min(client.watches.connect_at, client.now + 3600)
+    client.wait(reader, "42")
+    assert client.woken_now() == [(A, ELSEWHERE)], "at once"
+    assert (client.watches.is_silent, client.watches.needs_connection) == (True, False)
+
+
 def test_a_socket_that_never_worked_is_tried_less_and_less_often_and_its_readers_do_not_wait_for_it() -> None:
     client = Client()
     reader, pauses = client.watches.join(A), []

@@ -40,7 +40,7 @@ _LOOK_SECONDS: Final = 5.0
 _LATE_SECONDS: Final = 3.0
 #: If the server answers no pings, TCP notices a connection that was cut on the way.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
-#: The URL of each origin's socket; None if the origin has none.
+#: The URL of each origin's socket; None if the origin has none, or one by which nothing comes.
 _urls: Final[dict[str, str | None]] = {}
 #: A socket is removed when nobody follows by it, because it holds its event loop.
 _sockets: Final[dict[tuple[asyncio.AbstractEventLoop, str], ClientSocket]] = {}
@@ -132,7 +132,10 @@ class ClientSocket:
         except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
             log.info("no socket at %s now: %r", self._origin, why)
             self.watches.lost(self._now())
-            _urls.pop(self._origin, None)  # It may be elsewhere by now.
+            if self.watches.is_silent:
+                _urls[self._origin] = None
+            else:
+                _urls.pop(self._origin, None)  # It may be elsewhere by now.
 
     async def _connect(self) -> None:
         from websockets.asyncio.client import connect

@@ -136,6 +136,9 @@ class Watches:
         self.connect_at = -math.inf
         #: The connection is of no use any more: the driver closes it.
         self.is_broken = False
+        #: A gateway opens connections, and nothing comes by them: the socket is taken for absent.
+        self.is_silent = False
+        self._has_heard = False
         self._opened_at: float | None = None
         #: When the client has said something last.
         self._said_at = -math.inf
@@ -198,7 +201,7 @@ class Watches:
     def opened(self, now: float) -> None:
         self._opened_at = self._said_at = self._ping_at = now
         self._dead_at, self._pongs = math.inf, 0
-        self.is_broken = self._answers_pings = False
+        self.is_broken = self._answers_pings = self._has_heard = False
 
     def doubt(self, now: float) -> None:
         """The machine may have slept."""
@@ -208,6 +211,9 @@ class Watches:
 
     def lost(self, now: float) -> None:
         """The connection has ended, or none could be opened."""
+        if self.is_silent:
+            self.absent()
+            return
         if self._opened_at is not None and now - self._opened_at >= _STEADY_SECONDS:
             self._failures = 0
         self.connect_at = now + _pause_seconds(self._failures)
@@ -271,6 +277,8 @@ class Watches:
                 continue
             if watch.is_asked and not watch.is_failed:
                 self.is_broken = True
+                if not self._has_heard:
+                    self.is_silent, self._has_worked = not self._has_worked, False
                 continue
             watch.is_asked = watch.is_failed = False
             if (reader := watch.waiting) is not None:
@@ -283,6 +291,7 @@ class Watches:
             messages = parse_messages(text)
         except Malformed:
             messages = [{}]
+        self._has_heard = True
         self._pongs += not messages
         self._answers_pings = self._answers_pings or self._pongs > 0
         self._ping_at = now + self._quiet_seconds if self._answers_pings else math.inf

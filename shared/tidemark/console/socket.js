@@ -19,6 +19,15 @@ const NEXT = "Stream-Next-Offset"
 const UP_TO_DATE = "Stream-Up-To-Date"
 const CLOSED = "Stream-Closed"
 
+// Has the sockets by which nothing comes, although a gateway opens them, until the tab is closed.
+function silent() {
+  try {
+    return sessionStorage
+  } catch {
+    return {} // A program has none, and a page may have no right to it.
+  }
+}
+
 function unlessAborted(signal, promise) {
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal.reason)
@@ -30,10 +39,11 @@ function unlessAborted(signal, promise) {
 
 class Socket {
   watches = new Map() // By path: { token, tail, told, … }
-  failures = 0
 
   constructor(url) {
     this.url = url
+    this.name = `tidemark-silent ${url}`
+    this.failures = silent()[this.name] ? TRIES : 0
     for (const name of ["visibilitychange", "online"]) globalThis.addEventListener?.(name, () => this.look(true))
   }
 
@@ -73,7 +83,7 @@ class Socket {
       clearTimeout(this.timer)
       this.timer = setInterval(() => this.look(), LOOK_MS)
       this.pongs = 0 // Of the empty answers those to `unwatch` do not count. An older server answers no ping.
-      this.answersPings = false
+      this.answersPings = this.hasHeard = false
       this.heardAt = this.lookedAt = Date.now()
       this.ping()
       this.send()
@@ -131,6 +141,7 @@ class Socket {
     for (const [path, watch] of this.watches) {
       if (watch.timer) continue
       watch.timer = setTimeout(() => {
+        if (!this.hasHeard) this.distrust()
         this.refuse(503)
         this.lose()
       }, WATCH_MS)
@@ -143,7 +154,15 @@ class Socket {
     for (const frame of frames) this.ws.send(JSON.stringify(frame))
   }
 
+  // Requests wait from now on.
+  distrust() {
+    this.failures = Math.max(this.failures, TRIES)
+    silent()[this.name] = true
+  }
+
   hear(data) {
+    if (!this.hasHeard) delete silent()[this.name]
+    this.hasHeard = true
     this.heardAt = Date.now()
     clearTimeout(this.pong)
     this.pong = null
