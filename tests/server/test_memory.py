@@ -25,7 +25,12 @@ from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
 
 JSON, BYTES = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
-BODIES = {"JSON": (JSON, b'["%s"]'), "bytes": (BYTES, b"%s"), "half JSON": (JSON, b'["%s')}
+BODIES = {
+    "JSON": (JSON, b'["%s"]'),
+    "bytes": (BYTES, b"%s"),
+    "half JSON": (JSON, b'["%s'),
+    "subscription": (JSON, b'{"type": "pull-wake", "streams": 7, "description": "%s"}'),
+}
 OTHER_TAIL = {"If-Match": '"other:0000000000000005"'}
 GAP = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}
 #: By name: the method, what follows the stream's path, the headers, and the status.
@@ -43,8 +48,13 @@ REQUESTS = {
     "snapshot beyond": ("PUT", "/snapshot/0000000000009999", {}, 409),
     "read": ("GET", "-closed?offset=-1", {}, 200),
     "malformed": ("POST", "", {}, 400),
+    "subscribe": ("PUT", "/v1/stream/__ds/subscriptions/a", {}, 400),
 }
-SENT = [*product(list(REQUESTS)[:-1], list(BODIES)[:-1]), ("malformed", "half JSON")]
+SENT = [
+    *product(list(REQUESTS)[:-2], ["JSON", "bytes"]),
+    ("malformed", "half JSON"),
+    ("subscribe", "subscription"),
+]
 MEGABYTES_4 = 4 * 1024 * 1024
 
 
@@ -92,7 +102,8 @@ def test_no_large_body_is_left_to_the_garbage_collector(client: Client, what: st
     with uncollected() as owners:
         for number in range(10):
             sent = b"" if method == "GET" else body
-            assert client(method, path + suffix.format(number=number), headers | more, sent) == expected
+            target = suffix if suffix.startswith("/v1") else path + suffix.format(number=number)
+            assert client(method, target, headers | more, sent) == expected
     assert owners == []
 
 

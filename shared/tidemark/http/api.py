@@ -72,7 +72,7 @@ def controlled(route: APIRoute) -> ASGIApp:
         try:
             await app(scope, receive_again if takes_body else receive, send_uncached)
         except RequestValidationError as error:
-            raise refused_input(error) from None
+            raise refused_input(error.with_traceback(None)) from None  # FastAPI's frame holds the error.
 
     return handle
 
