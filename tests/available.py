@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 
 
 class NotAvailable(RuntimeError):
@@ -27,3 +29,14 @@ def require_program(name: str) -> str:
     if found is None:
         raise NotAvailable(f"{name} is not installed")
     return found
+
+
+def require_registry(program: str) -> None:
+    """Of pip or npm. Raises NotAvailable if it does not answer."""
+    asking = {
+        "npm": ["npm", "view", "@durable-streams/client", "version"],
+        "pip": [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "click"],
+    }
+    asked = subprocess.run(asking[program], capture_output=True, text=True, check=False, timeout=300)
+    if asked.returncode:
+        raise NotAvailable(f"no registry of {program} answers: {asked.stderr[:300]}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.available import require_registry
 from tests.conformance.servers import ROOT, node, running, tidemark_server
 
 DOCS = ROOT / "docs"
@@ -51,6 +52,7 @@ def test_a_program_runs_with_what_its_page_installs(page: str, base_url: str, em
     index, printed = next((index, each) for index, each in enumerate(blocks) if " docs/examples/" in each)
     if page == "subscriptions.md":
         printed = blocks[index - 1] + printed  # What the worker works on.
+    require_registry("npm" if "npm install" in printed else "pip")
     inherited = {
         name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
     }
