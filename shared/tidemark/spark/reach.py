@@ -80,8 +80,8 @@ def _is_another(before: Reach, end: Position) -> bool:
 def table_ends(
     bucket: str, known: Reaches, heads: Mapping[str, Head], subscribes: Callable[[str], bool]
 ) -> tuple[dict[str, Position], Reaches]:
-    """Return the table's end in each stream, and the reach of streams that are gone: deleted, or created
-    again, without having been closed."""
+    """Return the table's end in each stream that may go on, and the reach of streams that are gone: deleted,
+    or created again, without having been closed."""
     living = {(bucket, name, head.tail.incarnation) for name, head in heads.items()}
     left = {
         key: reach
