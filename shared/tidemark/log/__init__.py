@@ -1,8 +1,8 @@
-"""The log: a stream as a chain of batches in one DynamoDB table (`docs/design.md`).
+"""The log: a stream is a chain of batches in one DynamoDB table (`docs/design.md`).
 
-`schema` has a module for each kind of item, `table` is the seam that DynamoDB and the embedded engine stand
-behind, and the other modules each read or write one part of the chain. The service and everything above
-import it; it imports `aws` and the rules. What may be written is a rule of `protocol`. `combining` (who may
-commit whose append) and `pack_format` (the bytes of a pack) are rules of storage: like those of `protocol`,
-they do no I/O and know no clock.
+`schema` has one module for each kind of item. `table` is the interface to storage, which DynamoDB and the
+embedded engine implement. The other modules each read or write one part of the chain. The service and all
+higher layers import this package; it imports only `aws` and `protocol`. `protocol` decides whether a write is
+allowed. `combining` (which writer may commit an append) and `pack_format` (the bytes of a pack) are rules of
+storage, without I/O and without a clock.
 """

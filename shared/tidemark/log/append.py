@@ -1,5 +1,5 @@
-"""Appending to the log: one conditional write takes the key at the tail. On a crowded stream, writers post
-their appends into boxes first, and any writer may commit them (`log/combining.py`)."""
+"""Append to the log: one conditional write takes the key at the tail. On a crowded stream, writers first post
+their appends as mail, and any writer may commit the mail (`log/combining.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.protocol.producer import ProducerState
 
 
 class TailMoved(Exception):
-    """Another entry has the key; `winner` carries the state to decide on next."""
+    """Another entry has the key. `winner` carries the state for the next decision."""
 
     def __init__(self, winner: Entry) -> None:
         super().__init__(f"the tail has moved to {winner.end}")
@@ -26,13 +26,13 @@ class TailMoved(Exception):
 def put_batch(
     table: tables.Table, record: StreamRecord, batch: Batch, pushed_out: Collection[ProducerState] = ()
 ) -> None:
-    """Write `batch` at its start, if nothing is there yet. Raises TailMoved.
+    """Write `batch` at its start offset if no entry has that key yet. Raises TailMoved.
 
-    Producers that the batch no longer carries go to their own items in the same
-    transaction, so that their state is always in exactly one place.
+    Producers that the batch no longer carries move to items of their own in the same transaction, so that
+    their state is always in exactly one place.
 
-    A write whose reply was lost is sent again, and then finds its own item: the append id tells
-    that it has landed.
+    A write whose response was lost is sent again and then finds its own item: the append id proves that the
+    first one was written.
     """
     item = schema.encode_batch(schema.log_pk(record.key, record.incarnation), batch)
     try:
@@ -48,8 +48,8 @@ def put_batch(
 
 
 def put_producer(incarnation: str, state: ProducerState) -> tables.Write:
-    """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
-    late finds that its own state is no longer ahead, and changes nothing."""
+    """Return the write of a producer's state, for a transaction. Epoch and sequence of a producer only rise,
+    so a late copy of the write is refused and changes nothing."""
     is_ahead = tables.AnyOf(
         tables.IF_ABSENT,
         tables.Compared(schema.EPOCH, "<", state.epoch),
@@ -61,24 +61,24 @@ def put_producer(incarnation: str, state: ProducerState) -> tables.Write:
 
 
 def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -> None:
-    """Raises TailMoved unless the item that is in the way is the entry itself."""
+    """Raise TailMoved unless the existing item is the entry itself."""
     assert existing is not None, "a refused write names the item that is there"
     winner = schema.decode_state(existing)
     if winner.append_id != entry.append_id:
         raise TailMoved(winner)
 
 
-#: The most mail that one query of a box returns; the rest goes into the next batch, or into another box.
+#: The most mail that one query of a box returns. Other mail goes into the next batch or another box.
 MAX_FOUND: Final = MAX_APPENDS
 
 
 def post_mail(table: tables.Table, record: StreamRecord, mail: Mail) -> None:
-    """Put mail into its box. No condition is needed: a late copy is the same mail in the same box."""
+    """Put mail into its box. No condition is needed: a late copy is identical and has the same key."""
     table.put(schema.encode_mail(record.incarnation, mail))
 
 
 def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mail]:
-    """The mail in a box. Damaged mail is left out: its writer finds it uncommitted, and commits it itself."""
+    """Return the mail in a box, without damaged mail: its writer finds it uncommitted and commits it."""
     items, _ = table.query(
         schema.mail_pk(record.incarnation, box), at_least=schema.FIRST_MAIL, limit=MAX_FOUND
     )
@@ -90,7 +90,7 @@ def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mai
 
 
 def put_receipt(table: tables.Table, record: StreamRecord, batch: Batch) -> None:
-    """Tell the writers of mail at this batch's offset its outcome. Only the batch's own writer may do so."""
+    """Write this batch's outcome for the writers of its mail. Only the writer of the batch may do so."""
     table.put(schema.encode_receipt(record.incarnation, batch))
 
 
@@ -100,6 +100,6 @@ def find_receipt(table: tables.Table, record: StreamRecord, start: int) -> Entry
 
 
 def find_entry(table: tables.Table, record: StreamRecord, start: int) -> Entry | None:
-    """The entry at this offset, without its bytes."""
+    """Return the entry at this offset, without its bytes."""
     item = table.get(schema.batch_key(schema.log_pk(record.key, record.incarnation), start))
     return schema.decode_state(item) if item else None

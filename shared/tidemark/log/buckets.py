@@ -1,10 +1,10 @@
-"""Buckets in the table: an item with a count, in one partition with the streams.
+"""Buckets in the table: one item with a count of streams, in one partition with the streams.
 
-The count changes in the transaction that creates or ends a stream, so it is right after
-any crash, and a bucket that is deleted while it is zero has nothing in it.
+The transaction that creates or ends a stream also changes the count. The count is therefore right after any
+crash, and a bucket with count zero is empty when it is deleted.
 
-An entry for each bucket, in one partition, is what lists them (`docs/internals/adr/0013-listings.md`).
-It is written in the bucket's own transactions.
+Buckets are listed from one more entry for each bucket, all in one partition
+(`docs/internals/adr/0013-listings.md`). The bucket's own transactions write this entry.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidemark.log.schema import SK
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
 from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
-#: An end mark counts nothing.
+#: An end mark has no count.
 _IF_THERE: Final = tables.Present(schema.STREAM_COUNT)
-#: The smallest character: a key followed by it sorts right behind the key.
+#: The smallest character: a key with this suffix is the next key in sort order.
 _NEXT: Final = "\x00"
 
 
 class DatedTooEarly(Exception):
-    """The bucket was created or deleted at `changed_ms`, or a stream of this name ended then, and the refused
-    change is not dated later: date a new one later."""
+    """The refused change must be dated later than `changed_ms`, when the bucket was created or deleted, or a
+    stream of this name ended."""
 
     def __init__(self, changed_ms: int) -> None:
         super().__init__(f"the last change was at {changed_ms}")
@@ -36,7 +36,7 @@ class DatedTooEarly(Exception):
 
 
 class BucketHasDefaults(Exception):
-    """The bucket has settings, which a stream without its own is created with."""
+    """The bucket has settings that the new stream lacks and must take over."""
 
     def __init__(self, bucket: BucketRecord) -> None:
         super().__init__("the bucket has settings for its streams")
@@ -44,8 +44,8 @@ class BucketHasDefaults(Exception):
 
 
 def create_bucket(table: tables.Table, record: BucketRecord) -> None:
-    """Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose reply was lost finds
-    its own item, and has landed."""
+    """Create the bucket. Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose response was
+    lost finds its own item and succeeds."""
     bucket = tables.Write(
         schema.encode_bucket(record), condition=tables.if_never_or_ended_before(record.created_ms)
     )
@@ -68,8 +68,8 @@ def create_bucket(table: tables.Table, record: BucketRecord) -> None:
 
 
 def _put_entry(table: tables.Table, found: BucketRecord) -> None:
-    """Write the entry of a bucket that was made before buckets had entries. Only while the bucket exists: a
-    copy of this that lands later would list a bucket that is gone."""
+    """Write the list entry of a bucket that an earlier release made without one. The condition is that the
+    bucket still exists: a late copy of the write would list a deleted bucket."""
     unchanged = tables.Update(schema.bucket_key(found.bucket), adds={schema.STREAM_COUNT: 0})
     is_same = tables.equals(schema.CREATION_ID, found.creation_id)
     with suppress(tables.TransactionRefused):
@@ -82,7 +82,7 @@ def _put_entry(table: tables.Table, found: BucketRecord) -> None:
 
 
 def load_bucket(table: tables.Table, bucket: str) -> BucketRecord:
-    """Raises BucketNotFound."""
+    """Return the bucket's record. Raises BucketNotFound."""
     item = table.get(schema.bucket_key(bucket))
     if item is None or schema.is_end_mark(item):
         raise BucketNotFound
@@ -90,10 +90,10 @@ def load_bucket(table: tables.Table, bucket: str) -> BucketRecord:
 
 
 def end_bucket(table: tables.Table, bucket: str, mark: EndMark) -> None:
-    """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
-    BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
-    # The count must have been zero when the deletion was dated: one that was refused for its streams,
-    # and whose copy arrives when they are gone, is refused again.
+    """Replace an empty bucket, created before `mark`, with its end mark. Raises BucketNotEmpty,
+    BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose response was lost finds its own mark."""
+    # The count must have been zero when the deletion was dated. Otherwise a deletion that was refused because
+    # of streams could succeed as a late copy, after those streams are gone.
     empty_and_older = tables.AllOf(
         tables.equals(schema.STREAM_COUNT, 0),
         tables.Compared(schema.CREATED_MS, "<", mark.ended_ms),
@@ -109,8 +109,7 @@ def end_bucket(table: tables.Table, bucket: str, mark: EndMark) -> None:
 
 
 def _check_deleted(refused: tables.TransactionRefused, mark: EndMark) -> None:
-    """Check what a refused deletion found: after a lost reply it may be its own mark. Raises as
-    `end_bucket`."""
+    """Return if the deletion found its own mark, after a lost response. Raises as `end_bucket`."""
     existing = refused.existing[0]
     if existing is None:
         raise BucketNotFound from refused
@@ -125,15 +124,15 @@ def _check_deleted(refused: tables.TransactionRefused, mark: EndMark) -> None:
         since_ms = found.created_ms
         changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
         answer = DatedTooEarly(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty()
-    # Had the deletion landed, what came after it would be dated behind it.
+    # If the deletion had been written, any later item of the bucket would have a later date.
     is_unknown = refused.maybe_landed and since_ms > mark.ended_ms
     raise (OutcomeUnknown() if is_unknown else answer) from refused
 
 
 def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> list[tables.Write]:
-    """Part of the transaction that creates or ends a stream: refused if there is no such bucket, or if its
-    item has any of the attributes `if_without` (`check_counted`). The plain surface has no bucket, and counts
-    nothing."""
+    """Return the write that counts a stream, for the transaction that creates or ends the stream. The write
+    is refused if the bucket does not exist, or if its item has any of the attributes `if_without`
+    (`check_counted`). The plain surface has no bucket and no count."""
     if bucket == PLAIN_BUCKET:
         return []
     update = tables.Update(
@@ -143,7 +142,8 @@ def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> li
 
 
 def count_created(record: StreamRecord) -> list[tables.Write]:
-    """As `count_streams`, and refused if the bucket has a setting that the stream lacks."""
+    """Return the writes of `count_streams`, refused also if the bucket has a setting that the stream
+    lacks."""
     limits = () if record.retention.is_limited else (schema.RETAIN_SECONDS, schema.RETAIN_BYTES)
     may_compact = record.compaction is None and record.content_type.is_json
     compaction = (schema.COMPACTION,) if may_compact else ()
@@ -151,8 +151,8 @@ def count_created(record: StreamRecord) -> list[tables.Write]:
 
 
 def check_counted(refused: tables.TransactionRefused, index: int) -> None:
-    """Check the bucket's counter, write `index` of a refused creation. Raises BucketHasDefaults or
-    BucketNotFound; OutcomeUnknown if the creation may have landed before the bucket was deleted."""
+    """Check the bucket's count, write `index` of a refused creation. Raises BucketHasDefaults or
+    BucketNotFound; OutcomeUnknown if the stream may have been created before the bucket was deleted."""
     if not refused.failed[index]:
         return
     existing = refused.existing[index]
@@ -164,14 +164,14 @@ def check_counted(refused: tables.TransactionRefused, index: int) -> None:
 def list_records(
     table: tables.Table, bucket: str, prefix: str, after: str, limit: int
 ) -> tuple[list[StreamRecord], bool]:
-    """Up to `limit` streams in the order of their ids' bytes, and whether there may be more."""
+    """Return up to `limit` streams, sorted by the bytes of their ids, and whether there may be more."""
     first, last = max(prefix, after), _last_of(prefix)
     if first > last:
         return [], False
     records: list[StreamRecord] = []
     at_least, more = schema.stream_sk(first), True
     while more and len(records) <= limit:
-        # Two more than `limit`: one shows that there may be more, and one may be `after`, which is left out.
+        # Two more than `limit`: one shows that there may be more, and one may be `after`, which is excluded.
         items, more = table.query(
             schema.bucket_pk(bucket), at_least=at_least, at_most=schema.stream_sk(last), limit=limit + 2
         )
@@ -185,7 +185,7 @@ def list_records(
 def pages_of_records(
     table: tables.Table, bucket: str, prefix: str = "", size: int = 500
 ) -> Iterator[list[StreamRecord]]:
-    """All streams of a bucket whose ids begin with the prefix, in pages of up to `size`."""
+    """Yield all streams of a bucket whose ids have the prefix, in pages of up to `size`."""
     after, more = "", True
     while more:
         records, more = list_records(table, bucket, prefix, after, size)
@@ -196,7 +196,7 @@ def pages_of_records(
 
 
 def list_bucket_ids(table: tables.Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-    """Up to `limit` ids of buckets in order, and whether there may be more."""
+    """Return up to `limit` ids of buckets in order, and whether there may be more."""
     at_least, last = max(prefix, after + _NEXT if after else prefix), _last_of(prefix)
     if at_least > last:
         return [], False
@@ -212,6 +212,6 @@ def list_bucket_ids(table: tables.Table, prefix: str, after: str, limit: int) ->
 
 
 def _last_of(prefix: str) -> str:
-    """A text that no id with the prefix sorts behind, short enough for a sort key."""
+    """Return a text that sorts after every id with the prefix and fits a sort key."""
     left = MAX_STREAM_ID_BYTES - len(prefix.encode())
     return prefix + LAST_CHARACTER * (left // len(LAST_CHARACTER.encode()) + 1)

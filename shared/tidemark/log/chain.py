@@ -1,19 +1,18 @@
-"""Walking the chain: finds a stream's batches in order, and the query for the next ones.
+"""Walk the chain: find a stream's batches in order, and choose the next query.
 
-A batch says where it ends, and that is where the next one begins (`docs/design.md`, §1). So one
-rule reads a log from anywhere: ask for the sort keys from `start` on, and then for those behind
-the last batch that was found. Four cases are added to it:
+A batch holds its end offset, and the next batch begins there (`docs/design.md`, §1). A read therefore queries
+the sort keys from `start` on, and then the keys after the last batch found. Four cases need more:
 
-- a start inside a batch: that batch has a lower key, and is found by one query backward;
-- a fork: its chain goes through the logs that it inherits, each up to where the fork left it;
-- a pack, which replaces the batches of [a, b) by one at `a` that ends at `b` (`docs/internals/packs.md`).
-  While those are being removed, the walk skips the ones that are left. If a batch that the walk expected is
-  gone, one query backward finds the pack;
-- a gap: where a batch begins beyond the end of the one before it, and no pack is there, something is missing.
+- A start inside a batch: that batch has a lower key, and one backward query finds it.
+- A fork: its chain goes through the inherited logs, each up to the point of the fork.
+- A pack replaces the batches of [a, b) with one entry at `a` that ends at `b` (`docs/internals/packs.md`).
+  The walk skips replaced batches that are not removed yet. If an expected batch is missing, one backward
+  query finds the pack.
+- A gap: if a batch begins after the end of the one before, and no pack covers the gap, data is missing.
 
-This module makes no call of its own and decodes nothing. Its callers hand it the query and the
-decoder: the server's read decodes all that a writer must know (`log/read.py`), a bulk read the
-few attributes that make a row (`spark/readers/dynamodb.py`).
+This module makes no storage call and decodes no item. Callers pass in the query and the decoder. The server's
+read decodes all that a writer must know (`log/read.py`); a bulk read decodes the few attributes of a row
+(`spark/readers/dynamodb.py`).
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from tidemark.protocol.tail import Tail
 
 #: Sorts after every offset.
 _LAST_KEY: Final = "~"
-#: The most entries between a removed batch and the pack that replaced it: as many as one call removes
-#: (`janitor/replace.py`), and twice that if two runs remove at the same time.
+#: The most entries between a removed batch and the pack that replaced it: twice the keys of one removal
+#: (`janitor/replace.py`), because two runs may remove at the same time.
 MOST_BEHIND: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one log that a stream consists of; `end` None is the stream's own log,
-    which goes on. A plain stream is one span, a fork has one more for each generation."""
+    """A range of one log that belongs to the stream. `end` is None for the stream's own log, which still
+    grows. A plain stream has one span; each level of forks adds one."""
 
     pk: str
     incarnation: str
@@ -68,7 +67,7 @@ class Link(Protocol):
 
 LinkT = TypeVar("LinkT", bound=Link)
 Query = Callable[..., tuple[Sequence[Any], bool]]
-"""`Table.query`: some of a partition's items between two sort keys, and whether there are more."""
+"""`Table.query`: returns some of a partition's items between two sort keys, and whether there are more."""
 
 
 def _ignore_gap(_begin: int, _end: int) -> None:
@@ -76,18 +75,18 @@ def _ignore_gap(_begin: int, _end: int) -> None:
 
 
 class ChainWalk(Generic[LinkT]):
-    """The batches of `spans` from `start` on, in order, and before them the one that `start` lies in. If no
-    batch begins at `start`, the batch before it is yielded even if it ends there: it proves that the offset
-    is in the stream.
+    """Yield the batches of `spans` in order, beginning with the one that contains `start`. If no batch begins
+    at `start`, the batch before it is yielded even if it ends there, as proof that the offset is in the
+    stream.
 
-    A query is made only when the batches found so far are used up, and a batch is decoded only
-    when its turn comes: a reader that stops early pays for no more.
+    A query is made only when no found batch is left, and a batch is decoded only when it is yielded: a reader
+    that stops early pays for no more.
 
-    `known(incarnation, begin)` are batches of a log that need no query. `until` bounds the walk: batches that
-    begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
-    and `at_tail` says that it is not at the tail. `on_gap` gets the bounds of what is missing.
-    The last span is packed up to `packed`, as far as is known: there the walk looks for a pack first.
-    The reader may set `limit` at any batch: so many items are worth the next query.
+    `known(incarnation, begin)` returns batches of a log that need no query. Batches that begin at `until` or
+    later are left out. `max_queries` limits the queries for one span; after the last one the walk ends, and
+    `at_tail` is False. `on_gap` receives the bounds of missing data. `packed` is the known end of packs in
+    the last span: below it the walk looks for a pack first. The reader may set `limit` at any batch: the most
+    items of the next query.
     """
 
     def __init__(
@@ -118,8 +117,8 @@ class ChainWalk(Generic[LinkT]):
         #: In the current span: the last batch, and the highest end offset so far.
         self._last: LinkT | None = None
         self._reached = start
-        #: Items of the last query that were not yielded yet, less the known batches before it, and whether
-        #: there are more in the table.
+        #: Items of the last query that are not yielded yet, less the known batches before it, and whether the
+        #: table has more.
         self.items_left, self._has_more = 0, True
         #: The span of the batch that was yielded last.
         self.span = spans[0]
@@ -131,7 +130,7 @@ class ChainWalk(Generic[LinkT]):
 
     @property
     def at_tail(self) -> bool:
-        """Whether nothing followed the batch that was yielded last."""
+        """Whether the batch that was yielded last is the end of the log."""
         return self.span.end is None and not self._has_more and self.items_left == 0
 
     def __iter__(self) -> Iterator[LinkT]:
@@ -160,8 +159,8 @@ class ChainWalk(Generic[LinkT]):
             self._on_gap(self._reached, self._until)
 
     def _in_order(self, page: Iterable[LinkT]) -> Iterator[LinkT]:
-        """The batches from the reached offset on. The first one of a span may begin before it; any other that
-        does is in a pack, and is being removed."""
+        """Yield the batches from the reached offset on. The first batch of a span may begin earlier; any
+        other such batch is already in a pack and about to be removed."""
         reached = self._reached
         for link in page:
             if link.start > reached:
@@ -177,7 +176,7 @@ class ChainWalk(Generic[LinkT]):
             yield link
 
     def _bridge(self, stop: int) -> Iterator[LinkT]:
-        """The pack that holds the reached offset, if no batch was found up to `stop`."""
+        """Yield the pack that holds the reached offset, if no batch was found up to `stop`."""
         pack = self._look_back(self._reached)
         if pack is not None:
             self._last, self._reached = pack, pack.end
@@ -186,7 +185,7 @@ class ChainWalk(Generic[LinkT]):
             self._on_gap(self._reached, stop)
 
     def _ask(self, begin: int, stop: int | None) -> Iterable[LinkT]:
-        """The batches of the span's next query, which begins behind the last batch."""
+        """Query the span for the batches after the last one."""
         pk, last = self.span.pk, self._last
         if last is None and self.span.end is None and begin < self._packed:
             items, _ = self._query(pk, at_most=render_offset(begin), limit=1, backward=True)
@@ -206,18 +205,19 @@ class ChainWalk(Generic[LinkT]):
         first = list(islice(batches, 1))
         if first and first[0].start == begin:
             return chain(first, batches)
-        # A batch that begins at `begin` may have come since: the one before it is asked for.
+        # A batch that begins at `begin` may have been written since, so the walk queries the batch before
+        # `begin`.
         items, _ = self._query(pk, at_most=render_offset(begin - 1), limit=1, backward=True)
         before = list(self._decode(items))
         if before and before[0].end < begin:
-            # Unless `begin` lies beyond the end of the stream, a pack holds it, and this batch as well.
+            # A pack contains `begin` and this batch, unless `begin` is beyond the end of the stream.
             pack = self._look_back(begin)
             before = before if pack is None else [pack]
         self.items_left += len(before)
         return chain(before, first, batches)
 
     def _look_back(self, position: int) -> LinkT | None:
-        """The entry that begins before `position` and reaches beyond it: a pack."""
+        """Return the pack that begins before `position` and ends after it, or None."""
         at_most, seen = position - 1, 0
         while at_most >= 0 and seen < MOST_BEHIND:
             items, has_more = self._query(
@@ -233,8 +233,8 @@ class ChainWalk(Generic[LinkT]):
 
 
 def cut_batch(batch: Batch, end: int | None) -> Batch:
-    """The part of a batch that a fork inherits. The fork may begin in the middle of it; it never inherits the
-    state of the source's writers, nor that the source was closed."""
+    """Return the part of a batch that a fork inherits: up to `end`, which may be inside the batch. A fork
+    never inherits the state of the source's writers, nor its closed state."""
     if end is None:
         return batch
     cut_end = min(batch.end, end)
@@ -251,7 +251,7 @@ def cut_batch(batch: Batch, end: int | None) -> Batch:
 
 
 def cut_lengths(lengths: Sequence[int], size: int) -> tuple[int, ...]:
-    """The lengths of the messages in the first `size` bytes; the last may be a part."""
+    """Return the lengths of the messages in the first `size` bytes; the last one may be cut."""
     kept, left = [], size
     for length in lengths:
         if left <= 0:

@@ -1,26 +1,25 @@
-"""Combining: when an append may be committed by another writer than its own, and which writer does it.
+"""Combining: one writer commits the appends of several, to save writes on a crowded stream.
 
-A writer that has lost the race for the tail posts its append as *mail* into the *box* of a tail, which is the
-offset of the next batch. Any writer of a batch may put mail into it, and the batch names the mail that it
-holds. A mail's key limits which two batches may commit it, so it is committed at most once:
+A writer that has lost the race for the tail posts its append as *mail* into the *box* of a tail. A box is
+named by the offset at which the next batch begins. Any writer may put this mail into its batch, and the batch
+lists the ids of its mail. Two rules limit which batches may commit a mail, so it is committed at most once:
 
-- **Mail may be committed by the batch at its box's offset, or by the one right after that**, and by no other.
-  There is one batch at most at each offset, so these two settle for good what becomes of it.
-- **The writer of the second batch has seen the first**: the first carries the tail on which the writer
-  decides. Mail that it names is not open any more.
+- **Mail may be committed only by the batch at its box's offset or by the next batch.** At most one batch
+  exists at each offset, so these two batches decide for good whether the mail is committed.
+- **The writer of the second batch has seen the first**, because the first batch carries the tail on which the
+  writer decides. Mail listed in the first batch is no longer open.
 
-So a writer knows that its mail is in the log when one of the two batches names it, and that it never will be
-when both are there and do not name it. It must not post the append again before that. No clock and no removal
-has a part in this.
+A writer therefore knows that its mail is in the log when one of the two batches lists it, and that the mail
+will never be committed when both exist and neither lists it. Until then the writer must not post the append
+again. The rule needs no clock and no removal of mail.
 
 - **Mail is posted only for an append that the state at its box accepts.** Such an append is later accepted,
-  or refused for good: a Stream-Seq only rises, an epoch only rises, and a number that was a producer's next
-  one stays so or becomes a duplicate. So its writer may answer with a refusal although the mail is still
-  open.
+  or refused for good: a Stream-Seq and an epoch only rise, and a producer's next number stays the next one or
+  becomes a duplicate. The writer may therefore answer with a refusal although the mail is still open.
 
-Which writer commits is no question of safety: any may at any time. To save writes and reads, one of the
-waiting writers should commit, after waiting for the writers of the last batch. That keeps the writers in
-step: all writers of one batch are in the next.
+Any writer may commit at any time without a risk to safety. To save writes and reads, one of the waiting
+writers should commit, after it has waited for the writers of the last batch. The writers then stay in step:
+all writers of one batch are in the next.
 """
 
 from __future__ import annotations
@@ -32,53 +31,55 @@ from typing import Final
 from tidemark.protocol.append import Append
 from tidemark.protocol.producer import ProducerState
 
-#: An id has four bytes of the append, then four of the sender, which is a process. Boxes are read in the
-#: order of ids; with the sender first, one sender would come first in every box.
+#: A mail id is four bytes of the append, then four bytes of the sender (a process). Boxes are read in the
+#: order of ids; with the sender first, the same sender would lead every box.
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: The mail of a larger append is a pointer to S3, because a box is read whole.
 MAIL_BYTES: Final = 2 * 1024
-#: The limits of one batch. With the state that it carries, it fits an item.
+#: The limits of one batch. The batch and its state fit one item.
 MAX_APPENDS: Final = 160
 MAX_BYTES: Final = 1024 * 1024
-#: The limit with bytes that are in S3: a read may have to answer them at once.
+#: The limit of a batch whose bytes are in S3: a read may have to return them in one response.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _NEARLY_ALL_BYTES: Final = MAX_BATCH_BYTES - 128 * 1024
-#: A larger batch puts its bytes into S3, and then races with a pointer of one write unit: a lost put is
-#: billed by the size of its item, S3 by the object.
+#: A larger batch puts its bytes into S3 and races with a pointer of one write unit: a lost put is billed by
+#: the size of its item, S3 by the object.
 COMBINED_INLINE_BYTES: Final = 12 * 1024
-#: How long a writer waits for its mail. Others leave out older mail, only to keep the appends of dead writers
-#: out of the log. All use storage's clock, right to two seconds (`aws/clock.py`).
+#: Milliseconds for which a writer waits for its mail. Other writers skip older mail, only to keep appends of
+#: dead writers out of the log. All use storage's clock, right to 2 s (`aws/clock.py`).
 MAIL_LIVES_MS: Final = 20_000
 
-#: In a larger crowd only a few look into the box, because every look reads it whole.
+#: In a larger group only a few writers look into the box, because every look reads the whole box.
 SMALL_CROWD: Final = 32
-#: In a larger crowd only writers with mail in the previous box look into it.
+#: In a larger group only writers with mail in the previous box look into that box.
 _FEW_WRITERS: Final = 16
 _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
-#: The bytes of a mail's item beside those of the append.
+#: Overhead of a mail's item beside its append, in bytes.
 _MAIL_OVERHEAD_BYTES: Final = 100
-#: A lead waits so long, least and most, for senders of the last batch; the lot of its mail decides.
+#: Seconds, least and most, for which the leader waits for senders of the last batch. `lot` of its mail's id
+#: picks the time.
 _LINGER_SECONDS: Final = (0.004, 0.012)
-#: A batch of more appends shows more writers than one stream can take: then a share of the appends is refused
-#: before anything is written. Of the appends of a throttled writer, a larger share is.
+#: A batch of more appends shows more writers than one stream can serve: a share of the appends is then
+#: refused before any write, and a larger share of a throttled writer's appends.
 _MOST_WRITERS: Final = 128
 _REFUSED: Final = 0.25
 _REFUSED_WHERE_THROTTLED: Final = 0.75
-#: In crowds of this size or more, the others read a receipt, not the batch.
+#: In groups of this size or more, the other writers read a receipt in place of the batch.
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: The pause before the first look. Posts are dated in whole milliseconds: the time of the last is not exact.
+#: The pause before the first look. Posts are dated in whole milliseconds, so the time of the last one is not
+#: exact.
 _FIRST_PAUSE_SECONDS: Final = 0.0012
-#: The pause between two looks: the least, and for each writer of a larger crowd.
+#: The pause between two looks: the minimum, and the addition for each writer of a larger group.
 _PAUSE_SECONDS: Final = 0.0008
 _PAUSE_SECONDS_EACH: Final = 0.0001
 #: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
 _RECEIPT_SECONDS: Final = 0.005
-#: What S3 adds, if the batch's bytes go there.
+#: The additional time if the batch's bytes go to S3.
 _S3_SECONDS: Final = 0.030
 _WIDEST_SPREAD_MS: Final = 6
 _USUAL_SPREAD_MS: Final = 3
@@ -86,12 +87,11 @@ _USUAL_SPREAD_MS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """An append that other writers may commit. `id` is 16 hexadecimal digits, `box` the offset that it was
-    posted for.
+    """An append that other writers may commit. `id` is 16 hexadecimal digits; `box` is the offset of the box.
 
-    `looked_up` has the state of a producer that the tail at the box does not carry, as its writer found it,
-    or None if it has none. It is right for the batch at the box's offset, which is written only if no batch
-    came between; for the next batch it may be too old.
+    `looked_up` holds the state, as the writer found it, of a producer that the tail at the box does not
+    carry; None for a producer without state. The state is right for the batch at the box's offset, which is
+    written only if no batch came between. For the next batch it may be too old.
     """
 
     id: str
@@ -103,7 +103,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Mailed:
-    """Mail that a batch has committed, and the offset after it."""
+    """A committed mail in a batch, and the offset after it."""
 
     mail_id: str
     end: int
@@ -123,12 +123,12 @@ class ChainEnd:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last batch has so many appends or bytes that it may have left mail out."""
+        """Whether the last batch is large enough that it may have left mail out."""
         size = self.offset - (self.last_start or 0)
         return len(self.mailed) >= MAX_APPENDS or (bool(self.mailed) and size > _NEARLY_ALL_BYTES)
 
     def size_of(self, mail_id: str) -> int:
-        """The bytes of this mail in the last batch, which names it."""
+        """Return the bytes of this mail in the last batch, which lists it."""
         starts = [self.last_start or 0, *(mailed.end for mailed in self.mailed)]
         named = zip(starts, self.mailed, strict=False)
         return next(mailed.end - start for start, mailed in named if mailed.mail_id == mail_id)
@@ -141,15 +141,15 @@ class ChainEnd:
 
 
 def fits_mail(append: Append) -> bool:
-    """Whether the append may be posted as mail. One that closes the stream or has a precondition races
+    """Whether the append may be posted as mail. An append that closes the stream or has a precondition races
     instead."""
     is_plain = append.fault is None and append.if_match is None and not append.close
     return is_plain and append.messages.size > 0
 
 
 def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
-    """The mail that the next batch may commit, the oldest first. The writer's own mail is always open: its
-    client waits for it."""
+    """Return the mail that the next batch may commit, the oldest first. The writer's own mail is always open:
+    its client waits for the result."""
     mails = {
         mail.id: mail
         for mail in found
@@ -160,7 +160,7 @@ def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> l
 
 
 def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
-    """The writer's own mail and the oldest of the others' that fit one batch, in the order of posting."""
+    """Return the writer's own mail and the oldest other mail that fit one batch, in the order of posting."""
     taken: list[Mail] = []
     size = mailed_size = 0
     for mail in sorted(mails, key=lambda mail: mail.id != own_id):
@@ -174,8 +174,8 @@ def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """A waiting writer's view of the others: how many `writers` it expects, how many bytes (`size`) wait in
-    the box, and how often it has looked since the last batch."""
+    """A waiting writer's view of the group: the `writers` it expects, the bytes (`size`) in the box, and its
+    looks since the last batch."""
 
     writers: int
     size: int
@@ -183,14 +183,14 @@ class Crowding:
 
 
 def lot(mail_id: str) -> float:
-    """A number between 0 and 1, another one for each append."""
+    """Return a number between 0 and 1, derived from the id of the append."""
     digits = mail_id[:-SENDER_DIGITS]
     return int(digits, 16) / float(16 ** len(digits))
 
 
 def may_lead(mail_id: str, crowd: Crowding) -> bool:
-    """Whether a writer may lead. Right after posting many may, then few, and then ever more while nothing
-    happens. Every look reads the box whole, so at first only two look into a large one."""
+    """Whether a writer may lead. Right after posting many may, then few, and then more with each look. Every
+    look reads the whole box, so at first only two writers look into a large one."""
     place = lot(mail_id) * crowd.writers
     if crowd.size + _MAIL_OVERHEAD_BYTES * crowd.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
@@ -198,14 +198,14 @@ def may_lead(mail_id: str, crowd: Crowding) -> bool:
 
 
 def is_refused(end: ChainEnd, chance: float, *, is_throttled: bool) -> bool:
-    """Whether an append that is not posted yet is told to come back later; `chance` is between 0 and 1."""
+    """Whether an append is refused before it is posted, with a later retry; `chance` is between 0 and 1."""
     if is_throttled:
         return chance < _REFUSED_WHERE_THROTTLED
     return len(end.mailed) > _MOST_WRITERS and chance < _REFUSED
 
 
 def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
-    """The box of the tail, and the one before it where it is cheap or needed."""
+    """Return the box of the tail, and the one before if reading it is cheap or needed."""
     if end.last_start is None:
         return [end.offset]
     if own.box != end.last_start and len(end.mailed) > _FEW_WRITERS and looks < _LEADS:
@@ -214,8 +214,8 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
 
 
 def waits_for_senders(crowd: Crowding, *, is_stored: bool) -> bool:
-    """Whether a lead waits for senders that were in the last batch. Where bodies go to S3 first,
-    senders return later: wait only when many writers compete."""
+    """Whether a leader waits for the senders of the last batch. If bodies go to S3 first, senders return
+    later, so waiting pays only when many writers compete."""
     return not is_stored or crowd.writers > SMALL_CROWD
 
 
@@ -225,16 +225,17 @@ def linger_seconds(mail_id: str) -> float:
 
 
 def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
-    """Whether all senders that the last batch names have posted again."""
+    """Whether all senders in the last batch have posted again."""
     before = {mailed.mail_id[-SENDER_DIGITS:] for mailed in end.mailed}
     return before <= {mail.id[-SENDER_DIGITS:] for mail in mails}
 
 
 def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> int:
-    """The number of writers before this one. All `mails` are open, and all that it waits for are there.
+    """Return the number of writers that go before this one. All `mails` are open, and all expected mail is
+    there.
 
     At the first look the newest post commits, because its writer saw all others; if the group has doubled,
-    the oldest does. At later looks it is the newest among those that may lead.
+    the oldest does. At later looks the newest post of those that may lead commits.
     """
     place = (own.posted_ms, own.id)
     if crowd.looks:
@@ -248,8 +249,8 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> in
 
 
 def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: Crowding) -> float:
-    """The pause before the next look. The first look should come right after the batch, so it is later for
-    writers that posted early, by the spread of the posts before."""
+    """Return the pause before the next look. The first look should come right after the batch, so writers
+    that posted early wait longer, by the spread of the posts before."""
     s3_seconds = _S3_SECONDS if crowd.size > COMBINED_INLINE_BYTES else 0.0
     if crowd.looks:
         each = _PAUSE_SECONDS_EACH * (crowd.writers - _FEW_WRITERS)

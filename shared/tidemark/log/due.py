@@ -1,4 +1,5 @@
-"""The janitor's queue: tasks for later, when each may be done, and when batches become a pack."""
+"""The janitor's queue: tasks for later with their due times, and the policy that decides when batches become
+a pack."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.protocol.errors import Damaged, ProtocolError
 from tidemark.protocol.tail import Tail
 
-#: A prime, so that runs that come at even times begin with different shards.
+#: A prime, so that runs at regular times begin with different shards.
 TURN_MS: Final = 7919
 
 
 def due_entries(table: tables.Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
-    """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
-    waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
-    with another shard, so that runs that are cut short reach every shard in time."""
+    """Yield the due entries, one page of each shard in turn, so that a run can stop anywhere and no shard
+    waits for another. With `packing`, only entries about packs; without, all others. Each run begins with
+    another shard, so that shortened runs reach every shard in time."""
     turns = [(now_ms // TURN_MS + turn) % schema.DUE_SHARDS for turn in range(schema.DUE_SHARDS)]
     waiting = deque(_pages(table, schema.due_pk(shard, packing=packing), now_ms) for shard in turns)
     while waiting:
@@ -33,19 +34,19 @@ def due_entries(table: tables.Table, now_ms: int, *, packing: bool = False) -> I
 
 
 def overdue(table: tables.Table, now_ms: int, shard: int) -> list[Due]:
-    """All that has fallen due in one shard."""
+    """Return all due entries of one shard."""
     pages = _pages(table, schema.due_pk(shard), now_ms)
     return [schema.decode_due(item) for page in pages for item in page]
 
 
 def _pages(table: tables.Table, pk: str, now_ms: int) -> Iterator[list[schema.Item]]:
-    with suppress(Damaged):  # The other shards go on.
+    with suppress(Damaged):  # Reading goes on with the other shards.
         yield from tables.pages_around_damage(table, pk, "0", schema.due_before(now_ms), limit=100)
 
 
 def schedule(table: tables.Table, due: Due) -> None:
-    """Put an entry into the queue. It may be put there again at any time: the janitor checks
-    whether there is anything to do."""
+    """Put an entry into the queue. A repeated entry does no harm: the janitor checks whether there is
+    work."""
     table.put(schema.encode_due(due))
 
 
@@ -57,10 +58,10 @@ KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Batches are packed once they are `after_ms` old. An append that crosses a multiple of `every_bytes`
-    schedules the janitor. A pack takes about `pack_bytes`, and less only if no more is expected soon; it pays
-    from `min_batches` or `min_bytes` on. The object of a pack that a larger one has replaced stays for
-    `keep_replaced_ms`."""
+    """Limits of packing. Batches are packed once they are `after_ms` old. An append that crosses a multiple
+    of `every_bytes` schedules the janitor. A pack has about `pack_bytes`, and fewer only if no more data is
+    expected soon; a pack pays from `min_batches` or `min_bytes` on. An object that a larger pack has replaced
+    is kept for `keep_replaced_ms`."""
 
     after_ms: int
     every_bytes: int = 256 * _KILOBYTE
@@ -73,14 +74,15 @@ class Packing:
 
     @classmethod
     def after_seconds(cls, seconds: float) -> Packing:
-        """The limits for a minimum age. With 0, for tests and demonstrations, every append schedules the
-        janitor, and any two batches are packed."""
+        """Return the limits for a minimum age. With 0, for tests and demonstrations, every append schedules
+        the janitor and any two batches are packed."""
         if seconds == 0:
             return cls(0, every_bytes=1, min_batches=2, keep_replaced_ms=_HOUR_MS)
         return cls(round(seconds * 1000))
 
     def of(self, record: StreamRecord) -> Packing:
-        """These limits, lower for a stream with compaction, because only packed messages are compacted."""
+        """Return these limits, lowered for a stream with compaction, because only packed messages are
+        compacted."""
         if record.compaction is None:
             return self
         limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 4 * _KILOBYTE, "min_batches": 8}
@@ -88,24 +90,24 @@ class Packing:
         return replace(self, fewest_batches=1, **smaller)
 
     def is_due(self, start: int, after: Tail) -> bool:
-        """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch
-        has a byte at least, so a closed stream of fewer than `min_batches` bytes never pays."""
+        """Whether a batch from `start` to the tail `after` schedules the janitor. A batch has at least one
+        byte, so a pack of a closed stream with fewer than `min_batches` bytes never pays."""
         if after.closed:
             return after.offset >= self.min_batches
         return start // self.every_bytes != after.offset // self.every_bytes
 
     def pays(self, batches: int, data_bytes: int) -> bool:
-        """Whether a pack is worth its writes. The removal of each batch costs one; cheaper storage and reads
-        earn that back. A single batch is packed only for compaction."""
+        """Whether a pack is worth its writes. Removing each batch costs one write, earned back by cheaper
+        storage and reads. A single batch is packed only for compaction."""
         is_much = batches >= self.min_batches or data_bytes >= self.min_bytes
         return is_much and batches >= self.fewest_batches
 
     def takes_in(self, data_bytes: int, before_bytes: int) -> bool:
-        """Whether a new pack of `data_bytes` takes in the one of `before_bytes` right before it.
+        """Whether a new pack of `data_bytes` merges with the pack of `before_bytes` right before it.
 
-        It does where that one is at most twice as large. So each remaining small pack is more than twice as
-        large as the next, which keeps them few; and rewritten bytes are in a pack that is larger by half at
-        least, so no byte is written often. A pack of half the size stays as it is.
+        The packs merge if the one before is at most twice as large. Each remaining small pack is then more
+        than twice as large as the next, so there are few of these. The merged pack is at least 1.5 times as
+        large as the old one, so no byte is rewritten often. A pack of half `pack_bytes` is not merged.
         """
         return (
             before_bytes <= 2 * data_bytes
@@ -114,20 +116,20 @@ class Packing:
         )
 
     def has_waited(self, oldest_ms: int, now_ms: int) -> bool:
-        """Whether batches are packed although the pack is small, so that a stream with slow but steady writes
-        is packed too."""
+        """Whether a small pack is written because its batches are old, so that a stream with slow but steady
+        writes is packed too."""
         return now_ms - oldest_ms >= 24 * self.after_ms
 
     def next_look_ms(self, oldest_ms: int, now_ms: int) -> int:
-        """When to look again for more: after twice the time that the oldest batch has waited by now."""
+        """Return the time of the next check: the oldest batch will then have waited twice as long as now."""
         return now_ms + max(self.after_ms, now_ms - oldest_ms)
 
 
 def schedule_packing(
     table: tables.Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int
 ) -> None:
-    """Schedule the janitor after a batch was written, if that is due. A failure is ignored: with the next
-    entry, the janitor packs all that is old enough."""
+    """Schedule the janitor after a write, if packing is due. A failure is ignored: the next entry makes the
+    janitor pack all old batches."""
     if not packing.of(record).is_due(batch.start, batch.after):
         return
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)
@@ -137,20 +139,20 @@ def schedule_packing(
 
 
 def schedule_once(table: tables.Table, due: Due) -> None:
-    """Put an entry into the queue whose key it never had before: an upload's or an orphan's, which
-    stays under its key, settled, so that this write cannot be repeated."""
+    """Add an entry whose key was never used: an upload or an orphan. The settled entry stays under its key,
+    so that a late copy of this write is refused."""
     with suppress(tables.ConditionFailed):
         table.put(schema.encode_due(due), tables.IF_ABSENT)
 
 
 def settle_for_good(due: Due) -> tables.Write:
-    """The write, for the transaction that uses an upload or a spilled body, after which the janitor does not
-    remove it. Refused if the janitor has claimed it."""
+    """Return the write that stops the janitor from removing an upload or a spilled body. It is part of the
+    transaction that uses the blob, and is refused if the janitor has claimed the blob."""
     return tables.Write(schema.encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
 def claim_entry(table: tables.Table, due: Due) -> bool:
-    """Claim the entry's blob for the janitor; False if it was used first."""
+    """Claim the entry's blob for the janitor. Returns False if the blob was used first."""
     try:
         table.put(schema.encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except tables.ConditionFailed as refused:
@@ -164,5 +166,5 @@ def _if_kind(kind: DueKind) -> tables.Condition:
 
 
 def settle(table: tables.Table, due: Due) -> None:
-    """Take the entry out of the queue. No key of an entry is used a second time."""
+    """Remove the entry from the queue. The key of an entry is never used again."""
     table.delete(schema.due_key(due))
