@@ -29,8 +29,8 @@ from tidemark.protocol.tail import Tail
 
 #: Sorts after every offset.
 _LAST_KEY: Final = "~"
-#: The most entries between a removed batch and the pack that replaced it: twice the keys of one removal
-#: (`janitor/replace.py`), because two runs may remove at the same time.
+#: More than the entries between a removed batch and the pack that replaced it: one call removes 25
+#: (`janitor/replace.py`), and two runs may do so at the same time.
 MOST_BEHIND: Final = 100
 
 

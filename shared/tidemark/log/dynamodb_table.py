@@ -1,4 +1,4 @@
-"""The table as DynamoDB has it: each call is one operation, each condition an expression."""
+"""The table in DynamoDB: each call is one operation, and each condition is an expression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.protocol.errors import Busy
 
 
 class DynamoDBTable:
-    """`log.table.Table` in one table of DynamoDB. Every read is consistent."""
+    """`log.table.Table` as one DynamoDB table. Every read is strongly consistent."""
 
     def __init__(self, dynamodb: DynamoDB, name: str) -> None:
         self.dynamodb = dynamodb
@@ -94,7 +94,7 @@ class DynamoDBTable:
 
 
 def _conditional(condition: tables.Condition | None) -> dict[str, Any]:
-    """The arguments of a write for its condition; a refusal then returns the existing item."""
+    """Return the arguments of a write for its condition. A refusal then returns the existing item."""
     arguments: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if condition is not None:
         arguments["ConditionExpression"], names, values = _rendered(condition)
@@ -106,7 +106,7 @@ def _conditional(condition: tables.Condition | None) -> dict[str, Any]:
 
 
 def _updating(update: tables.Update, condition: tables.Condition | None) -> dict[str, Any]:
-    """A write of parts of an item."""
+    """Return the arguments of a write that changes parts of an item."""
     sets = ", ".join(f"#{name} = :{name}" for name in update.sets)
     adds = ", ".join(f"#{name} :{name}" for name in update.adds)
     names = {f"#{name}": name for name in (*update.sets, *update.adds)}
@@ -125,13 +125,13 @@ def _updating(update: tables.Update, condition: tables.Condition | None) -> dict
 
 @lru_cache(maxsize=256)
 def _rendered(condition: tables.Condition) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The expression, and the names and values in it. Nobody changes them. Each name stands for itself behind
-    a `#`, because some are words of DynamoDB's."""
+    """Return the expression with its names and values, which no caller may change. Names get a `#`, because
+    some are reserved words of DynamoDB."""
     names: dict[str, str] = {}
     values: dict[str, Any] = {}
 
     def named(name: str) -> str:
-        if name == SK:  # The condition of each append stays short.
+        if name == SK:  # Keeps the condition of each append short.
             return name
         names[f"#{name}"] = name
         return f"#{name}"
@@ -155,7 +155,7 @@ def _rendered(condition: tables.Condition) -> tuple[str, dict[str, str], dict[st
 
 
 def _projection(attributes: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a read for these attributes alone; without attributes it reads whole items."""
+    """Return the arguments of a read of these attributes, or of whole items if there are none."""
     if not attributes:
         return {}
     return {
@@ -165,7 +165,7 @@ def _projection(attributes: Sequence[str]) -> dict[str, Any]:
 
 
 def _translated(fault: Fault) -> Exception:
-    """Translate a refusal of DynamoDB into the table's exception; a fault of ours is returned as it is."""
+    """Translate a refusal by DynamoDB into the table's exception. Any other fault is returned unchanged."""
     maybe_landed = not fault.outcome_known
     if fault.code == "ConditionalCheckFailedException":
         return tables.ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)

@@ -1,8 +1,8 @@
-"""Creating and ending streams: the writes that touch a stream's item and its log together.
+"""Create and end streams: the writes that change a stream's item and its log together.
 
-A stream counts the forks that live on its data. The count changes in the transaction that creates or ends the
-fork, so it is right after any crash. A stream that is deleted while it is referenced stays, marked, until its
-last fork is gone; then it is released in turn.
+A stream counts the forks that need its data. The transaction that creates or ends a fork also changes this
+count, so it is right after any crash. A deleted stream with forks stays, marked as deleted, until its last
+fork ends. Then the stream is released in turn.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _IS_LIVE: Final = tables.Missing(schema.DELETED_MS)
 
 
 def if_live(incarnation: str) -> tables.Condition:
-    """The stream is there, and is this one."""
+    """The stream exists and has this incarnation."""
     return tables.AllOf(tables.equals(schema.INCARNATION, incarnation), _IS_LIVE)
 
 
 def retains_from(offset: int) -> tables.Condition:
-    """The stream still retains what is at the offset and behind it."""
+    """The stream still retains the data from the offset on."""
     return tables.AnyOf(tables.Missing(schema.RETAINED), tables.Compared(schema.RETAINED, "<=", offset))
 
 
@@ -54,20 +54,21 @@ def shows_snapshot(snapshot: Snapshot | None) -> tables.Condition:
 
 
 def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> schema.Item:
-    """The end mark that replaces the stream's item. No stream ends before it began, even by a clock that is
-    behind the one that dated the creation."""
+    """Return the end mark that replaces the stream's item. Its time is never before the creation, even if
+    this clock is behind the clock that dated the creation."""
     mark = EndMark(max(now_ms, record.created_ms), record.incarnation, expired)
     return schema.encode_end_mark(schema.stream_key(record.key), mark)
 
 
 def if_unreferenced(incarnation: str) -> tables.Condition:
-    """The stream item is still that of this incarnation, and no fork needs it."""
+    """The stream item has this incarnation, and no fork needs the stream."""
     return tables.AllOf(tables.equals(schema.INCARNATION, incarnation), NONE_LEFT)
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
-    """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced, trimmed or
-    compacted in the meantime: until the fork is counted, the data that it inherits may be removed."""
+    """Return the write that counts a new fork, the stream `made`. It is refused if the source was deleted,
+    replaced, trimmed or compacted in the meantime, because inherited data may be removed until the fork is
+    counted."""
     one_more = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
     as_seen = tables.AllOf(
         if_live(fork.incarnation),
@@ -79,8 +80,9 @@ def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[tables.Write]:
-    """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
-    whether this was the last one: the process that ends the fork does that, or else the janitor."""
+    """Return the writes that count one fork less. `due` is set if the source is deleted and kept only for its
+    forks: it schedules a check whether this fork was the last. The process that ends the fork makes the
+    check, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
     one_less = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: -1})
     writes = [
@@ -95,12 +97,12 @@ def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[ta
 
 
 def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due:
-    """The queue entry of a release. Its mark separates forks that end in the same millisecond."""
+    """Return the queue entry of a release. Its mark separates forks that end in the same millisecond."""
     return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=fork_incarnation)
 
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:
-    """Mark a stream as deleted that forks still need (§4.2)."""
+    """Mark a stream as deleted while forks still need it (§4.2)."""
     mark = tables.Update(schema.stream_key(record.key), {schema.DELETED_MS: {"N": str(now_ms)}})
     is_held = tables.AllOf(
         tables.equals(schema.INCARNATION, record.incarnation), tables.Compared(schema.REFERENCES, ">", 0)
@@ -109,13 +111,13 @@ def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> tables.Write:
-    """The item of a deleted stream that no fork needs any more becomes an end mark."""
+    """Return the write that replaces the item of a deleted stream without forks with an end mark."""
     is_left = tables.AllOf(tables.equals(schema.INCARNATION, record.incarnation), _IS_DELETED, NONE_LEFT)
     return tables.Write(end_mark(record, now_ms), condition=is_left)
 
 
 class StreamExists(Exception):
-    """A stream is there already, and it is not the one being created."""
+    """Another stream has this name already."""
 
     def __init__(self, existing: StreamRecord) -> None:
         super().__init__("stream exists")
@@ -123,13 +125,13 @@ class StreamExists(Exception):
 
 
 class StreamChanged(Exception):
-    """The stream was deleted or re-created in the meantime: look again."""
+    """The stream was deleted or re-created in the meantime: read it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
     """A stream to be created: its item, its first batch if it begins with content or closed, and the
-    janitor's entry for a body that was put into S3 before."""
+    janitor's entry for a body already in S3."""
 
     record: StreamRecord
     first: Batch | None = None
@@ -137,13 +139,12 @@ class Creation:
 
 
 def put_stream(table: tables.Table, creation: Creation) -> None:
-    """Make the stream and its first batch, together, and count it in its bucket. Raises
-    StreamExists, DatedTooEarly, BucketNotFound, OutcomeUnknown, BucketHasDefaults for a stream without
-    settings where its bucket has some, and StreamChanged when a fork's source is not as it was, or the
-    janitor has claimed the body in S3.
+    """Create the stream with its first batch, and count it in its bucket. Raises StreamExists, DatedTooEarly,
+    BucketNotFound and OutcomeUnknown; BucketHasDefaults for a stream that lacks a setting of its bucket; and
+    StreamChanged if a fork's source has changed or the janitor has claimed the body in S3.
 
-    A stream without content, expiry, source or bucket is one conditional write. Its condition also
-    refuses a creation that is repeated after the stream was deleted: the end mark is younger.
+    A stream without content, expiry, source or bucket is one conditional write. The condition also refuses a
+    late copy of a creation after the stream was deleted, because the end mark is younger.
     """
     record = creation.record
     free = tables.if_never_or_ended_before(record.created_ms)
@@ -185,16 +186,16 @@ def _creation_extras(creation: Creation) -> list[tables.Write]:
 
 
 def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, written_ms: int) -> int:
-    """The time of the janitor's next look at the stream's retention; streams' hours begin at different
-    times."""
+    """Return the time of the janitor's next retention check. The phase spreads the hourly checks of
+    streams."""
     phase_ms = crc32(record.incarnation.encode()) % 3_600_000
     return record.retention.next_look_ms(now_ms, oldest_ms, written_ms, phase_ms)
 
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
-    """Check the item that a refused creation found. After a lost reply it may be the stream that the creation
-    made, or that stream's end mark. Raises StreamExists or DatedTooEarly for another stream;
-    OutcomeUnknown if the creation may have landed before that other stream."""
+    """Check the item that a refused creation found. Return if it is the stream of this creation, or that
+    stream's end mark: the response to an earlier try was lost. Raises StreamExists or DatedTooEarly for
+    another stream, and OutcomeUnknown if this creation may have succeeded before the other one."""
     assert existing is not None, "a refused creation names what is there"
     if schema.is_end_mark(existing):
         mark = schema.decode_end_mark(existing)
@@ -212,7 +213,7 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
 
 
 def tombstone(tail: Tail, append_id: str, now_ms: int) -> Tombstone:
-    """The last entry of a log. It takes the key that the next writer needs, so no append follows it."""
+    """Return the last entry of a log. It takes the key of the next write, so no append follows."""
     return Tombstone(tail.offset, Tail(tail.offset, closed=True), append_id, now_ms, tail.closed)
 
 
@@ -224,11 +225,11 @@ def end_stream(
     *,
     expired: bool = False,
 ) -> None:
-    """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
-    bucket, have the space reclaimed, and release the stream it was forked from (`log/lifecycle.py`).
+    """Delete or expire a stream: write the tombstone and the end mark, lower the bucket's count, schedule the
+    removal of its data, and release its fork source (`log/lifecycle.py`).
 
-    A stream that forks were made of keeps its item and its log, and is marked as deleted.
-    Raises TailMoved when an append came first, StreamChanged when anything else did.
+    A stream with forks keeps its item and its log and is marked as deleted. Raises TailMoved if an append
+    came first, StreamChanged after any other change.
     """
     counted = count_streams(record.key.bucket, -1, last.time_ms)
     if record.references:
@@ -247,8 +248,8 @@ def replace_stream(
     *,
     release: Sequence[tables.Write] = (),
 ) -> None:
-    """Create a stream where an expired one still has its item: its bucket counts no more and
-    no fewer. Raises as `end_stream`."""
+    """Create a stream in place of an expired one that still has its item. The bucket's count stays the same.
+    Raises as `end_stream`."""
     fresh = tables.Write(
         schema.encode_stream(creation.record), condition=if_unreferenced(expired.incarnation)
     )
@@ -257,10 +258,11 @@ def replace_stream(
 
 
 def bury(table: tables.Table, record: StreamRecord, now_ms: int) -> None:
-    """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
-    item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
-    Raises StreamChanged if the item is another by now."""
-    # If it was deleted while forks needed it, its release ends it, and has its log reclaimed.
+    """Replace the item of a stream whose log has ended with an end mark. Only a late write leaves such an
+    item: by a version without end marks, or by a process with a clock far ahead. Raises StreamChanged if the
+    item has changed."""
+    # A stream that was deleted while it had forks is ended by its release, which also schedules the removal
+    # of its log.
     is_free = tables.AllOf(if_live(record.incarnation), NONE_LEFT)
     ended = tables.Write(end_mark(record, now_ms), condition=is_free)
     try:

@@ -15,12 +15,12 @@
               and in version 2, before these, its length in offsets               uint64
     footer  = bytes of the index, CRC-32 of the index (two uint32), "TIDEPACK"
 
-All numbers are little-endian. A batch is never cut: a block ends where a batch ends. The index is also kept
-in the table, so that a read at any offset gets the blocks it wants with one ranged request; the copy in the
-object makes an object readable without the table (`docs/internals/packs.md`).
+All numbers are little-endian. A block ends at the end of a batch, so no batch is cut. The table has a copy of
+the index, so that a read at any offset gets its blocks with one ranged request. The copy in the object makes
+the object readable without the table (`docs/internals/packs.md`).
 
-A pack from which something was removed has version 2, any other has 1. Behind a block's last message there
-may be a gap as well: its length in offsets says so.
+A pack with removed messages has version 2, any other has version 1. If a block's length in offsets exceeds
+its data and gaps, the rest is a gap after the last message.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ from typing import Final
 MAGIC: Final = b"TIDEPACK"
 _VERSION: Final = 1
 COMPACTED_VERSION: Final = 2
-#: A block is closed before it has more data than this. A batch in the table has at most half of it, so all
-#: blocks but the last of a pack have at least the other half.
+#: A block is closed before it has more data than this, in bytes. A batch in the table has at most half as
+#: much, so each block except the last is at least half full.
 BLOCK_BYTES: Final = 128 * 1024
 
-#: Raw deflate, without header and checksum: the index has one, and so has DynamoDB.
+#: Raw deflate, without header and checksum: the index has a checksum, and so has DynamoDB.
 RAW: Final = -zlib.MAX_WBITS
 
 _HEADER: Final = struct.Struct("<8sB7x")
 _INDEX_HEAD: Final = struct.Struct("<BQ")
-#: An entry of the index, by the pack's version.
+#: The form of an index entry, by the pack's version.
 _ENTRIES: Final = {_VERSION: struct.Struct("<III"), COMPACTED_VERSION: struct.Struct("<QIII")}
 _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
-#: Small rather than fast: a pack is written once and read often.
+#: A high level, because a pack is written once and read often.
 _LEVEL: Final = 6
-#: The most that a message of one byte takes in the inflated block: its byte, length, append, batch, time and
+#: The most bytes that a message of one byte takes in the inflated block: byte, length, append, batch, time,
 #: gap.
 _MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8 + 8
 
 
 class CorruptPack(ValueError):
-    """The bytes are not those of a pack, or not all of them. The message says what is wrong."""
+    """The bytes are not a whole pack. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """The place in the object of a block of data [start, end), in offsets of the stream. `data_bytes` are
-    left of it."""
+    """The place in the object of the block with the stream's data in [start, end). `data_bytes` is the size
+    of the data after compaction."""
 
     start: int
     end: int
@@ -82,16 +82,16 @@ class BlockEntry:
         return self.data_bytes == self.end - self.start
 
     def encoded(self, version: int) -> bytes:
-        """The block's entry in the index."""
+        """Return the block's entry in the index."""
         row = (self.data_bytes, self.stored_bytes, self.checksum)
         return _ENTRIES[version].pack(*(row if version == _VERSION else (self.end - self.start, *row)))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The content of a block. `appends` counts the messages of each append, `batches` those of each batch;
-    `times_ms` is when each batch was written. `gaps` are the bytes that are gone before each message; None
-    means that nothing is."""
+    """The content of a block. `appends` counts the messages of each append, `batches` the messages of each
+    batch; `times_ms` is the time of each batch. `gaps` are the bytes that compaction removed before each
+    message; None means none."""
 
     data: bytes
     lengths: array[int]
@@ -103,14 +103,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """How many messages each batch of a block has, and when it was written. As compact as in the block:
-    blocks are kept in memory (`log/tails.py`)."""
+    """The number of messages and the time of each batch in a block. The form is as compact as in the block,
+    because blocks are kept in memory (`log/tails.py`)."""
 
     messages: array[int]
     times_ms: array[int]
 
     def without_first(self, messages: int) -> BatchTimes:
-        """The times without those of the first messages."""
+        """Return the times without the first `messages` messages."""
         left = array("I")
         for count in self.messages:
             skipped = min(count, messages)
@@ -139,27 +139,28 @@ class PackIndex:
         return sum(block.data_bytes for block in self.blocks)
 
     def stored_blocks(self, stored: memoryview) -> Iterator[tuple[BlockEntry, memoryview]]:
-        """Each block with its bytes, a slice of `stored`, which are those of all blocks."""
+        """Yield each block with its slice of `stored`, the bytes of all blocks."""
         first_byte = self.blocks[0].first_byte
         for block in self.blocks:
             begin = block.first_byte - first_byte
             yield block, stored[begin : begin + block.stored_bytes]
 
     def blocks_from(self, offset: int) -> Iterator[BlockEntry]:
-        """The block that `offset` lies in, and those behind it. An offset below the pack means all of it."""
+        """Yield the blocks from the one that contains `offset`, or all blocks for an offset below the
+        pack."""
         first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
         return iter(self.blocks[first:])
 
 
 def message_ends(start: int, lengths: Sequence[int], gaps: Sequence[int] | None) -> Iterator[int]:
-    """The offset behind each message, one by one: a caller that waits between them holds no list."""
+    """Yield the offset after each message, so that a caller may stop between messages without a list."""
     steps = lengths if gaps is None else map(add, gaps, lengths)
     return islice(accumulate(steps, initial=start), 1, None)
 
 
 class PackWriter:
-    """Takes batches in order and deflates block by block: no more than one block of data is held at a time.
-    `skip` makes a gap behind the batch before it."""
+    """Takes batches in order and deflates them block by block, so that at most one block of data is in
+    memory. `skip` makes a gap after the last batch."""
 
     def __init__(self, start: int, block_bytes: int) -> None:
         self.start = start
@@ -177,7 +178,7 @@ class PackWriter:
         self._times_ms = array("q")
         self._data: list[bytes] = []
         self._data_bytes = 0
-        #: The number of messages before each gap, and its bytes.
+        #: For each gap, the number of messages before the gap, and its size in bytes.
         self._gaps: list[tuple[int, int]] = []
 
     @property
@@ -186,11 +187,11 @@ class PackWriter:
 
     @property
     def reached(self) -> int:
-        """The offset behind the last batch and the gap after it."""
+        """The offset after the last batch and its gap."""
         return self.end + self._skipped
 
     def skip(self, data_bytes: int) -> None:
-        """Leave a gap of so many bytes. A pack needs a batch before or behind it."""
+        """Add a gap of `data_bytes`. A pack needs a batch before or after the gap."""
         self._skipped += data_bytes
 
     def add(self, data: bytes, lengths: Sequence[int], appends: Sequence[int], time_ms: int) -> None:
@@ -211,8 +212,8 @@ class PackWriter:
         self.batch_count += 1
 
     def take(self, entry: BlockEntry, stored: bytes | memoryview) -> None:
-        """Add a block of another pack, which begins where this one ends. A large block is taken as it is; the
-        batches of a small one share a block with their neighbours. Raises CorruptPack."""
+        """Add a block of another pack that begins at this pack's end. A large block is copied as it is; the
+        batches of a small block share a block with their neighbours. Raises CorruptPack."""
         assert not self._skipped, "the block begins where this one ends"
         if entry.is_whole and 2 * entry.data_bytes < self._block_bytes:
             for batch in batches_of(decode_block(entry, stored)):
@@ -251,7 +252,7 @@ class PackWriter:
         return gaps
 
     def finish(self) -> tuple[bytes, bytes]:
-        """The whole object, and its index alone. Called once, after at least one batch."""
+        """Return the whole object and its index. Call this once, after at least one batch."""
         self._close_block()
         self._blocks[-1] = replace(self._blocks[-1], end=self._blocks[-1].end + self._skipped)
         version = _VERSION if all(block.is_whole for block in self._blocks) else COMPACTED_VERSION
@@ -264,7 +265,7 @@ class PackWriter:
 
 
 def decode_index(encoded: bytes) -> PackIndex:
-    """Raises CorruptPack, also for a version that this release does not know."""
+    """Return the index. Raises CorruptPack, also for a version that this release does not know."""
     if len(encoded) <= _INDEX_HEAD.size:
         raise CorruptPack(f"an index has no {len(encoded)} bytes")
     version, offset = _INDEX_HEAD.unpack_from(encoded)
@@ -285,7 +286,7 @@ def decode_index(encoded: bytes) -> PackIndex:
 
 
 def read_index(pack: bytes) -> PackIndex:
-    """The index of a whole object. Raises CorruptPack."""
+    """Return the index of a whole object. Raises CorruptPack."""
     if len(pack) < _HEADER.size + _FOOTER.size or _HEADER.unpack_from(pack)[0] != MAGIC:
         raise CorruptPack("the object does not begin as a pack does")
     behind_index = len(pack) - _FOOTER.size
@@ -297,15 +298,15 @@ def read_index(pack: bytes) -> PackIndex:
 
 
 def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
-    """Raises CorruptPack unless the bytes are those that the index was made for."""
+    """Raise CorruptPack unless the bytes have the size and checksum in the index."""
     if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:
         raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
 
 
 @cache
 def fast_zlib() -> ModuleType:
-    """ISA-L, several times as fast as zlib and with its interface; zlib where that is not there. Each reads
-    what the other wrote, and has the same checksums. The first body or block imports it."""
+    """Return ISA-L's zlib if it is installed, else zlib. ISA-L is several times faster, with the same
+    interface, checksums and format. The import happens at the first use."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -314,7 +315,8 @@ def fast_zlib() -> ModuleType:
 
 
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
-    """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
+    """Return the block's content. Raises CorruptPack as `check_block` does, and if the block contradicts the
+    index."""
     check_block(entry, stored)
     size = entry.data_bytes
     inflating = fast_zlib().decompressobj(RAW)
@@ -348,7 +350,8 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
 
 
 def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int, ...], int]]:
-    """Each batch: its data, the lengths of its messages, the messages of each append, and its time."""
+    """Yield for each batch its data, the lengths of its messages, the messages of each append, and its
+    time."""
     lengths, appends, position = iter(block.lengths), iter(block.appends), 0
     for messages, time_ms in zip(block.batches, block.times_ms, strict=True):
         own = tuple(islice(lengths, messages))

@@ -1,7 +1,7 @@
-"""Packs in the log: one entry in place of many batches, whose bytes are in blocks of an object in S3.
+"""Packs in the log: one entry replaces many batches, with their bytes in blocks of an S3 object.
 
-The walk along the chain yields a pack whole (`log/chain.py`). A reader gets it as blocks, each a batch of its
-own. Only needed blocks are fetched, with one ranged request for each run of neighbours.
+The walk along the chain yields a pack as one entry (`log/chain.py`). A reader gets its blocks, each as one
+batch. Only needed blocks are fetched, with one ranged request for each run of adjacent blocks.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.tail import Tail
 
 FetchRange = Callable[[str, int, int], bytes]
-"""Fetches a range by the object's name, the first byte and the number of bytes. Raises Damaged,
-StorageUnavailable and the like."""
+"""Fetches a range, given the object's name, the first byte and the number of bytes. Raises Damaged,
+StorageUnavailable and similar."""
 
 Piece = Batch | UnreadBlock
-"""A part of a page: a batch, or a block of a pack that is not read yet."""
+"""A part of a page: a batch, or a block of a pack whose bytes are not read yet."""
 
 _Each = Callable[[Callable[[Sequence[Piece]], list[Batch]], Sequence[Sequence[Piece]]], list[list[Batch]]]
-"""The same call for several things at once (`service/stores.py`)."""
+"""Runs the same call for several arguments at once (`service/stores.py`)."""
 
 Fill = Callable[[Sequence[Piece]], list[Batch]]
-"""The batches, and the blocks as batches with their bytes: `fill_blocks` on some bucket."""
+"""Returns the batches, with blocks replaced by batches with their bytes: `fill_blocks` on some bucket."""
 
 _log: Final = logging.getLogger("tidemark")
 
 
 def blocks_of(pack: Pack, start: int) -> Iterator[UnreadBlock]:
-    """The pack's blocks from the one that holds `start` on, without their bytes."""
+    """Yield the pack's blocks, without their bytes, from the one that contains `start`."""
     return (UnreadBlock(pack, entry) for entry in pack.index.blocks_from(start))
 
 
 def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: _Each) -> list[Batch]:
-    """Read the bytes of every block; batches stay as they are. The blocks of a pack are one range,
-    and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
-    index, and the exceptions of `fetch`."""
+    """Read the bytes of every block; batches stay unchanged. Blocks of one pack are one range, and the ranges
+    of several packs are fetched in parallel. Raises Damaged if a block's bytes do not match the index, and
+    the exceptions of `fetch`."""
 
     def fill_run(run: Sequence[Piece]) -> list[Batch]:
         blocks = [piece for piece in run if isinstance(piece, UnreadBlock)]
@@ -60,7 +60,7 @@ def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: _Each) -> list
 
 
 def _read_blocks(blocks: Sequence[UnreadBlock], fetch: FetchRange) -> list[Batch]:
-    """Read neighbouring blocks of one pack with one request."""
+    """Read adjacent blocks of one pack with one request."""
     blob, first, last = blocks[0].pack.blob, blocks[0].entry, blocks[-1].entry
     assert blob is not None, "a pack that was read to be shown has its object's name"
     try:
@@ -96,8 +96,8 @@ def _decode_block(block: UnreadBlock, stored: bytes) -> Batch:
 
 
 class PackRefused(Exception):
-    """Another janitor has packed here, the stream has ended, or what is retained begins later by now.
-    `maybe_landed` as in ConditionFailed."""
+    """The pack was refused: another janitor has packed here, the stream has ended, or its retained offset has
+    risen. `maybe_landed` as in ConditionFailed."""
 
     def __init__(self, *, maybe_landed: bool) -> None:
         super().__init__("the pack was refused")
@@ -105,7 +105,7 @@ class PackRefused(Exception):
 
 
 def cut_front(batch: Batch, begin: int) -> Batch:
-    """The batch from `begin` on: an offset in it at which an append ends, or at which messages are gone."""
+    """Return the batch from `begin` on. `begin` is the end of an append, or an offset inside a gap."""
     ends = batch.message_ends()
     messages = bisect_right(ends, begin)
     skip = sum(batch.lengths[:messages])
@@ -127,8 +127,8 @@ def cut_front(batch: Batch, begin: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """A pack that will replace `first` and all up to `last`; its object is in S3 already. `compacted` is
-    `Pack.compacted`."""
+    """A new pack that replaces all entries from `first` to `last`, with its object already in S3. `compacted`
+    as in `Pack.compacted`."""
 
     first: Batch | Pack
     last: Batch | Pack
@@ -138,14 +138,17 @@ class NewPack:
 
 
 def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> tuple[Due, StreamRecord]:
-    """Make the pack part of the log. The entry that removes what it replaces is part of the transaction, and
-    is returned with the stream as it is then. Raises PackRefused.
+    """Commit the pack to the log. Returns the due entry that removes the replaced entries, which the same
+    transaction writes, and the stream's new record. Raises PackRefused.
 
-    The conditions: the first batch is still the plain one, or the first pack the one that was taken in (the
-    entry names its object, because nothing else does from then on). The stream exists, and no pack was made
-    since `record` was read, so that no two overlap: one that was replaced may still be there. Retained data
-    does not begin later than the pack: a trim that is under way removes batches by their keys, and none of
-    those is the pack's.
+    The conditions:
+
+    - The first entry is unchanged: still the same plain batch, or the same pack. The due entry keeps the name
+      of that pack's object, because nothing else does after the commit.
+    - The stream exists, and no pack was made since `record` was read. Otherwise two packs could overlap,
+      because a replaced pack may still be there.
+    - The retained offset is not after the pack's start: a running trim removes batches by key, and would miss
+      the pack.
     """
     first, last = new.first, new.last
     pk = schema.log_pk(record.key, record.incarnation)
@@ -176,16 +179,16 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         )
     except TransactionRefused as refused:
         found = refused.existing[0]
-        # The reply to this very transaction may have been lost: then its own pack is there.
+        # The response to this transaction may have been lost; then its own pack is there.
         if found is None or found.get(schema.BLOB) != item[schema.BLOB]:
             raise PackRefused(maybe_landed=refused.maybe_landed) from refused
     return due, after
 
 
 def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
-    """The write to the stream's item of how far packs reach and are compacted. A compaction is refused while
-    there are forks, which read what it removes; afterwards no fork is made below it
-    (`log/lifecycle.py: add_reference`)."""
+    """Return the write of the stream's packed and compacted offsets. A compaction is refused while the stream
+    has forks, because forks read the messages that compaction removes. Later forks are not made below the
+    compacted offset (`log/lifecycle.py: add_reference`)."""
     numbers = {schema.PACKED: after.packed, schema.PACKS_MADE: after.packs_made}
     condition = _if_unmoved(record, new.first.start)
     if new.compacted:
@@ -196,13 +199,13 @@ def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
 
 
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
-    # Earlier releases do not count the packs that they make, but move the end of the last one.
+    # Earlier releases do not count their packs, but move the end of the last one.
     is_next = AllOf(_is(schema.PACKS_MADE, record.packs_made), _is(schema.PACKED, record.packed))
     return AllOf(if_live(record.incarnation), is_next, retains_from(start))
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
-    """Write the horizon that a pass has reached; a late copy is refused. Raises PackRefused."""
+    """Write the horizon that a pass has reached. A late copy of the write is refused. Raises PackRefused."""
     if horizon == record.horizon:
         return
     before = schema.encode_horizon(record.horizon)[schema.HORIZON]["S"]
@@ -220,10 +223,10 @@ def _is(name: str, offset: int) -> Condition:
 
 
 def pack_mark(start: int, blob: str) -> str:
-    """The mark of the due entries of the pack at `start`: no other pack has its object."""
+    """Return the mark of the due entries for the pack at `start`. The object's name makes it unique."""
     return f"{render_offset(start)}-{blob.rpartition('/')[2]}"
 
 
 def pack_start(due: Due) -> int:
-    """The start offset of the pack that an entry names."""
+    """Return the start offset of the pack that an entry names."""
     return int(due.mark[:WIDTH])

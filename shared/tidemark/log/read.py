@@ -1,4 +1,4 @@
-"""Reading the log: from an offset to the tail, a page at a time."""
+"""Read the log: from an offset to the tail, one page at a time."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def stream_in(item: schema.Item | None) -> StreamRecord | None:
-    """The stream that a stream's item describes; None without an item, and for an end mark."""
+    """Return the stream in a stream's item; None without an item, and for an end mark."""
     return None if item is None or schema.is_end_mark(item) else schema.decode_stream(item)
 
 
 def load_incarnation(table: Table, due: Due) -> StreamRecord | None:
-    """The stream that a queue entry is of; None if it has ended, also where another one has its name."""
+    """Return the stream of a queue entry; None if the stream has ended, even if its name is in use again."""
     record = load_stream(table, due.key)
     return record if record is not None and record.incarnation == due.incarnation else None
 
 
 def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> dict[StreamKey, StreamRecord]:
-    """The streams that exist. One call asks for a hundred."""
+    """Return the streams that exist. One call reads a hundred."""
     pages = each(table.get_many, in_hundreds(list(map(schema.stream_key, keys))))
     found = (schema.decode_stream(item) for page in pages for item in page if not schema.is_end_mark(item))
     return {record.key: record for record in found}
@@ -50,9 +50,9 @@ def load_streams(table: Table, keys: Sequence[StreamKey], each: EachHundred) -> 
 def logs_written_at(
     table: Table, places: Mapping[str, int], each: EachHundred, attributes: Sequence[str] = ()
 ) -> dict[str, schema.Item]:
-    """The logs, of `places` by partition, in which an entry begins at this offset, with that of the entry.
-    The next write takes the place at the tail: if the offset was the tail, the log has grown. One call asks
-    for a hundred."""
+    """Return the logs that have an entry at the given offset, with that entry's `attributes`. `places` maps a
+    log's partition to the offset. The next write takes the key at the tail: if the offset was the tail, the
+    log has grown. One call reads a hundred."""
     keys = in_hundreds([schema.batch_key(pk, offset) for pk, offset in places.items()])
     pages = each(lambda some: table.get_many(some, (schema.PK, *attributes)), keys)
     return {item[schema.PK]["S"]: item for page in pages for item in page}
@@ -61,11 +61,11 @@ def logs_written_at(
 def load_batch_at(
     table: Table, record: StreamRecord, offset: int, fill: Fill, *, or_before: bool = False
 ) -> Batch | Tombstone | None:
-    """The batch that holds the offset, in whichever log of a lineage that lies; of a pack, the block that
-    holds it. None if nothing is stored there. With `or_before` also one that ends there, and the last
-    one for an offset beyond the end.
+    """Return the batch that contains the offset, from the stream's own log or an inherited one; for a pack,
+    the block that contains the offset. None if nothing is stored there. With `or_before`, a batch that ends
+    at the offset counts too, and for an offset beyond the end the last batch.
 
-    Behind batches that are being removed, the pack that replaces them is found by the second query.
+    The second query finds a pack behind the replaced batches that are not removed yet.
     """
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
     found: Entry | None = None
@@ -91,12 +91,12 @@ def load_batch_at(
             return cut_batch(found, span.end)
 
 
-#: Small messages are one read unit, as the last one alone is. More of them come together in a burst only.
+#: The most batches with bytes in one wake-up. Several small messages cost one read unit, as one does.
 _NEWS_BATCHES: Final = 8
 
 
 def load_last(table: Table, pk: str) -> Batch | Tombstone | None:
-    """The end of a log, without its bytes; None for a log that nothing was written to."""
+    """Return the last entry of a log, without its bytes; None for an empty log."""
     items, _ = table.query(pk, attributes=schema.STATE_ATTRIBUTES, limit=1, backward=True)
     return _checked_last(pk, next(map(schema.decode_entry, items), None))
 
@@ -108,10 +108,10 @@ def _checked_last(pk: str, last: Entry | None) -> Batch | Tombstone | None:
 
 
 def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | None, News | None]:
-    """The same with the bytes of a few last batches, from `start` on: one query. There are none of a batch
-    whose bytes lie elsewhere, nor of those before it."""
+    """Return the last entry and, with the same query, the bytes of the last few batches from `start` on. A
+    batch with its bytes in S3, and all before, are left out; None if no bytes remain."""
     items, _ = table.query(pk, limit=_NEWS_BATCHES, backward=True)
-    entries = map(schema.decode_entry, items)  # Only those that are wanted are inflated.
+    entries = map(schema.decode_entry, items)  # Lazy: only needed entries are inflated.
     last, behind = _checked_last(pk, next(entries, None)), list[Batch]()
     for entry in chain((last,), entries):
         if not isinstance(entry, Batch) or entry.data is None or entry.start < start:
@@ -128,14 +128,15 @@ def load_news(table: Table, pk: str, start: int) -> tuple[Batch | Tombstone | No
 
 _log: Final = logging.getLogger("tidemark")
 
-#: A page ends at a batch end, before this size: base64 must fit a Lambda answer of 6 MB.
+#: A page ends at the end of a batch, before this size: base64 must fit a Lambda response of 6 MB.
 PAGE_BYTES: Final = 4 * 1024 * 1024
 #: The most queries for a page. A query returns 1 MB of items, which is little data if the batches are tiny,
 #: and a page must not take longer than its reader waits.
 PAGE_QUERIES: Final = 4
-#: Batches whose bytes lie elsewhere are small items: so many of them, some pages of bytes, are worth a query.
+#: The most items in one query for batches with their bytes in S3: small items that make up several pages.
 _BODIES_AHEAD: Final = 256
-#: They are remembered if they have no more messages and producers than this: at most 12 KB each, mostly 1 KB.
+#: Such a batch is kept in memory if its messages and producers are no more than this: at most 12 KB each,
+#: mostly 1 KB.
 _LIGHT: Final = 50
 
 
@@ -143,9 +144,9 @@ _LIGHT: Final = 50
 class Page:
     """Batches from `start` on, without a gap.
 
-    `up_to_date` says that the tail was reached, `closed` that nothing will follow it, `ended` that the stream
-    was deleted, or has expired. `batches[0]` may begin before `start`: `skip` of its bytes are left out.
-    A page that is `compacted` may lack messages that are superseded.
+    `up_to_date`: the page reaches the tail. `closed`: nothing will follow. `ended`: the stream was deleted or
+    has expired. `skip`: bytes of `batches[0]` before `start`, which are left out. `compacted`: superseded
+    messages may be missing.
     """
 
     start: int
@@ -162,14 +163,14 @@ class Page:
 
     @property
     def written_ms(self) -> int:
-        """The time of its last batch; 0 for an empty page."""
+        """The time of the last batch; 0 for an empty page."""
         return self.batches[-1].time_ms if self.batches else 0
 
     @property
     def crc(self) -> int | None:
-        """The checksum of the chain up to the page's end, which tells histories apart. If that is not known
-        (inside a pack, or without checksums), or the page is compacted: that of the page's bytes. None for an
-        empty page."""
+        """The checksum of the chain up to the page's end, which differs between histories. If it is unknown
+        (inside a pack, or without checksums), or the page is compacted: the checksum of the page's bytes.
+        None for an empty page."""
         if not self.batches:
             return None
         known = None if self.compacted else self.batches[-1].checksums.after
@@ -181,7 +182,7 @@ class Page:
 
     @property
     def pieces(self) -> list[bytes]:
-        """The bytes from `start` on, batch by batch, once those that lie in S3 are filled in."""
+        """The bytes from `start` on, batch by batch, after bytes in S3 were filled in."""
         pieces = [batch.data or b"" for batch in self.batches]
         if self.skip:
             pieces[0] = pieces[0][self.skip :]
@@ -204,21 +205,21 @@ def read_page(
     fill: Fill,
     attributes: tuple[str, ...] = (),
 ) -> Page:
-    """A page from `start` on. Makes one query for data at a batch's start or behind `known_tail`, one more if
-    `start` lies elsewhere, and one for each boundary of a fork's lineage that is crossed.
+    """Read a page from `start` on. The cost is one query if `start` is the start of a batch or `known_tail`;
+    one more for any other start; and one for each boundary between logs of a fork.
 
-    Batches in `recent` are not queried: the query starts after them, and is skipped if they fill the page. Up
-    to `ahead_bytes` that a query returns beyond a small page are kept there for the next one, and batches
-    whose bytes lie elsewhere beyond any page. `fill` gets the bytes of the blocks of packs. `attributes` are
-    those of a batch that are wanted; none means all. Raises HistoryGone for an offset beyond the tail, and
-    Malformed for one inside a message of a JSON stream. Raises Damaged where batches are missing.
+    Batches in `recent` need no query: the query starts after these batches, and is skipped if they fill the
+    page. Data beyond a small page is kept there for the next page: up to `ahead_bytes` of a query's result,
+    and any batches with their bytes in S3. `fill` reads the blocks of packs. `attributes` limits the
+    attributes read of each batch; none means all. Raises HistoryGone for an offset beyond the tail, Malformed
+    for an offset inside a JSON message, and Damaged if batches are missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
     if start < record.compacted:
-        recent = None  # It may hold batches from before the compaction.
+        recent = None  # May have batches from before the compaction.
     query = partial(table.query, attributes=attributes) if attributes else table.query
     walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
-    # The first retained offset is in the stream, though the batch that ended there may be gone.
+    # The first retained offset is in the stream even if the batch that ended there was removed.
     is_begin = start in {walk.span.begin, record.retained}
     entries = _unpacked(walk, start, recent, is_whole=not attributes)
     found = _stretch(walk, entries, start, limit_bytes, max(limit_bytes, ahead_bytes))
@@ -237,7 +238,7 @@ def read_page(
 
 
 class _Part(NamedTuple):
-    """A batch, or a block of a pack, that a page has from `begin` on."""
+    """A batch, or a block of a pack, which the page uses from `begin` on."""
 
     piece: Piece
     span: Span
@@ -246,19 +247,19 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """The part of the log that a page is made of."""
+    """The part of the log for one page."""
 
     parts: list[_Part] = field(default_factory=list)
     data_bytes: int = 0
     #: The tail of the last batch before the page.
     before: Tail | None = None
-    #: Whether entries follow that the page leaves out.
+    #: Whether the page leaves out later entries.
     is_cut: bool = False
-    #: Whether an entry reaches the page's start, which is then in the stream.
+    #: Whether an entry contains or touches the page's start, as proof that the start is in the stream.
     is_in_stream: bool = False
     #: Whether the tombstone was found.
     has_ended: bool = False
-    #: Whether nothing followed the last entry.
+    #: Whether nothing follows the last entry.
     at_tail: bool = False
 
 
@@ -269,8 +270,8 @@ def _stretch(
     limit_bytes: int,
     most_bytes: int,
 ) -> _Stretch:
-    """Batches until the page is full. Beyond it, up to `most_bytes`, only batches that the last query has
-    brought, and blocks that come with the same request, are worth decoding."""
+    """Collect batches until the page is full. Beyond the page, up to `most_bytes`, only batches from the last
+    query and blocks of the same request are worth decoding."""
     found, reached = _Stretch(), start
     for entry, span in entries:
         found.is_in_stream |= entry.start <= start <= entry.end
@@ -289,7 +290,7 @@ def _stretch(
             found.is_cut = True
             break
         if is_block and found.parts and entry.end <= reached:
-            continue  # The walk came to the pack by one of the batches that it has replaced.
+            continue  # A replaced batch led the walk to this pack.
         found.parts.append(_Part(entry, span, reached if found.parts else entry.start))
         end = entry.end if span.end is None else min(entry.end, span.end)
         found.data_bytes += min(size, end - reached)
@@ -297,7 +298,7 @@ def _stretch(
         if found.data_bytes > wanted_bytes:
             break
     found.at_tail = walk.at_tail
-    with suppress(Damaged):  # What is damaged beyond the page is told by the page that has it.
+    with suppress(Damaged):  # A later page reports damage beyond this one.
         for _ in range(min(walk.items_left, _BODIES_AHEAD)):
             if walk.limit is None:
                 break
@@ -308,8 +309,8 @@ def _stretch(
 def _unpacked(
     walk: ChainWalk[Entry], start: int, recent: RecentBatches | None, *, is_whole: bool
 ) -> Iterator[tuple[Piece | Tombstone, Span]]:
-    """The entries of the walk, with the blocks that lie in the span in place of a pack. What has its bytes
-    elsewhere is remembered; a batch only if all its attributes were read."""
+    """Yield the entries of the walk, with the blocks in the span in place of a pack. Entries with their bytes
+    in S3 are kept in `recent`; batches only if all their attributes were read."""
     keeps = recent if is_whole else None
     for entry in walk:
         span, walk.limit = walk.span, None
@@ -329,8 +330,8 @@ def _unpacked(
 
 
 def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
-    """The batches as the page has them; `ahead` keeps them as the log has them. Raises Damaged if a batch was
-    written behind another one than the one before it."""
+    """Return the batches of the page; `ahead` keeps the uncut batches. Raises Damaged if the checksums show
+    that a batch was not written after the batch before."""
     for earlier, later in pairwise(parts):
         is_next = later.span is earlier.span and later.piece.start == earlier.piece.end
         if is_next and not later.piece.checksums.follow(earlier.piece.checksums):
@@ -356,7 +357,7 @@ def _walk(
     *,
     looks_back: bool,
 ) -> ChainWalk[Entry]:
-    """The entries from `start` on; those in `recent` cost no query."""
+    """Walk the entries from `start` on. Entries in `recent` cost no query."""
     return ChainWalk(
         query,
         partial(map, schema.decode_entry),
@@ -372,7 +373,7 @@ def _walk(
 def _cut_page(
     record: StreamRecord, start: int, batches: list[Batch], limit_bytes: int, *, reached_tail: bool
 ) -> Page:
-    """A page of the batches that fit. A single batch may be over the limit."""
+    """Return a page of the batches that fit. A single batch may exceed the limit."""
     skip = max(0, start - batches[0].start)
     if skip and record.content_type.is_json:
         messages = batches[0].messages_before(start)

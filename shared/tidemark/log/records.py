@@ -1,5 +1,5 @@
-"""The table's items as records, free of DynamoDB's own types. First what lies in a log: batches, the packs
-that take the place of many of them, and the tombstone behind the last one."""
+"""The table's items as records, without DynamoDB's types. First the entries of a log: batches, the packs that
+replace many batches, and the tombstone at the end."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tidemark.protocol.tail import Tail
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """`after` is the CRC-32 of `before`, the batch's start and its bytes as they were sent: so each batch
-    proves its own bytes and names the batch before it. `before` is the `after` of that batch. It is None
-    where the chain begins: in an empty log, and behind batches of releases without checksums. A pack has
-    the `before` of its first batch and the `after` of its last one."""
+    """`after` is the CRC-32 of `before`, the batch's start and its bytes as sent, so each batch proves its
+    own bytes and identifies the batch before. `before` is the `after` of that batch, or None at the start of
+    the chain: in an empty log, and after batches of releases without checksums. A pack has the `before` of
+    its first batch and the `after` of its last."""
 
     before: int | None
     after: int | None
@@ -40,7 +40,7 @@ class Checksums:
 
     @classmethod
     def of_bodies(cls, before: int | None, start: int, bodies: Iterable[tuple[int, int]]) -> Checksums:
-        """The same for bytes that are elsewhere, by the CRC-32 and the size of each part."""
+        """Compute the same for bytes stored elsewhere, from the CRC-32 and size of each part."""
         crc = _crc(before, start, b"")
         for part, size in bodies:
             crc = crc32_joined(crc, part, size)
@@ -50,21 +50,21 @@ class Checksums:
         return self.after is None or self.after == _crc(self.before, start, data)
 
     def follow(self, earlier: Checksums) -> bool:
-        """Whether this batch was written behind that one, as far as both say."""
+        """Whether this batch was written right after `earlier`; an unknown checksum counts as a match."""
         return self.before is None or earlier.after in {None, self.before}
 
 
 def _crc(before: int | None, start: int, data: bytes) -> int:
     head = zlib.crc32((before or 0).to_bytes(4, "big") + start.to_bytes(8, "big"))
-    # ISA-L takes a fifth of the time, 0.1 ms a megabyte, but a cold start has to import it.
+    # ISA-L takes a fifth of the time, 0.1 ms a megabyte, but a cold start has to import the library.
     library = zlib if len(data) < 4096 else fast_zlib()
     return int(library.crc32(data, head))
 
 
 def crc32_joined(first: int, second: int, size: int) -> int:
-    """The CRC-32 of two pieces, one after the other, by that of each and the size of the second one. The
-    first is moved on by `size` zero bytes, of which each power of two is a linear map of its bits (as zlib's
-    `crc32_combine` does it)."""
+    """Return the CRC-32 of two joined pieces, given the CRC-32 of each and the size of the second. As in
+    zlib's `crc32_combine`, the first is advanced by `size` zero bytes; each power of two is a linear map of
+    its bits."""
     bit = 0
     while size:
         if size & 1:
@@ -83,7 +83,7 @@ def _mapped(columns: tuple[int, ...], value: int) -> int:
 
 @cache
 def _zeros(bit: int) -> tuple[int, ...]:
-    """Maps each bit of a CRC-32 to its value after 2 ** `bit` more zero bytes; it is complemented before and
+    """Return the map of each bit of a CRC-32 over 2 ** `bit` zero bytes; CRC-32 is complemented before and
     after."""
     if not bit:
         return tuple(zlib.crc32(b"\0", 1 << index) ^ zlib.crc32(b"\0", 0) for index in range(32))
@@ -96,11 +96,11 @@ UNKNOWN_CHECKSUMS: Final = Checksums(None, None)
 
 @dataclass(slots=True, unsafe_hash=True)
 class _Written:
-    """An entry at the key `start` of a log. `after` is the tail behind it, as far as it is known.
-    `append_id` is the write's own mark: a writer that finds it in the table knows that its write landed.
+    """An entry at the key `start` of a log. `after` is the tail after the entry, as far as known. `append_id`
+    is the id of the write: a writer that finds its own id in the table knows that its write succeeded.
 
-    Never changed once it is made, and yet not frozen: a frozen one takes five times as long to make, and a
-    read makes thousands (`benchmarks/reading.py`).
+    Never changed, but not frozen: a frozen dataclass takes five times as long to create, and a read creates
+    thousands (`benchmarks/reading.py`).
     """
 
     start: int
@@ -119,12 +119,11 @@ class _Written:
 class Batch(_Written):
     """The data that one write added to the log, from `start` up to `after.offset`.
 
-    The bytes are in `data`, or, where that is None, in the blob named `blob`. A fork may inherit a part
-    of a batch; `blob_bytes` is then how long the whole blob is.
-    `appends` counts the messages of each append, where the batch holds several appends.
-    `mailed` names the appends in it, in order, where they were combined (`log/combining.py`).
-    A batch that was read from a pack has `times`: when each of those in it was written, the last of them
-    at `time_ms`. If that pack is compacted, `gaps` are the bytes that are gone before each message.
+    The bytes are in `data`, or in the blob named `blob` if `data` is None. If a fork inherits only a part of
+    the batch, `blob_bytes` is the size of the whole blob. `appends` counts the messages of each append, if
+    there are several. `mailed` lists the combined appends, in order (`log/combining.py`). A batch read from a
+    pack has `times`: the time of each original batch; `time_ms` is the time of the last. In a compacted pack,
+    `gaps` are the bytes removed before each message.
     """
 
     data: bytes | None = b""
@@ -139,34 +138,36 @@ class Batch(_Written):
 
     @property
     def data_bytes(self) -> int:
-        """The bytes of its data: of its size, those that compaction has left."""
+        """The bytes of data left after compaction."""
         return self.size if self.gaps is None else sum(self.lengths)
 
     def each_message_end(self) -> Iterator[int]:
         return message_ends(self.start, self.lengths, self.gaps)
 
     def message_ends(self) -> list[int]:
-        """The offset behind each message."""
+        """Return the offset after each message."""
         return list(self.each_message_end())
 
     def messages_before(self, offset: int) -> int | None:
-        """How many messages end before the offset or at it; None if it lies inside of one."""
+        """Return the number of messages that end at or before the offset; None if the offset is inside a
+        message."""
         ends = self.message_ends()
         count = bisect_right(ends, offset)
         is_inside = count < len(ends) and ends[count] - self.lengths[count] < offset
         return None if is_inside else count
 
     def message_starts(self) -> list[int]:
-        """The offset of each message."""
+        """Return the offset of each message."""
         return list(map(sub, self.each_message_end(), self.lengths))
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Pack(_Written):
-    """One entry in place of many batches: its bytes are in the blocks of the object `blob` (None where it was
-    not read), of which `index` says where they lie (`log/packs.py`). It is never the last of a log, so it
-    knows no state of writers. `append_id` is that of its first batch, `time_ms` that of its last one.
-    None of its messages is superseded by another one below `compacted`; 0 means that no pass has seen it."""
+    """One entry in place of many batches. The bytes are in the blocks of the object `blob` (None if the name
+    was not read), and `index` has the place of each block (`log/packs.py`). A pack is never the last entry of
+    a log, so it has no state of writers. `append_id` is from its first batch, `time_ms` from its last. Below
+    the offset `compacted`, no other message supersedes a message of the pack; 0 means that no pass has read
+    the pack."""
 
     blob: str | None
     index: PackIndex
@@ -176,7 +177,7 @@ class Pack(_Written):
 
 @dataclass(slots=True, unsafe_hash=True)
 class UnreadBlock:
-    """A block of a pack, whose bytes are not read yet: with them it is a `Batch`."""
+    """A block of a pack without its bytes; with its bytes it is a `Batch`."""
 
     pack: Pack
     entry: BlockEntry
@@ -198,8 +199,8 @@ class UnreadBlock:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Tombstone(_Written):
-    """Ends the log of a deleted stream: it holds the place of the next write. In a closed stream that place
-    may be taken by the mark of closing, and no write will come; there the tombstone stands behind it."""
+    """Ends the log of a deleted stream: it takes the key of the next write. If the mark of closing has that
+    key, no write follows, and the tombstone comes after the mark."""
 
     behind_closing: bool = False
 
@@ -209,9 +210,9 @@ Entry = Batch | Pack | Tombstone
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """`streams` counts those that have an item, and changed last at `counted_ms`; `creation_id` is the
-    creation's own mark. `retention` is that of the streams which are created without one of their own; it
-    does not change while the bucket exists. `compaction` is the same for streams of JSON."""
+    """A bucket. `streams` counts the streams that have an item, and last changed at `counted_ms`.
+    `creation_id` is the id of the creation. Streams created without a retention of their own get `retention`,
+    which never changes; `compaction` is the same for JSON streams."""
 
     bucket: str
     created_ms: int
@@ -224,11 +225,11 @@ class BucketRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndMark:
-    """Replaces the item of a bucket or a stream that has ended. A creation overwrites it only if it was made
-    after `ended_ms`, so that a late retry of a creation brings nothing back.
+    """Replaces the item of an ended bucket or stream. Only a creation dated after `ended_ms` overwrites the
+    mark, so a late retry of an earlier creation does not bring the stream back.
 
-    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired`: the stream
-    was not deleted, it expired.
+    `ended_id` is the stream's incarnation, or the id of the bucket's deletion. `expired`: the stream expired
+    and was not deleted.
     """
 
     ended_ms: int
@@ -238,22 +239,22 @@ class EndMark:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The visible snapshot of a stream: the messages before `offset`, folded, in a blob."""
+    """The visible snapshot of a stream: a blob with the folded state of the messages before `offset`."""
 
     offset: int
     blob: str
     content_type: ContentType
     size: int
     published_ms: int
-    crc: int | None = None  # CRC-32 of the blob; None if it is not known, as of a large upload in S3
-    etag: str | None = None  # S3's, of an upload
-    bootstrap_crc: int | None = None  # of the bootstrap response, where the embedded engine has composed it
+    crc: int | None = None  # CRC-32 of the blob; None if unknown, as for a large upload to S3
+    etag: str | None = None  # from S3, for an upload
+    bootstrap_crc: int | None = None  # of the bootstrap response, if the embedded engine has composed one
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of another stream's log that a fork inherits: up to `end`, from where the
-    segment before it ends."""
+    """A range of another stream's log that a fork inherits, from the end of the previous segment up to
+    `end`."""
 
     key: StreamKey
     incarnation: str
@@ -262,7 +263,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The source that this stream was forked from, and the fork point as requested."""
+    """The source of this fork, and the fork point as requested."""
 
     point: ForkPoint
     incarnation: str
@@ -271,18 +272,15 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A stream that exists. A re-created one has another incarnation, and so another log.
+    """A stream that exists. A re-created stream has another incarnation, and therefore another log.
 
-    `touched_ms` is the last recorded read; appends are recorded by their batches, and a published
-    snapshot by its own time.
-    `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
-    `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
-    `packed` is where the last pack of the stream's own log ends (`docs/internals/packs.md`), `packs_made`
-    how many were made until now.
-    Below `compacted`, messages may be missing that a later one below it has superseded; `horizon` says which
-    of those that delete their key may go.
-    `references` counts the forks made of this very stream; `deleted` says that only they
-    keep it.
+    `touched_ms` is the last recorded read; batches record the time of appends, and a snapshot has its own
+    time. `retained` is the earliest readable offset; `retention` is the rule that raises it automatically.
+    `lineage` lists all inherited segments in order of offsets, also for a fork of a fork. `packed` is the end
+    of the last pack in the stream's own log (`docs/internals/packs.md`), and `packs_made` counts packs. Below
+    `compacted`, superseded messages may be missing; `horizon` decides which messages that delete their key
+    may be removed. `references` counts the forks of this stream; `deleted` means that it exists only for
+    them.
     """
 
     key: StreamKey
@@ -306,7 +304,7 @@ class StreamRecord:
 
     @property
     def used_ms(self) -> int:
-        """When the stream was last used, as far as its item knows."""
+        """The last use of the stream that its item records."""
         return max(self.touched_ms, self.snapshot.published_ms if self.snapshot else 0)
 
     @property
@@ -315,15 +313,15 @@ class StreamRecord:
         return self.lineage[-1].end if self.lineage else 0
 
     def owns(self, blob: str) -> bool:
-        """Whether a snapshot's blob is the stream's own, and not one that a fork inherited."""
+        """Whether a snapshot's blob belongs to this stream and was not inherited by a fork."""
         return f"/{self.incarnation}/" in blob
 
     def shows(self, blob: str) -> bool:
-        """Whether the blob is that of the visible snapshot."""
+        """Whether the blob is the visible snapshot."""
         return self.snapshot is not None and self.snapshot.blob == blob
 
     def inherited(self, end: int) -> tuple[Segment, ...]:
-        """The lineage of a fork at `end`."""
+        """Return the lineage of a fork at `end`."""
         segments = [*self.lineage, Segment(self.key, self.incarnation, end)]
         cut, begin = [], 0
         for segment in segments:
@@ -338,27 +336,27 @@ class DueKind(Enum):
 
     EXPIRE = "expire"
     RECLAIM = "reclaim"
-    #: Remove the batches below `offset`, and the blob of the snapshot before.
+    #: Remove the batches below `offset`, and the blob of the previous snapshot.
     TRIM = "trim"
     #: Trim a stream to its retention limits.
     RETAIN = "retain"
-    #: Remove an upload that nobody has published.
+    #: Remove an upload that was not published.
     UPLOAD = "upload"
-    #: Remove what was put into S3 for a stream that never came to be.
+    #: Remove a blob written for a stream that was never created.
     ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
-    #: Pack what is old enough below `offset`.
+    #: Pack old batches below `offset`.
     PACK = "pack"
-    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`. `blob` is
-    #: the object of the pack that was there before, if there was one.
+    #: Remove the batches that were replaced by the pack at the offset in `mark`; the pack ends at `offset`.
+    #: `blob` is the object of the replaced pack, if any.
     PACKED = "packed"
-    #: Remove the object of the pack that was at the offset in `mark` before a larger one took it in.
+    #: Remove the object of a pack at the offset in `mark` that was merged into a larger one.
     REPLACED = "replaced"
-    #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
+    #: Remove an upload or an orphan that the janitor has claimed: nothing can use the blob any more.
     REMOVE = "remove"
-    #: The upload was published, or the stream created. The entry stays until it is due, so that the
-    #: write that made it cannot make it again.
+    #: The upload was published, or the stream created. The entry stays until it is due, so that a late copy
+    #: of its first write is refused.
     SETTLED = "settled"
 
 
@@ -366,7 +364,7 @@ class DueKind(Enum):
 class Due:
     """An entry in the janitor's queue: do `kind` to this incarnation, not before `due_ms`.
 
-    `mark` keeps apart the entries of kinds that a stream may have several of.
+    `mark` distinguishes entries of the same kind for one stream.
     """
 
     kind: DueKind
@@ -380,10 +378,11 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A receiver that is told, until `until_ms`, when a stream grows: a process with readers at its tail, by
-    the queue with the URL `address`; or the connection `address` of the WebSocket API, whose client calls the
-    stream `name` and asked at `asked_ms`, by API Gateway's clock. With `content_type`, the stream's, it takes
-    data. Earlier releases gave each name a waiter, which `mark` tells apart."""
+    """A receiver that is notified until `until_ms` when a stream grows. `address` is the queue URL of a
+    process with readers at the tail, or the id of a WebSocket connection, whose client calls the stream
+    `name` and subscribed at `asked_ms`, by API Gateway's clock. If `content_type` is set, to the stream's,
+    the receiver accepts data. `mark` distinguishes the waiters of earlier releases, which had one for each
+    name."""
 
     incarnation: str
     address: str

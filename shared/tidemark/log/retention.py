@@ -1,6 +1,5 @@
-"""Letting go of the beginning of a stream: the offset in the stream's item from which it is retained, the
-snapshot that moves it, and the batches that lie below.
-"""
+"""Removing the start of a stream: the retained offset in the stream's item, the snapshot that moves this
+offset, and the batches below."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from tidemark.protocol.offset import render_offset
 
 
 class RetainedMoved(Exception):
-    """Another process trimmed the stream, published a snapshot or ended it; `latest` is the stream as it is
-    now."""
+    """Another process trimmed the stream, published a snapshot or ended the stream; `latest` is its current
+    record."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("what is retained has moved")
@@ -26,12 +25,12 @@ class RetainedMoved(Exception):
 
 
 def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> None:
-    """Retain the stream from `trim.offset` on, and have the batches below it removed, in one transaction.
-    Raises RetainedMoved.
+    """Raise the retained offset to `trim.offset` and schedule the removal of earlier batches, in one
+    transaction. Raises RetainedMoved.
 
     The conditions: the stream is still this incarnation; the retained offset is lower, so that a late copy of
-    this write changes nothing; and the stream has no snapshot, because bootstrap needs every message behind
-    one.
+    this write changes nothing; and the stream has no snapshot, because bootstrap needs every message after
+    the snapshot.
     """
     rises = tables.AnyOf(tables.Missing(schema.RETAINED), tables.Compared(schema.RETAINED, "<", trim.offset))
     condition = tables.AllOf(if_live(record.incarnation), shows_snapshot(None), rises)
@@ -42,7 +41,8 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
         )
     except tables.TransactionRefused as refused:
         latest = stream_in(refused.existing[0])
-        # The reply to this very write may have been lost, or another process went at least as far.
+        # The response to this write may have been lost, or another process has raised the offset at least as
+        # far.
         if latest is None or latest.incarnation != record.incarnation or latest.retained < trim.offset:
             raise RetainedMoved(latest) from refused
 
@@ -50,10 +50,9 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
 def commit_snapshot(
     table: tables.Table, record: StreamRecord, snapshot: Snapshot, trim: Due, upload: Due | None
 ) -> None:
-    """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
-    earliest retained; superseded data is due for removal from then on, and the upload is no longer. All in
-    one transaction. Raises RetainedMoved, UploadNotFound.
-    """
+    """Replace `record.snapshot` with this snapshot, and raise the retained offset to its offset. The same
+    transaction schedules the removal of superseded data and cancels the removal of the upload. Raises
+    RetainedMoved, UploadNotFound."""
     writes = [_move_pointer(record, snapshot), tables.Write(schema.encode_due(trim))]
     if upload is not None:
         writes.append(settle_for_good(upload))
@@ -63,16 +62,17 @@ def commit_snapshot(
         if not refused.failed[0]:
             raise UploadNotFound from refused
         latest = stream_in(refused.existing[0])
-        # The reply to this very publish may have been lost: then its own snapshot is there.
+        # The response to this publish may have been lost; then its own snapshot is there.
         if latest is None or not latest.shows(snapshot.blob):
             raise RetainedMoved(latest) from refused
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> tables.Write:
-    """The write succeeds if the stream is still this incarnation and has the snapshot that `record` has.
-    Publishing is a use of the stream: it renews a sliding expiry by the snapshot's own time."""
+    """Return the write that publishes the snapshot. It succeeds if the stream is still this incarnation with
+    the snapshot in `record`. Publishing is a use of the stream: the snapshot's time renews a sliding
+    expiry."""
     attributes = schema.encode_snapshot(snapshot) | {schema.RETAINED: {"N": str(snapshot.offset)}}
-    # Data that was trimmed meanwhile stays trimmed (`log/retention.py`).
+    # Data that was trimmed meanwhile stays trimmed.
     as_seen = tables.AllOf(
         if_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
     )
@@ -80,9 +80,9 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> tables.Write:
 
 
 def batches_below(table: tables.Table, pk: str, offset: int) -> Iterator[list[schema.Item]]:
-    """Batches that end at or before the offset, a few at a time, in order.
+    """Yield batches that end at or before the offset, in order, up to 25 at a time.
 
-    Never the last one of the log: the state of the tail is in it.
+    The last batch of the log is left out, because it has the state of the tail.
     """
     last = load_last(table, pk)
     position, more = "0", last is not None

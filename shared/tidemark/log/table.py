@@ -1,6 +1,7 @@
-"""The one seam to the table: few calls, conditions and changes as data, and an exception for every refusal.
+"""The interface to the table: a few calls, conditions and changes as data, and an exception for every
+refusal.
 
-`log/dynamodb_table.py` says them to DynamoDB; `engine/table.py` carries them out in this process.
+`log/dynamodb_table.py` implements it with DynamoDB, `engine/table.py` in this process.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ MAX_WRITES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The item is there, and has the attribute."""
+    """The item exists and has the attribute."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The item is not there, or has no such attribute."""
+    """The item does not exist, or has no such attribute."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The attribute compares in this way with a text or a number. A missing one, or one of the other type, is
-    `<>` and nothing else."""
+    """The attribute compares in this way with a text or a number. A missing attribute, or one of the other
+    type, satisfies only `<>`."""
 
     name: str
     by: Literal["=", "<>", "<", "<=", ">"]
@@ -72,7 +73,7 @@ class AnyOf:
 
 
 Condition = Present | Missing | Compared | AllOf | AnyOf
-"""A write is carried out only if the item meets this condition."""
+"""A write is executed only if the item meets this condition."""
 
 #: No item has this key yet: the condition under which an append takes its place.
 IF_ABSENT: Final = Missing(SK)
@@ -83,15 +84,15 @@ def equals(name: str, value: str | int) -> Compared:
 
 
 def if_never_or_ended_before(created_ms: int) -> Condition:
-    """The place of a stream or a bucket is free for what is created at `created_ms`: nothing was ever
-    there, or it ended before. (Only an end mark has the attribute that is compared.)"""
+    """The key of a stream or a bucket is free for a creation at `created_ms`: it was never used, or its last
+    use ended earlier. (Only an end mark has the compared attribute.)"""
     return AnyOf(IF_ABSENT, Compared(ENDED_MS, "<", created_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change of some attributes of an item: those that are set, and the numbers that are added to. An item
-    that is not there is made, and a number that is missing counts as zero."""
+    """A change of some attributes of an item: new values, and amounts to add to numbers. A missing item is
+    created, and a missing number counts as zero."""
 
     key: Key
     sets: Item = field(default_factory=dict)
@@ -100,7 +101,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write of a transaction: of a whole item, or of parts of one."""
+    """One write of a transaction: a whole item, or an update of parts of one."""
 
     item: Item | None = None
     update: Update | None = None
@@ -108,19 +109,19 @@ class Write:
 
 
 EachHundred = Callable[[Callable[[Sequence[Key]], list[Item]], Sequence[Sequence[Key]]], Iterable[list[Item]]]
-"""The same call for several hundreds of keys, some at once (`service/stores.py`)."""
+"""Runs the same call for several lists of up to a hundred keys, some in parallel (`service/stores.py`)."""
 
 
 def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
-    """The keys in pieces that `Table.get_many` takes."""
+    """Return the keys in lists that `Table.get_many` accepts."""
     return [keys[low : low + MAX_GETS] for low in range(0, len(keys), MAX_GETS)]
 
 
 class ConditionFailed(Exception):
-    """The item's condition did not hold; `existing` is the item that is there instead.
+    """The item's condition did not hold; `existing` is the item under the key.
 
-    `maybe_landed`: the same write was sent before and got no reply. That one may have landed, and its item
-    may be gone again.
+    `maybe_landed`: the same write was sent before without a response. That first one may have succeeded, and
+    its item may be gone again.
     """
 
     def __init__(self, existing: Item | None, *, maybe_landed: bool = False) -> None:
@@ -130,8 +131,8 @@ class ConditionFailed(Exception):
 
 
 class TransactionRefused(Exception):
-    """A transaction did nothing. For each write: whether its condition failed, and the item that is there
-    then. `maybe_landed` as in ConditionFailed."""
+    """A transaction wrote nothing. For each write: whether its condition failed, and then the existing item.
+    `maybe_landed` as in ConditionFailed."""
 
     def __init__(
         self, failed: Sequence[bool], existing: Sequence[Item | None], *, maybe_landed: bool = False
@@ -143,30 +144,30 @@ class TransactionRefused(Exception):
 
 
 class Table(Protocol):
-    """Items by key, in partitions that are in the order of their sort keys' bytes. Every read sees all that
-    was acknowledged before it. Each call is carried out whole or not at all, except `delete_many`; it raises
-    Busy, OutcomeUnknown, StorageSilent or StorageUnavailable where storage does not do it."""
+    """Items by key, in partitions sorted by the bytes of the sort keys. Every read sees all acknowledged
+    writes. Each call except `delete_many` is atomic. Raises Busy, OutcomeUnknown, StorageSilent or
+    StorageUnavailable if storage fails."""
 
     def get(self, key: Key) -> Item | None: ...
 
     def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
-        """The existing items of up to 100 different keys, in no order."""
+        """Return the existing items of up to 100 different keys, in any order."""
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
-        """Raises ConditionFailed with the item that is there instead."""
+        """Raises ConditionFailed with the existing item."""
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
-        """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
-        land late. Raises ConditionFailed if the item is not that of this incarnation."""
+        """Raise one attribute of a stream's item to `value`. A higher value stays, so a late copy does no
+        harm. Raises ConditionFailed if the item has another incarnation."""
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
-        """Raises ConditionFailed with the item that is there."""
+        """Raises ConditionFailed with the existing item."""
 
     def delete_many(self, keys: Sequence[Key]) -> None:
-        """Remove up to 25 items. If it raises, some may be gone."""
+        """Remove up to 25 items. After an exception some may be removed."""
 
     def transact(self, writes: Sequence[Write]) -> None:
-        """All of up to 100 writes of different items, or none. Raises TransactionRefused."""
+        """Execute up to 100 writes of different items, or none. Raises TransactionRefused."""
 
     def query(
         self,
@@ -178,15 +179,15 @@ class Table(Protocol):
         limit: int | None = None,
         backward: bool = False,
     ) -> tuple[list[Item], bool]:
-        """One page of the partition's items by sort key, at most a megabyte, and whether there are more."""
+        """Return one page of the partition's items by sort key, at most 1 MB, and whether there are more."""
 
 
 def pages_around_damage(
     table: Table, pk: str, low: str, high: str, limit: int | None = None
 ) -> Iterator[list[Item]]:
-    """Pages of a partition. At a damaged item, and beside a damaged key, the items are read one by one: up to
-    there, and then from the last item back to there. So one place that is damaged hides no other item. The
-    engine logs which row it is. Raises Damaged where nothing can be read."""
+    """Yield the pages of a partition around one damaged item. On damage the items are read one by one, first
+    forward to the damage, then backward from the end, so that the damage hides no other item. The engine logs
+    the damaged row. Raises Damaged if no item is readable."""
     damage: Damaged | None = None
     more, found = True, ""
     while more:
@@ -198,7 +199,7 @@ def pages_around_damage(
         yield items
         if items:
             found = items[-1][SK]["S"]
-            low = f"{found} "  # Just behind it.
+            low = f"{found} "  # The next possible key.
     while damage:
         with suppress(Damaged):
             items, _ = table.query(pk, at_least=low, at_most=high, limit=2, backward=True)
@@ -212,9 +213,10 @@ def pages_around_damage(
 
 
 def check_format(table: Table, needed: int = 0) -> int:
-    """The format epoch: the least release that may use the table (docs/schema-evolution.md). One that writes
-    raises it to what is `needed` to read what it writes, and so shuts out releases that cannot. Returns the
-    epoch. Raises FormatTooNew if a later release has stored what this one would misread."""
+    """Return the format epoch: the lowest epoch of a release that may use the table
+    (docs/schema-evolution.md). A release that writes raises the epoch to `needed`, so that releases that
+    cannot read its data stop. Raises FormatTooNew if a later release has stored data that this one would
+    misread."""
     least = decode_format(table.get(FORMAT_KEY))
     if least < needed:
         least = _raise_format(table, needed)

@@ -1,8 +1,7 @@
-"""The memory that a process has of logs: tails, so that a warm append writes without reading first, recent
-batches, and where it has met other writers, which says how an append begins and how often it looks.
+"""In-memory state of logs in one process: tails, so that a warm append writes without a read; recent batches;
+and other writers of each stream, which decide how an append begins and how often it looks.
 
-A batch never changes, so what was read or written once need not be read again; whether its stream still
-exists is read every time.
+A batch never changes, so it is read or written only once. Whether its stream still exists is read every time.
 """
 
 from __future__ import annotations
@@ -21,25 +20,26 @@ from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
-#: A tail learned longer ago is not used. With RECLAIM_AFTER_MS, no write can be sent to a
-#: place that once held a batch: this is the second half of the proof that appends are
-#: never lost (the first is the conditional write).
+#: A tail learned longer ago is not used. With RECLAIM_AFTER_MS, this guarantees that no write goes to a key
+#: that once held a batch: the second half of the proof that no append is lost (the first is the conditional
+#: write).
 MAX_AGE_MS: Final = 5 * 60 * 1000
 
 #: Tombstones and the batches before them stay at least this long (`janitor/sweep.py`).
 RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
 
-#: Room for some 60,000 streams of about a kilobyte each (`held_bytes`).
+#: Room for about 60,000 streams of 1 KB each (`held_bytes`).
 CAPACITY_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class StreamHead:
-    """A stream and its tail, as they were at `learned_ms`. Never changed, and not frozen as `Tail` is not.
+    """A stream and its tail, as of `learned_ms`. Never changed, but not frozen, for the same reason as
+    `Tail`.
 
-    `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
-    that batch begins, None if there is none or it is not known; `mailed` are the appends in it that were
-    combined. `crc` is the chain's CRC-32 behind that batch (`log/records.py: Checksums`).
+    `written_ms` is the time of the last batch, which also renews a sliding expiry. `last_start` is the start
+    of that batch; None if there is none or it is not known. `mailed` are the combined appends of the batch.
+    `crc` is the chain's CRC-32 after the batch (`log/records.py: Checksums`).
     """
 
     record: StreamRecord
@@ -60,7 +60,7 @@ class StreamHead:
 
     @property
     def ends_ms(self) -> int | None:
-        """When the stream expires, if nobody uses it until then."""
+        """The time at which the stream expires without further use."""
         return deadline_ms(self.record.expiry, self.touched_ms)
 
     def is_expired(self, now_ms: int) -> bool:
@@ -69,11 +69,11 @@ class StreamHead:
 
 
 class TailCache:
-    """The tails of as many streams as fit `capacity_bytes`; safe to share between threads.
+    """The tails of streams, up to `capacity_bytes`; safe to share between threads.
 
-    A full cache drops streams at random. The one that was used least recently looks like the better
-    choice, but writers that take turns over a few more streams than fit would drop each one just before
-    its turn, and find nothing. At random, they still find most.
+    A full cache evicts at random. LRU would be worse for writers that take turns over slightly more streams
+    than fit: it evicts each stream just before its turn, and every lookup misses. With random eviction, most
+    lookups hit.
     """
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES, chance: random.Random | None = None) -> None:
@@ -81,7 +81,7 @@ class TailCache:
         self._chance = chance or random.Random()
         self._held_bytes = 0
         self._heads: dict[StreamKey, StreamHead] = {}
-        #: The same keys in a list, and the place of each in it, to choose one at random in one step.
+        #: The same keys in a list, and the index of each, to choose one at random in one step.
         self._keys: list[StreamKey] = []
         self._places: dict[StreamKey, int] = {}
         self._lock = Lock()
@@ -96,7 +96,7 @@ class TailCache:
             return head
 
     def learn(self, head: StreamHead) -> None:
-        """Keep what was learned, unless a later tail of the same log is known already."""
+        """Keep the head, unless a later tail of the same log is already known."""
         key = head.record.key
         with self._lock:
             older = self._heads.get(key)
@@ -115,7 +115,7 @@ class TailCache:
                 self._drop(self._chance.choice(self._keys))
 
     def learn_if_it_fits(self, head: StreamHead) -> None:
-        """Keep what was learned, unless another stream must be dropped for it."""
+        """Keep the head, unless another stream would be evicted."""
         if self._held_bytes + held_bytes(head) <= self._capacity_bytes:
             self.learn(head)
 
@@ -125,7 +125,7 @@ class TailCache:
                 self._drop(key)
 
     def _drop(self, key: StreamKey) -> None:
-        """The last key of the row takes the place of the one that goes."""
+        """Remove the key. The last key in the list takes its place."""
         self._held_bytes -= held_bytes(self._heads.pop(key))
         place, last = self._places.pop(key), self._keys.pop()
         if last != key:
@@ -134,8 +134,8 @@ class TailCache:
 
 
 def held_bytes(head: StreamHead) -> int:
-    """Roughly what a head takes in memory: 1,000 bytes, and more with each producer, each stretch of
-    another log that a fork inherits, and a snapshot (measured with `tracemalloc`, CPython 3.11)."""
+    """Return the approximate memory of a head: 1,000 bytes, and more for each producer, each inherited
+    segment and a snapshot (measured with `tracemalloc`, CPython 3.11)."""
     record = head.record
     parts = (
         len(head.mailed) + len(head.tail.producers) + 2 * len(record.lineage) + (record.snapshot is not None)
@@ -143,11 +143,11 @@ def held_bytes(head: StreamHead) -> int:
     return 1000 + 240 * parts + len(record.key.stream_id)
 
 
-#: Roughly what a batch takes beside its bytes.
+#: Approximate memory of a batch beside its bytes.
 _OVERHEAD_BYTES: Final = 500
-#: The most packs that are remembered; each takes some 20 KB.
+#: The most packs kept in memory; each takes about 20 KB.
 _MOST_PACKS: Final = 64
-#: The most batches that are remembered without their bytes; each takes 1 KB, or a little more.
+#: The most batches kept without their bytes; each takes 1 KB or slightly more.
 _MOST_BODIES: Final = 2048
 
 
@@ -156,24 +156,24 @@ def monotonic_ms() -> int:
 
 
 class RecentBatches:
-    """The most recently used batches up to `capacity_bytes`; safe to share between threads."""
+    """The most recently used batches, up to `capacity_bytes`; safe to share between threads."""
 
     def __init__(self, capacity_bytes: int, clock_ms: Callable[[], int] = monotonic_ms) -> None:
         self._capacity_bytes = capacity_bytes
         self._clock_ms = clock_ms
         self._held_bytes = 0
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
-        #: What has its bytes elsewhere, and when it was found: reading on needs no query. Of packs, the
-        #: one that was read last in each log.
+        #: Entries with their bytes in S3, and the time when each was found, so that the next read needs no
+        #: query. Only the last pack read in each log is kept.
         self._packs: OrderedDict[tuple[str, int], tuple[Batch | Pack, int]] = OrderedDict()
         self._bodies: OrderedDict[tuple[str, int], tuple[Batch | Pack, int]] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
-        """Keep the batches that have all their data, and return all of them: those that were kept before
-        as they were, so that many readers share the same bytes. (Where a pack has replaced small batches,
-        one of those may be kept for the same offset: that is another one.) Empty ones are not kept: they say
-        how a stream ends, and that is read every time; nor are compacted ones: more may go from them."""
+        """Keep the batches that have all their data. Returns all batches, with those already kept in place of
+        equal ones, so that readers share the same bytes. (After packing, a kept small batch may have the same
+        offset as a block: these differ.) Not kept are empty batches, because the end of a stream is read
+        every time, and compacted ones, because more messages may be removed."""
         shared = []
         with self._lock:
             for batch in batches:
@@ -194,8 +194,8 @@ class RecentBatches:
         return tuple(shared)
 
     def keep_found(self, incarnation: str, entry: Batch | Pack) -> None:
-        """Keep a pack that was found just now, or a batch whose bytes lie elsewhere. One that is remembered
-        already keeps its time."""
+        """Keep a pack that was just found, or a batch with its bytes in S3. An entry that is kept already
+        keeps its time."""
         held, place, most = self._packs, (incarnation, 0), _MOST_PACKS
         if isinstance(entry, Batch):
             held, place, most = self._bodies, (incarnation, entry.start), _MOST_BODIES
@@ -208,7 +208,7 @@ class RecentBatches:
                 held.popitem(last=False)
 
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
-        """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
+        """Return batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []
         for entry in self.chain_with_pack(incarnation, start, start + limit_bytes):
             if not isinstance(entry, Batch) or entry.data is None:
@@ -217,9 +217,9 @@ class RecentBatches:
         return chain
 
     def chain_with_pack(self, incarnation: str, start: int, last: int) -> list[Batch | Pack]:
-        """Entries from `start` on, without a gap, that begin by `last`: batches, and the pack that was read
-        last. What has its bytes elsewhere expires soon, because a larger pack may replace it, and then its
-        object is removed."""
+        """Return entries from `start` on, without a gap, that begin at or before `last`: batches, and the
+        last pack read. Entries with their bytes in S3 expire soon, because a larger pack may replace them,
+        and their objects are then removed."""
         chain: list[Batch | Pack] = []
         position = start
         with self._lock:
@@ -242,31 +242,33 @@ class RecentBatches:
         return None
 
 
-#: How long after a lost race, or a batch of several writers, others are expected.
+#: Milliseconds for which other writers are expected after a lost race or a batch of several writers.
 CROWDED_MS: Final = 1_000
-#: The same after the time in a batch of several writers: the writer's clock may be 2 s behind this process's
-#: (`aws/clock.py` corrects what is further off).
+#: The same, measured from the time in a batch of several writers: its writer's clock may differ from this
+#: process's by 2 s (`aws/clock.py` corrects larger differences).
 CROWDED_APART_MS: Final = CROWDED_MS + 2_000
-#: How long after a lost race other processes are expected to write now and then to the same streams.
+#: Milliseconds after a lost race for which other processes are expected to write occasionally to the same
+#: stream.
 SHARED_MS: Final = 60_000
-#: A tail this old is read again, if others write to the stream: a lost put costs more than a read.
+#: A tail this old, in milliseconds, is read again if others write to the stream: a lost put costs more than a
+#: read.
 STALE_MS: Final = 50
-#: A batch of so many appends shows that writers combine.
+#: A batch with this many appends shows that writers combine.
 CROWD: Final = 2
 _KEPT: Final = 0.9
-#: Among so many writers, one that has just won alone combines too: else it would win again and again before
-#: the others have put a batch together.
+#: From this number of writers on, a writer that has just won alone combines too. Otherwise it would win
+#: repeatedly before the others have put a batch together.
 SEVERAL: Final = 4
-#: The most streams on which a process remembers others; the one it met them on first is dropped first.
+#: The most streams with known other writers in one process; the oldest entry is evicted first.
 _MOST_STREAMS: Final = 256
-#: How long after storage has throttled it a process posts less, unless an append meets no throttling before.
+#: Milliseconds after throttling in which a process posts less, unless an append meets no throttling.
 THROTTLED_MS: Final = 10_000
 
 
 @dataclass(slots=True)
 class Meeting:
-    """How many writers a process has met lately on a stream, when it last lost a race to them or shared a
-    batch with them, and when storage last throttled it there."""
+    """The number of other writers that a process has recently met on a stream, its last lost race or shared
+    batch, and the last throttling by storage."""
 
     size: float = 0.0
     lost_ms: int = 0
@@ -281,7 +283,7 @@ class Meeting:
 
 @dataclass(slots=True)
 class Crowd:
-    """The other writers that a process has met, by stream incarnation. `sender` names the process."""
+    """The other writers that a process has met, by stream incarnation. `sender` is the id of the process."""
 
     sender: str = ""
     _met: dict[str, Meeting] = field(default_factory=dict)
@@ -299,12 +301,12 @@ class Crowd:
         self._met[incarnation].throttled_ms = now_ms
 
     def flow(self, incarnation: str) -> None:
-        """An append has met no throttling."""
+        """Note that an append met no throttling."""
         if (meeting := self._met.get(incarnation)) is not None:
             meeting.throttled_ms = 0
 
     def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
-        """Note a batch of so many writers."""
+        """Note a batch of `writers` writers."""
         if writers >= CROWD:
             self.lose(incarnation, now_ms)
         if (meeting := self._met.get(incarnation)) is not None:

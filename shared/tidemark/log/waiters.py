@@ -1,4 +1,4 @@
-"""The waiters, which are told when a stream grows: processes with readers at its tail, each by its queue, and
+"""Waiters, which are notified when a stream grows: processes with readers at its tail, each by its queue, and
 connections of the WebSocket API."""
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tidemark.protocol.errors import Busy
 from tidemark.protocol.stream_key import StreamKey
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
-"""The same call for several things, some at once (`service/stores.py`)."""
-#: Calls that `Each` makes at once.
+"""Runs the same call for several arguments, some in parallel (`service/stores.py`)."""
+#: The parallel calls of `Each`.
 _AT_ONCE: Final = 16
 
-#: Sorts before everything that an address can go on with.
+#: Sorts before any character of an address.
 _JUST_BEHIND = " "
 
 
 def put_waiter(table: tables.Table, waiter: Waiter) -> None:
-    """Register, or register again for longer. A registration that lands late does not shorten a later one,
-    and a connection's messages may be handled in another order than they were sent."""
+    """Register a waiter or extend its lease. A late copy does not shorten a later registration; a
+    connection's messages may be handled out of order."""
     with suppress(tables.ConditionFailed):
         table.put(schema.encode_waiter(waiter), _is_later(waiter))
 
@@ -42,7 +42,7 @@ def put_watches(
     table: tables.Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
 ) -> None:
     """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
-    so it is only for more than `_AT_ONCE` streams. Raises Malformed for too many."""
+    so it is used only for more than `_AT_ONCE` streams. Raises Malformed for too many streams."""
     asked = {schema.mark_of(key): waiter.incarnation for key, waiter in watches.items()}
     _ask_for(table, connection_id, asked, now_ms, each)
     waiters = list(watches.values())
@@ -50,25 +50,25 @@ def put_watches(
         writes = [
             tables.Write(schema.encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters
         ]
-        with suppress(tables.TransactionRefused, Busy):  # One of them is not the latest, or is being written.
+        with suppress(tables.TransactionRefused, Busy):  # A later one exists or is being written.
             table.transact(writes)
             return
     each(partial(put_waiter, table), waiters)
 
 
 def _ask_for(table: tables.Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
-    """Note what a connection asks for: one read, and one write if a stream is new. Streams whose watch has
-    ended stay until there are too many."""
+    """Record the streams that a connection subscribes to: one read, and one write if a stream is new. Streams
+    whose subscription has ended are removed only when there are too many."""
     known, revision = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
     while not asked.items() <= known.items():
         if len(known | asked) > socket.MAX_WATCHED:
             known = _still_watched(table, connection_id, known, now_ms, each)
         socket.check_watched(len(known | asked))
-        ttl_seconds = now_ms // 1000 + 2 * socket.MAX_LEASE_SECONDS  # API Gateway ends it before.
+        ttl_seconds = now_ms // 1000 + 2 * socket.MAX_LEASE_SECONDS  # API Gateway disconnects earlier.
         item = schema.encode_asked_for(connection_id, known | asked, revision + 1, ttl_seconds)
         try:
             table.put(item, tables.AnyOf(tables.IF_ABSENT, tables.equals(schema.REVISION, revision)))
-        except tables.ConditionFailed as refused:  # Another message of the connection is handled now.
+        except tables.ConditionFailed as refused:  # Another message of the connection was first.
             known, revision = schema.decode_asked_for(refused.existing)
         else:
             return
@@ -88,8 +88,8 @@ def _still_watched(
 def end_watches(
     table: tables.Table, connection_id: str, keys: Iterable[StreamKey], asked_ms: int, each: Each
 ) -> None:
-    """Remove a connection's waiters of these streams, unless it has asked again later: one read, and a
-    deletion for each."""
+    """Remove a connection's waiters of these streams, unless it has subscribed again later: one read, and one
+    deletion for each stream."""
     known, _ = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
 
     def end(incarnation: str) -> None:
@@ -106,13 +106,13 @@ def _watch_key(connection_id: str, incarnation: str) -> schema.Key:
 
 
 def load_waiters(table: tables.Table, incarnation: str, now_ms: int) -> list[Waiter]:
-    """The waiters of one stream that have not lapsed: one consistent query."""
+    """Return the waiters of one stream that have not lapsed, with one consistent query."""
     pk, low, high = schema.waiters_of(incarnation)
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 
 
 def all_waiters(table: tables.Table, shards: Iterable[int] = range(schema.WAIT_SHARDS)) -> Iterator[Waiter]:
-    """All waiters, lapsed ones too: DynamoDB removes those late, and some engines never do."""
+    """Yield all waiters, also lapsed ones: DynamoDB removes those late, and some engines never do."""
     for shard in shards:
         yield from _query(table, schema.wait_pk(shard), "-", "~")
 
@@ -127,7 +127,7 @@ def _query(table: tables.Table, pk: str, low: str, high: str) -> Iterator[Waiter
 
 
 def remove_lapsed(table: tables.Table, waiter: Waiter) -> None:
-    """Remove it, unless its process has renewed it in the meantime."""
+    """Remove a lapsed waiter, unless its process has renewed it in the meantime."""
     with suppress(tables.ConditionFailed):
         table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))
 
