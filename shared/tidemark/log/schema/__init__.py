@@ -1,5 +1,5 @@
-"""The table's schema: every kind of key and value, written and read side by side, in a module for each kind
-of item (docs/internals/schema.md). Other packages import all names from here."""
+"""The table's schema: every kind of key and value, each encoder beside its decoder, with one module for each
+kind of item (docs/internals/schema.md). Other packages import all names from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The items of a log: batches, the packs that take the place of many of them, and the tombstone."""
+"""The items of a log: batches, the packs that replace many batches, and the tombstone."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
-#: If this many bytes at the start of a body do not shrink, the rest is not tried.
+#: If this many bytes at the start of a body do not shrink, the rest is not compressed.
 _PROBE_BYTES: Final = 2048
-#: The fastest level of ISA-L for text. zlib's takes a third of its default's time, for a tenth more bytes.
+#: The fastest level of ISA-L for text. In zlib it takes a third of the default level's time, for a tenth more
+#: bytes.
 _LEVEL: Final = 2
 
 
 def deflate(data: bytes) -> bytes | None:
-    """`data` in fewer bytes, by an eighth at least; None if it is to be stored as it is."""
+    """Return `data` compressed; None if that saves less than an eighth, and `data` is stored as it is."""
     if len(data) > 2 * _PROBE_BYTES and _smaller(data[:_PROBE_BYTES]) is None:
         return None
     return _smaller(data)
 
 
 def inflate(deflated: bytes, size: int) -> bytes:
-    """The bytes again, `size` of them. Raises ValueError if it would be more or fewer."""
+    """Return the `size` inflated bytes. Raises ValueError for any other size."""
     inflating = fast_zlib().decompressobj(RAW)
     try:
         data: bytes = inflating.decompress(deflated, size + 1)
@@ -46,7 +47,8 @@ def inflate(deflated: bytes, size: int) -> bytes:
 
 
 def inflate_all(deflated: bytes) -> bytes:
-    """The bytes again, if they are few and were deflated here. Raises ValueError if they are not whole."""
+    """Return the inflated bytes, if they are few and were deflated here. Raises ValueError if they are
+    incomplete."""
     try:
         data: bytes = fast_zlib().decompress(deflated, RAW)
     except fast_zlib().error as failure:
@@ -65,22 +67,22 @@ APPEND_ID: Final = "i"
 TIME_MS: Final = "t"
 DATA: Final = "b"
 DEFLATED_DATA: Final = "z"
-MESSAGE_LENGTHS: Final = "m"  # LEB128, where there are several
-APPENDS: Final = "g"  # LEB128: messages of each append, where there are several
+MESSAGE_LENGTHS: Final = "m"  # LEB128, if there are several
+APPENDS: Final = "g"  # LEB128: messages of each append, if there are several
 TOMBSTONE: Final = "x"
 CLOSED: Final = "c"
 CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
 STREAM_SEQ: Final = "q"
-PRODUCERS: Final = "p"  # JSON, deflated where it is long: the most recent producers
+PRODUCERS: Final = "p"  # JSON, deflated if it is long: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
-COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
-CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and behind it: 4 bytes each
-PACK_COMPACTED: Final = "pc"  # of a pack: how far messages were looked at that supersede some of it
-PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`log/pack_format.py`)
+COMMITTED_MAIL: Final = "v"  # id and size of each combined append
+CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and after it: 4 bytes each
+PACK_COMPACTED: Final = "pc"  # of a pack: the offset up to which compaction has compared it
+PACK_INDEX: Final = "px"  # of a pack: the places of its blocks in the object (`log/pack_format.py`)
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
-#: The attributes to check a snapshot's offset against the last batch that begins at or before it.
+#: The attributes for checking a snapshot's offset against the last batch that begins at or before the offset.
 BOUNDARY_ATTRIBUTES: Final = (
     SK,
     END,
@@ -92,7 +94,8 @@ BOUNDARY_ATTRIBUTES: Final = (
     CHECKSUMS,
     PACK_INDEX,
 )
-#: The attributes for a read of the tail: all but the bytes. Only a writer that has slept finds a pack.
+#: The attributes for a read of the tail: all except the bytes. A pack is found only by a writer that has
+#: slept.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,
@@ -111,7 +114,8 @@ STATE_ATTRIBUTES: Final = (
 
 
 def log_pk(key: StreamKey, incarnation: str) -> str:
-    """The log's partition. It names the stream, so that a change of the log tells which readers to wake."""
+    """Return the log's partition. Its key names the stream, so that the notifier knows which readers to
+    wake."""
     return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
 
 
@@ -120,14 +124,14 @@ def is_log_pk(pk: str) -> bool:
 
 
 def decode_log_pk(pk: str) -> tuple[StreamKey, str]:
-    """The stream, and the incarnation, whose log it is."""
+    """Return the stream and the incarnation of the log."""
     name, _, incarnation = pk.removeprefix("log/").rpartition("#")
     bucket, _, stream_id = name.partition("/")
     return StreamKey(bucket, stream_id), incarnation
 
 
 def decode_batch_start(sk: str) -> int:
-    """The start offset in a batch's or a tombstone's sort key."""
+    """Return the start offset in the sort key of a batch or a tombstone."""
     return int(sk[:WIDTH])
 
 
@@ -137,12 +141,12 @@ def entry_sk(entry: Entry) -> str:
 
 
 def just_behind(start: int) -> str:
-    """The lowest sort key after that of the batch that begins at `start`."""
+    """Return the lowest sort key after the batch that begins at `start`."""
     return render_offset(start) + _BEHIND
 
 
 def _encode_written(pk: str, sk: str, entry: Entry) -> Item:
-    """No entry has a time to live of its own: forks may need it after its stream has expired."""
+    """An entry has no time to live of its own: forks may need it after its stream has expired."""
     return {
         PK: {"S": pk},
         SK: {"S": sk},
@@ -184,7 +188,7 @@ def decode_checksums(encoded: bytes) -> Checksums:
     return Checksums(before, int.from_bytes(encoded[-4:], "big"))
 
 
-#: Smaller bodies are not deflated: their items fit the one kilobyte that every write is billed.
+#: Smaller bodies are not deflated: their items fit the 1 KB that is the minimum charge of a write.
 _DEFLATED_FROM_BYTES: Final = 768
 
 
@@ -194,7 +198,7 @@ def encode_data(data: bytes) -> Item:
 
 
 def _encode_mailed(batch: Batch) -> bytes:
-    """Each append's id in 8 bytes, and its size as LEB128."""
+    """Encode each append as its id in 8 bytes and its size as LEB128."""
     encoded, start = bytearray(), batch.start
     for mailed in batch.mailed:
         encoded += bytes.fromhex(mailed.mail_id) + encode_lengths([mailed.end - start])
@@ -218,8 +222,8 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
 def encode_pack(
     pk: str, first: Batch | Pack, last: Batch | Pack, blob: str, index: bytes, *, compacted: int = 0
 ) -> Item:
-    """The item that replaces `first` and stands for all up to `last`. It keeps the append id of the first
-    batch, so that a late copy of that write recognises itself."""
+    """Return the item that replaces all entries from `first` to `last`. It keeps the append id of the first
+    batch, so that a late copy of that write still recognizes itself."""
     return (
         make_key(pk, entry_sk(first))
         | {
@@ -247,7 +251,7 @@ def _encode_tail(tail: Tail) -> Item:
     if tail.producers:
         rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in tail.producers]
         encoded = orjson.dumps(rows)
-        many = deflate(encoded)  # A batch of a crowded stream stays within its first kilobyte.
+        many = deflate(encoded)  # Keeps a batch of a crowded stream within one write unit.
         item[PRODUCERS] = {"S": encoded.decode()} if many is None else binary(many)
     if tail.overflowed:
         item[OVERFLOWED] = {"BOOL": True}
@@ -258,10 +262,8 @@ def _encode_tail(tail: Tail) -> Item:
 
 
 def decode_entry(item: Item) -> Entry:
-    """Raises Damaged if the bytes in the item are not those that its offsets and checksums say.
-
-    Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
-    """
+    """Return the entry. Its `data` is None if the item was read without its bytes (STATE_ATTRIBUTES,
+    BOUNDARY_ATTRIBUTES). Raises Damaged if the bytes do not match the item's offsets and checksums."""
     try:
         sk: str = item[SK]["S"]
         start, end = int(sk[:WIDTH]), int(item[END]["N"])
@@ -280,7 +282,7 @@ def decode_entry(item: Item) -> Entry:
             if data is not None and not checksums.fit(start, data):
                 _log.error("a batch is damaged: %s at %s does not fit its checksum", *_place(item))
                 raise Damaged
-        # By position: a read decodes thousands, and names cost a seventh of that.
+        # Positional arguments: a read decodes thousands, and keywords cost a seventh of the time.
         return Batch(
             start,
             _decode_tail(item, end),
@@ -321,18 +323,19 @@ def _decode_index(item: Item, start: int, end: int) -> PackIndex:
 
 
 def decode_state(item: Item) -> Entry:
-    """An entry with only STATE_ATTRIBUTES, on which writers decide. Writers
-    do not need its bytes, so damaged bytes do not stop them."""
+    """Return an entry with only STATE_ATTRIBUTES, on which writers decide. Writers do not need the bytes, so
+    damaged bytes do not stop them."""
     return decode_entry({name: item[name] for name in STATE_ATTRIBUTES if name in item})
 
 
 def decode_data(item: Item, size: int) -> bytes | None:
-    """None where the bytes are in a blob, or were not read."""
+    """Return the bytes; None if they are in a blob or were not read."""
     try:
         found = item.get(DEFLATED_DATA) or item.get(DATA)
         if found is None:
             return None if size else b""
-        # It takes a quarter of the time; but its import, which a server has paid, takes longer than a page.
+        # msgspec takes a quarter of the time if it is loaded, as in a server. Its import takes longer than
+        # one page.
         msgspec = sys.modules.get("msgspec")
         data: bytes = msgspec.convert(found["B"], bytes) if msgspec else a2b_base64(found["B"])
         if DEFLATED_DATA in item:
@@ -351,7 +354,7 @@ def _place(item: Item) -> tuple[str, str]:
 
 
 def _decode_tail(item: Item, offset: int) -> Tail:
-    if _TAIL_ATTRIBUTES.isdisjoint(item):  # Most batches say nothing of these.
+    if _TAIL_ATTRIBUTES.isdisjoint(item):  # Most batches have none of these.
         return Tail(offset)
     return Tail(
         offset=offset,
@@ -369,7 +372,7 @@ def _decode_producers(encoded: dict[str, str]) -> tuple[ProducerState, ...]:
 
 
 def encode_lengths(lengths: Iterable[int]) -> bytes:
-    """Message lengths as LEB128: a byte each for messages under 128 bytes."""
+    """Encode message lengths as LEB128: one byte for each message under 128 bytes."""
     encoded = bytearray()
     for length in lengths:
         left = length
@@ -382,9 +385,9 @@ def encode_lengths(lengths: Iterable[int]) -> bytes:
 
 def decode_lengths(encoded: bytes) -> tuple[int, ...]:
     if encoded.isascii():
-        return tuple(encoded)  # A byte each.
+        return tuple(encoded)  # One byte each.
     low, high = encoded[::2], encoded[1::2]
-    if len(low) == len(high) and high.isascii() and min(low) > 0x7F:  # Two each.
+    if len(low) == len(high) and high.isascii() and min(low) > 0x7F:  # Two bytes each.
         return tuple([(more << 7) + some - 0x80 for some, more in zip(low, high, strict=True)])
     lengths, length, shift = [], 0, 0
     for byte in encoded:

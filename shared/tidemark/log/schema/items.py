@@ -19,33 +19,33 @@ Key = dict[str, Any]
 #: The key of every item.
 PK: Final = "pk"
 SK: Final = "sk"
-#: Unix seconds from which on DynamoDB may remove the item: of an end mark, a waiter, mail and a receipt.
+#: Unix seconds after which DynamoDB may remove the item: an end mark, a waiter, mail or a receipt.
 TTL: Final = "ttl"
-#: Name in S3: of a batch, or of what a due entry is to remove.
+#: Name in S3: the body of a batch, or the object that a due entry removes.
 BLOB: Final = "s"
-#: Milliseconds: of a bucket, a stream and a subscription.
+#: Unix milliseconds: the creation of a bucket, a stream or a subscription.
 CREATED_MS: Final = "cr"
-#: Of a stream and a subscription: tells it from earlier ones of the same name.
+#: Identifies one life of a stream or a subscription among others of the same name.
 INCARNATION: Final = "inc"
-#: Of a stream, and of a bucket for its streams: how long messages are kept, and how many bytes of them.
+#: Retention of a stream, or a bucket's default for its streams: by age in seconds, and by size in bytes.
 RETAIN_SECONDS: Final = "rs"
 RETAIN_BYTES: Final = "rb"
-#: Of the same: the seconds before and after which messages and tombstones may go, and the pointer to the key.
+#: Of the same: seconds before messages and tombstones are removed, and the pointer to the key.
 COMPACTION: Final = "cp"  # JSON
-#: The offset at which a batch ends, or a producer's last append; the number of bytes of mail.
+#: The end offset of a batch or of a producer's last append; the size of mail in bytes.
 END: Final = "e"
-#: Of the format's item: the least `FORMAT_EPOCH` of a release that may use this table.
+#: Of the format's item: the lowest `FORMAT_EPOCH` of a release that may use this table.
 LEAST_EPOCH: Final = "fe"
-#: The storage format that this release reads. A release whose items an earlier one would misread increments
-#: it. 1: packs. 2: packs with gaps.
+#: The storage format that this release reads. Increment it if an earlier release would misread new items. 1:
+#: packs. 2: packs with gaps.
 FORMAT_EPOCH: Final = 2
-#: The epoch that stored data needs: without compaction, and once a stream or a bucket is to be compacted.
+#: The epoch that stored data needs: without compaction, and once a stream or a bucket has compaction.
 PLAIN_EPOCH: Final = 1
 COMPACTED_EPOCH: Final = 2
 
 
 def table_definition(table_name: str) -> dict[str, Any]:
-    """Keyword arguments for boto3's `create_table`, as `template.yaml` declares it."""
+    """Return the keyword arguments of boto3's `create_table`, as in `template.yaml`."""
     return {
         "TableName": table_name,
         "BillingMode": "PAY_PER_REQUEST",
@@ -70,7 +70,8 @@ def encode_format(epoch: int) -> Item:
 
 
 def decode_format(item: Item | None) -> int:
-    """The least epoch that may use the table. A table without the item was used by earlier releases only."""
+    """Return the lowest epoch that may use the table. A table without the item was used only by earlier
+    releases."""
     return (number(item, LEAST_EPOCH) if item else None) or 0
 
 

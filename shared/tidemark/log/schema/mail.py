@@ -1,5 +1,5 @@
-"""Mail of a crowded stream: an append that another writer commits, and the receipt for it. Mail has the
-attributes END, DATA or DEFLATED_DATA or BLOB, MESSAGE_LENGTHS and STREAM_SEQ, as a batch has them."""
+"""Mail of a crowded stream, which is an append that another writer commits, and the receipt for it. Mail has
+the attributes END, DATA or DEFLATED_DATA or BLOB, MESSAGE_LENGTHS and STREAM_SEQ, in the form of a batch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 
-#: The number is in the key of a box, so that a release finds only mail and receipts that it can read: writers
-#: of two formats race with each other, and do not combine. Increment it with every change of `encode_mail`.
-#: 1 (not in the key): bodies of any size are in the item. 2: pointers to S3, and producers looked up.
+#: The number is part of a box's key, so that a release finds only mail and receipts that it can read: writers
+#: with different formats race and do not combine. Increment it with every change of `encode_mail`. 1 (not in
+#: the key): bodies of any size are in the item. 2: pointers to S3, and producers looked up.
 MAIL_FORMAT: Final = 2
 
 POSTED_MS: Final = "po"
 CHECKSUM: Final = "c"  # CRC-32 of bytes that are in S3 already
-CLAIM: Final = "cl"  # JSON: id, epoch, seq, and what was looked up of the producer
+CLAIM: Final = "cl"  # JSON: id, epoch, seq, and the looked-up state of the producer
 
-#: How long mail and receipts stay, until DynamoDB removes them for free. Nothing needs them by then. A late
-#: copy has the same time of removal.
+#: Milliseconds until DynamoDB removes mail and receipts for free. By then nothing needs them. A late copy has
+#: the same time of removal.
 MAIL_KEPT_MS: Final = 60 * 60 * 1000
 #: Sorts before all mail.
 _RECEIPT_SK: Final = "."
@@ -64,7 +64,7 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
 
 
 def decode_mail(item: Item) -> Mail:
-    """Raises Damaged if the bytes in the item are not as many as it says."""
+    """Return the mail. Raises Damaged if the size of its bytes is wrong."""
     incarnation, box = item[PK]["S"].split("/")[-2:]
     size, stored = int(item[END]["N"]), None
     if BLOB in item:
@@ -98,7 +98,7 @@ def receipt_key(incarnation: str, start: int) -> Key:
 
 
 def encode_receipt(incarnation: str, batch: Batch) -> Item:
-    """The batch without its bytes, in a place where the writers of its mail can read it."""
+    """Return the batch without its bytes, as an item that the writers of its mail can read."""
     item = batches.encode_batch("", batch)
     state = {name: item[name] for name in batches.STATE_ATTRIBUTES if name in item and name != SK}
     ttl = -(-(batch.time_ms + MAIL_KEPT_MS) // 1000)

@@ -1,6 +1,5 @@
 """Items of a bucket and of a stream: their own, their end marks, and a stream's producers, due work and
-waiters.
-"""
+waiters."""
 
 from __future__ import annotations
 
@@ -42,12 +41,12 @@ from tidemark.protocol.stream_key import StreamKey
 _log: Final = logging.getLogger("tidemark")
 
 ENDED_MS: Final = "em"
-#: The incarnation that ended, or the mark of a bucket's deletion.
+#: The incarnation that ended, or the id of a bucket's deletion.
 ENDED_ID: Final = "ei"
 EXPIRED: Final = "ex"
 
-#: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
-#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for free.
+#: Milliseconds for which an end mark stays. AWS refuses a signed request after at most 15 minutes
+#: (`docs/design.md`), so no late copy can follow. DynamoDB removes the mark for free.
 END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -72,7 +71,7 @@ def decode_end_mark(item: Item) -> records.EndMark:
 
 STREAM_COUNT: Final = "n"
 CREATION_ID: Final = "i"
-#: When the count changed last.
+#: The last change of the count.
 COUNTED_MS: Final = "ch"
 
 
@@ -111,7 +110,7 @@ def decode_bucket(item: Item) -> records.BucketRecord:
     )
 
 
-#: The entries of all buckets, so that one query lists them: a bucket's own item has a partition of its own.
+#: The entries of all buckets, so that one query lists them: a bucket's own item is in a partition of its own.
 BUCKETS_PK: Final = "buckets"
 
 
@@ -124,24 +123,25 @@ TOUCHED_MS: Final = "to"
 TTL_SECONDS: Final = "tt"
 EXPIRES_AT: Final = "xa"  # as it was written
 EXPIRES_AT_MS: Final = "xm"
-RETAINED: Final = "er"  # the earliest offset that may be read
+RETAINED: Final = "er"  # the earliest readable offset
 SNAPSHOT_OFFSET: Final = "so"
 SNAPSHOT_BLOB: Final = "sb"
 SNAPSHOT_CONTENT_TYPE: Final = "sc"
 SNAPSHOT_SIZE: Final = "sz"
 SNAPSHOT_PUBLISHED_MS: Final = "sp"
-# Each with the last part of the blob's name behind it: a release that does not know it leaves it as it was.
+# The value ends with the last part of the blob's name: a release that does not know the attribute leaves it
+# unchanged.
 SNAPSHOT_CRC: Final = "sh"
 SNAPSHOT_ETAG: Final = "se"
 SNAPSHOT_BOOTSTRAP_CRC: Final = "sx"
-LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
+LINEAGE: Final = "ln"  # JSON: the inherited ranges of other logs
 FORK: Final = "fk"  # JSON: its source
-REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
-PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
-PACKS_MADE: Final = "pn"  # how many, whatever they replaced: each one is refused if another came between
-COMPACTED: Final = "cd"  # below it, superseded messages may be missing; set by compaction
+REFERENCES: Final = "rc"  # the number of forks; changed only by updates
+PACKED: Final = "pd"  # the end of the last pack; set by the transaction that makes a pack
+PACKS_MADE: Final = "pn"  # the number of packs ever made; a pack is refused if another came first
+COMPACTED: Final = "cd"  # below this offset superseded messages may be missing; set by compaction
 HORIZON: Final = "ho"  # JSON: of the messages that delete their key
-DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
+DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set only by an update
 
 
 def stream_sk(stream_id: str) -> str:
@@ -153,7 +153,7 @@ def stream_key(key: StreamKey) -> Key:
 
 
 def stream_of(item: Item) -> StreamKey | None:
-    """The stream whose own item it is."""
+    """Return the stream if this is its own item."""
     pk, sk = item[PK]["S"], item[SK]["S"]
     if not (pk.startswith(_BUCKET) and sk.startswith(_STREAM)):
         return None
@@ -293,7 +293,7 @@ def producer_key(incarnation: str, producer_id: str) -> Key:
 
 
 def encode_producer(incarnation: str, state: ProducerState) -> Item:
-    """A producer that was pushed out of the batch."""
+    """Encode a producer that no longer fits the batch."""
     return producer_key(incarnation, state.producer_id) | {
         EPOCH: {"N": str(state.epoch)},
         SEQUENCE: {"N": str(state.seq)},
@@ -314,18 +314,19 @@ KIND: Final = "kd"
 DUE_BUCKET: Final = "bk"
 DUE_STREAM: Final = "st"
 DUE_OFFSET: Final = "of"
-#: The janitor's queue is spread over this many partitions.
+#: The number of partitions of the janitor's queue.
 DUE_SHARDS: Final = 8
 
 
 def due_pk(shard: int, *, packing: bool = False) -> str:
-    """Packing has partitions of its own: it takes long, and nothing else waits behind it."""
+    """Return the partition of the queue. Packing has partitions of its own, because it takes long and would
+    delay other work."""
     return f"due/p{shard}" if packing else f"due/{shard}"
 
 
 def due_key(due: records.Due) -> Key:
     packing = due.kind in {records.DueKind.PACK, records.DueKind.PACKED, records.DueKind.REPLACED}
-    # Digits only, so that an instant before 1970 sorts with the rest.
+    # Digits only, so that times before 1970 sort correctly.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
     pk = due_pk(shard_of(due.incarnation, DUE_SHARDS), packing=packing)
     return make_key(pk, f"{sk}/{due.mark}" if due.mark else sk)
@@ -358,19 +359,19 @@ def decode_due(item: Item) -> records.Due:
 
 
 def due_before(now_ms: int) -> str:
-    """Sort keys below this one have fallen due."""
+    """Return the sort key below which all entries are due."""
     return render_offset(now_ms + 1)
 
 
 UNTIL_MS: Final = "u"
-# A connection's waiter has the client's name for the stream, and the time at which it asked.
+# A connection's waiter has the client's name for the stream, and the time of its subscription.
 CALLED: Final = "nm"
 ASKED_MS: Final = "am"
-# A connection has the streams that it has asked for, and how often that list was written.
+# A connection has the streams that it subscribes to, and the number of writes of that list.
 ASKED_FOR: Final = "af"
 REVISION: Final = "rv"
-#: Waiters are spread over this many partitions, so that those of a stream are found with one
-#: query, and all of them with this many, however many streams there are.
+#: The number of partitions for waiters. One query finds the waiters of a stream, and 64 queries find all
+#: waiters, for any number of streams.
 WAIT_SHARDS: Final = 64
 
 
@@ -379,13 +380,13 @@ def wait_pk(shard: int) -> str:
 
 
 def waiters_of(incarnation: str) -> tuple[str, str, str]:
-    """The partition of a stream's waiters, and the bounds of their sort keys. Those of connections come
-    first, where releases without sockets do not look."""
+    """Return the partition of a stream's waiters and the bounds of their sort keys. Connections sort first,
+    where releases without sockets do not look."""
     return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
 
 
 def waiter_key(waiter: records.Waiter) -> Key:
-    """The key of a waiter: one for each connection and stream, whatever names the client uses."""
+    """Return the key of a waiter: one for each connection and stream, whatever name the client uses."""
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
         return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
@@ -418,19 +419,20 @@ def decode_waiter(item: Item) -> records.Waiter:
 
 
 def connection_key(connection_id: str) -> Key:
-    """The key of a connection: it sorts before all waiters of the partition, which are listed from `-` on."""
+    """Return the key of a connection. It sorts before all waiters of the partition, which are listed from `-`
+    on."""
     return make_key(wait_pk(shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
 
 
 def mark_of(key: StreamKey) -> str:
-    """A hash in place of a stream's name, because a thousand names would not fit an item."""
+    """Return a hash in place of a stream's name, because a thousand names would not fit an item."""
     return blake2b(f"{key.bucket}/{key.stream_id}".encode(), digest_size=8).hexdigest()
 
 
 def encode_asked_for(
     connection_id: str, incarnations: Mapping[str, str], revision: int, ttl_seconds: int
 ) -> Item:
-    """The incarnations by the streams' marks."""
+    """Encode the incarnations, with the streams' hashes as keys."""
     return connection_key(connection_id) | {
         ASKED_FOR: {"S": orjson.dumps(incarnations).decode()},
         REVISION: {"N": str(revision)},
