@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    require_driver("archive gives Spark tasks of its own: it")
+    require_driver("archive starts Spark tasks: it")
     run_archive(given, job, partial(map_by_tasks, spark))
 
 

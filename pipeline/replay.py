@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--from-bucket", default="v1", help="bucket of the archived stream (default: v1)")
     made.add_argument("--stream", required=True, help="the archived stream")
     made.add_argument("--to", required=True, help="the new stream; it is created, or has no messages yet")
-    made.add_argument("--allow-gaps", action="store_true", help="write what is there if a part is missing")
+    made.add_argument("--allow-gaps", action="store_true", help="write it even if messages are missing")
     add_write(made)
     return made
 

@@ -65,7 +65,7 @@ def test_an_archive_says_what_it_could_not_read(jobs: Jobs, streams: Streams, tm
     assert "messages=3 " in said
     assert "streams_with_loss=2 lost_bytes=12 " in said
     assert f"archive: {streams.name}-gone: 12 bytes could not be archived" in err
-    told = "what was not read when it was deleted and created again"
+    told = "messages unread when it was deleted and created again"
     assert f"archive: {streams.name}-again: {told}" in err
     said = jobs.run(*archive)
     assert "messages=0 " in said
@@ -139,8 +139,8 @@ def test_of_archives_that_meet_each_message_is_taken_once(
 
     filled(world, f"{name}-c", b"c1")
     assert archives.take(f"{name}-.", meanwhile) == 1
-    assert [line for line in archives.said if "faster" in line] == [
-        "another archive was faster: what it has taken is not taken again"
+    assert [line for line in archives.said if "another archive" in line] == [
+        "another archive committed first: its messages are not archived again"
     ]
     assert archives.take(f"{name}-.") == 1
     assert archives.values() == [b"a1", b"a2", b"b1", b"b2", b"c1"]

@@ -86,7 +86,7 @@ def test_a_stream_that_the_token_does_not_reach_is_named_with_its_url(
     """The server answers 404, as where there is none."""
     line, code = refused(guarded, streams.name, "read:other-bucket")
     url = f"{guarded['url']}/v1/stream/{streams.name}"
-    asked = f"{url} answers 404: is the address right, and may the token read it?"
+    asked = f"{url} answers 404: check the address and the token's rights"
     assert (line, code) == (f"no such stream in v1: {streams.name} ({asked})", Exit.YOUR_INPUT)
     given = guarded | {"subscribe": streams.name, "token": token("read:v1")}
     assert values_of(*plan_here(given)) == [b"1"]

@@ -87,8 +87,8 @@ class Archive:
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
 
     def _next_batch(self, heads: Mapping[str, Head]) -> ArchiveBatch | None:
-        """Plan a batch of messages up to `heads` that the table lacks. Returns None if it has all. Raises
-        DataLoss."""
+        """Plan a batch of messages up to `heads` that the table lacks. Returns None if the table has all.
+        Raises DataLoss."""
         options, bucket = self._options, self._options.connection.bucket
         known = reaches_of(self._lake.load())
         before, gone = table_ends(bucket, known, heads, options.subscribes)
@@ -121,7 +121,7 @@ class Archive:
         read = [each for every in written for each in every.read]
         begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
         if not self._lake.add(list(files), batch, begins):
-            self._say("another archive was faster: what it has taken is not taken again")
+            self._say("another archive committed first: its messages are not archived again")
             return
         if files:
             self.messages += sum(files.values())
@@ -137,7 +137,7 @@ class Archive:
             now = load_heads(self._options, self._reader)
             lost = losses_beside_compaction(lost, batch.start, heads, now)
         for name, size in sorted(lost.items()):
-            again = "what was not read when it was deleted and created again"
+            again = "messages unread when it was deleted and created again"
             self._say(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
             before = self.lost.get(name, 0)
             self.lost[name] = None if size is None or before is None else before + size

@@ -62,7 +62,7 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    where = parser.add_argument_group("where the streams are")
+    where = parser.add_argument_group("location of the streams")
     where.add_argument("--transport", choices=("dynamodb", "http"), help="http with --url, else dynamodb")
     where.add_argument("--url", help="root of an HTTP server, such as https://streams.example.com")
     where.add_argument("--bucket", help="bucket of the streams (default: the plain surface, v1)")
@@ -89,7 +89,7 @@ def above_zero(text: str) -> int:
 
 def add_subscription(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--subscribe", help="names with commas between, or a JSON array")
+    which.add_argument("--subscribe", help="names separated by commas, or a JSON array")
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
@@ -139,11 +139,11 @@ def add_write(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a directory that the driver and all tasks share, or s3://bucket/prefix",
     )
-    parser.add_argument("--id", required=True, help="names this write; one that is complete is not repeated")
+    parser.add_argument("--id", required=True, help="id of this write; a complete write is not repeated")
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="complete what an earlier run staged under this id, though the input has changed since",
+        help="publish rows that an earlier run staged under this id, even if the input has changed",
     )
 
 
@@ -156,7 +156,7 @@ def add_lake(parser: argparse.ArgumentParser, *, required: bool) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the catalog: type=glue; or type=sql, uri=sqlite:///lake.db and warehouse=file:///lake",
+        help="property of the catalog: type=glue; or type=sql, uri=sqlite:///lake.db and warehouse=file:///lake",
     )
 
 
@@ -178,9 +178,9 @@ def archive_parser(description: str) -> argparse.ArgumentParser:
         "--batch-bytes",
         type=above_zero,
         default=_BATCH_BYTES,
-        help=f"of a batch, at most: a run that failed goes on behind its last batch ({_BATCH_BYTES})",
+        help=f"limit of a batch: a failed run continues after its last batch (default: {_BATCH_BYTES})",
     )
-    made.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look for more so often")
+    made.add_argument("--every", type=float, metavar="SECONDS", help="repeat with this interval")
     return made
 
 
@@ -215,8 +215,8 @@ def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., 
 def archive_here(arguments: Sequence[str]) -> int:
     """Run the archive in this process, without Spark. Returns the exit code."""
     parser = archive_parser(
-        "Write what streams have and an Iceberg table does not, each message once, whatever was killed.\n"
-        "The catalog is pyiceberg's. For more than a process can read: pipeline/archive.py, by Spark."
+        "Archive messages of streams into an Iceberg table, each message exactly once despite kills.\n"
+        "The catalog is any of pyiceberg's. For more data: pipeline/archive.py, on Spark."
     )
     parser.prog = "tidemark archive"
 
@@ -281,7 +281,7 @@ def open_session(name: str) -> Any:
     except PySparkRuntimeError as fault:
         if "JAVA_GATEWAY_EXITED" not in str(fault):
             raise
-        why = "Spark's Java process ended as it started: Spark needs Java 17 or newer; see what it said above"
+        why = "Spark's Java process ended as it started: Spark needs Java 17 or newer; see its output above"
         raise JobFailed(why) from fault
     if not is_remote():
         spark.sparkContext.setLogLevel("ERROR")

@@ -57,7 +57,7 @@ def explain(error: ProtocolError, service: str, action: str, place: str) -> Prot
     called = f"tidemark: {service} {action} of {place}"
     if isinstance(error, OutcomeUnknown | StorageSilent) or not isinstance(cause, Fault | Refusal):
         explained: ProtocolError = StorageOutOfReach()
-        explained.message = f"{called} has no answer ({detail}): try again, and look at endpoint and network"
+        explained.message = f"{called} has no answer ({detail}): check endpoint and network, and try again"
     elif isinstance(error, Busy):
         explained = StorageSlow()
         explained.message = f"{called} is throttled ({detail}): try again, with fewer tasks or more capacity"
@@ -69,7 +69,7 @@ def explain(error: ProtocolError, service: str, action: str, place: str) -> Prot
         if cause.code in _EXPIRED:
             todo = "the credentials have expired: renew them"
         elif cause.code in _UNKNOWN_KEY:
-            todo = "the credentials are not valid there: look at the key, the secret and the clock"
+            todo = "the credentials are not valid there: check the key, the secret and the clock"
         explained = StorageForbidden()
         explained.message = f"{called} is refused ({detail}): {todo}"
     else:

@@ -48,7 +48,7 @@ def stream_whole(
     if written.load() is None:
         snapshot_id = begin["snapshot"]
         if snapshot_id is not None and read.table.snapshot_by_id(snapshot_id) is None:
-            what = f"the table has forgotten snapshot {snapshot_id}, with which {checkpoint} begins"
+            what = f"the table no longer has snapshot {snapshot_id}, with which {checkpoint} begins"
             raise InvalidOptions([f"{what}: begin a new checkpoint"])
         parts = read.lake_part(_decode(begin), columns, snapshot_id)
         if parts:

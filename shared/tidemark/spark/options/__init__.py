@@ -147,7 +147,7 @@ class ConnectionOptions:
             if self.bucket == PLAIN_BUCKET:
                 parse_plain_path(quote(name), encoded=True)
             elif name in (".", LISTING):
-                raise Malformed("In a bucket it is not that of a stream")
+                raise Malformed("In a bucket this name is reserved")
             else:
                 check_stream_id(self.bucket, name)
         except ProtocolError as fault:
@@ -161,7 +161,7 @@ class ConnectionOptions:
         if self.transport is Transport.DYNAMODB:
             return f"no such {what}"
         asked = self.stream_url(names[0] if names else "streams")
-        return f"no such {what} ({asked} answers 404: is the address right, and may the token read it?)"
+        return f"no such {what} ({asked} answers 404: check the address and the token's rights)"
 
 
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
@@ -200,7 +200,7 @@ def _check_transport(asked: GivenOptions, transport: Transport) -> None:
     others = _OF_HTTP if transport is Transport.DYNAMODB else _OF_DYNAMODB
     given = [name for name in others if asked.has(name)]
     if given:
-        asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}")
+        asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}: remove it")
 
 
 def parse_transport(text: str) -> Transport:
@@ -229,7 +229,7 @@ def parse_url(text: str) -> str:
 def parse_token_option(text: str) -> str:
     """Parse a token. The error text does not show it."""
     if not re.fullmatch("[!-~]+", text):
-        raise ValueError("must be ASCII without spaces and line ends, as it was given out")
+        raise ValueError("must be ASCII without spaces and line ends")
     return text
 
 

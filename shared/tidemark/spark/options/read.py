@@ -53,7 +53,7 @@ def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
     """Parse the options of one side (`starting`, `ending`)."""
     options = given_boundaries(asked, side)
     if len(options) > 1:
-        asked.faults.append(f"give one of {', '.join(options)}: each says where every stream is {side}")
+        asked.faults.append(f"give one of {', '.join(options)}: each sets the {side} offsets of all streams")
     offsets = asked.parse(f"{side}Offsets", default, parse_where)
     return asked.parse(f"{side}Timestamp", offsets, parse_time)
 
@@ -76,7 +76,7 @@ def parse_where(text: str) -> Where:
         raise ValueError(f"{wanted}, got {text!r}")
     for name, offset in given.items():
         if not isinstance(offset, str) or not offset:
-            raise ValueError(f"the offset of {name} must be text, as the server gave it, got {offset!r}")
+            raise ValueError(f"the offset of {name} must be text, as in the column offset, got {offset!r}")
     return given
 
 
@@ -127,10 +127,10 @@ READ_OPTIONS: Final = (
 #: Hints for options of Spark's Kafka source that have another name or meaning here.
 INSTEAD_OF_KAFKAS: Final = {
     "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
-    "minOffsetsPerTrigger": "the trigger says how often there is a batch",
-    "assign": "a stream has no partitions: name streams by subscribe",
-    "minPartitions": "bytesPerPartition says how much one task reads",
-    "maxRecordsPerPartition": "bytesPerPartition says how much one task reads",
+    "minOffsetsPerTrigger": "the trigger sets the interval of batches",
+    "assign": "a stream has no partitions: name streams with subscribe",
+    "minPartitions": "use bytesPerPartition, the size of a task",
+    "maxRecordsPerPartition": "use bytesPerPartition, the size of a task",
     "includeHeaders": "add headers to columns",
     "kafka.bootstrap.servers": "url is the server's address",
 }
@@ -225,7 +225,7 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
     if streaming and endings:
         asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
     if not streaming and isinstance(options.ending, Earliest):
-        asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
+        asked.faults.append("endingOffsets must be latest or JSON: with earliest the read would be empty")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
     for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
@@ -252,7 +252,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         names = json.loads(text)
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("a JSON array must hold names alone")
+            raise ValueError("a JSON array must hold names only")
     else:
         names = [name.strip() for name in text.split(",")]
     if not all(names):

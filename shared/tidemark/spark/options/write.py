@@ -59,14 +59,14 @@ def parse_write_options(
     asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
     connection = parse_connection(asked, environment)
     if connection.transport is not Transport.HTTP:
-        asked.faults.append("url is missing: streams are written over HTTP alone")
+        asked.faults.append("url is missing: streams are written over HTTP only")
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
         asked.faults.append(f"stagingDir is missing: {_PLACES}")
     content_type = asked.parse("contentType", None, parse_content_type)
     if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):
-        asked.faults.append("contentType is missing: with streamColumn or createStreams it must be said")
+        asked.faults.append("contentType is missing: streamColumn and createStreams need it")
     options = WriteOptions(
         connection=connection,
         stream=asked.parse("stream", None, connection.check_name),
@@ -101,7 +101,7 @@ parse_batch = partial(parse_whole, what="the number that foreachBatch gives")
 def parse_append_size(text: str) -> int:
     size = parse_size(text)
     if size > 4 * MEGABYTE:
-        raise ValueError(f"must be at most {4 * MEGABYTE}, what one append may hold, got {size}")
+        raise ValueError(f"must be at most {4 * MEGABYTE}, the limit of one append, got {size}")
     return size
 
 
@@ -109,5 +109,5 @@ def parse_producer_id(text: str) -> str:
     if len(text) > 200 or not re.fullmatch(r"[A-Za-z0-9._:-]+", text):
         raise ValueError(f"must be 1 to 200 of letters, digits and . _ : -, got {text!r}")
     if text == STAGED:
-        raise ValueError(f"must be another word than {STAGED!r}, which names what is staged under every id")
+        raise ValueError(f"must not be {STAGED!r}, the directory of all staged files")
     return text

@@ -89,7 +89,7 @@ def pin_positions(
         raise InvalidOptions(faults)
     starts, ends = found
     crossed = [
-        f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
+        f"startingOffsets: {name}: {starts[name].offset} lies beyond the end of the read, {end.offset}"
         for name, end in sorted(ends.items())
         if is_past(starts[name].offset, end.offset)
     ]
@@ -112,7 +112,7 @@ def _given_positions(
         elif offset < head.earliest.offset:
             if options.fail_on_data_loss:
                 first = head.earliest.offset
-                raise DataLoss(name, f"{offset} lies below {first}, the first that is retained")
+                raise DataLoss(name, f"{offset} lies below {first}, the first retained offset")
             positions[name] = head.earliest
         else:
             try:
@@ -248,8 +248,9 @@ class Driver:
         began after this call, because `processAllAvailable` ends with the answer. The call waits until
         LOOK_SECONDS allow that look.
 
-        The first batch ends at the look of `initial`, whatever its age. If streams begin at their tails, the
-        batch is therefore empty, also when Spark repeats it and asks for the initial offset again."""
+        The first batch ends at the tails that `initial` found, even if they are old. If streams begin at
+        their tails, the batch is therefore empty, also when Spark repeats it and asks for the initial offset
+        again."""
         asked, is_first = self._clock(), self._begins
         self._begins = False
         if is_first:

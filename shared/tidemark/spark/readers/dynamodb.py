@@ -4,7 +4,7 @@ A partition is a range of offsets, cut without reading messages; its task reads 
 range. Every task detects missing data in its own partition, because each batch has the offset at which the
 next batch begins (`log/chain.py`).
 
-A stream's tail is the end of its last batch, which takes a query per stream. A cached tail, however, has
+A stream's tail is the end of its last batch, which takes one query to find. A cached tail, however, has
 changed only if an item exists at its offset now, because the next write takes that key. One BatchGetItem
 therefore checks 100 cached tails, a second one checks the ends of the batches that the first one found, and
 only streams with further batches take a query. Cached tails are valid for five minutes (`log/tails.py`),

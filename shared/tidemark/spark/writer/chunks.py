@@ -83,7 +83,7 @@ class Chunker:
                 if stream not in self.rows_by_stream:
                     self._check_name(stream)
             except ValueError as fault:
-                raise BadRow(f"tidemark: a row of {self._where} is for no stream: {fault}") from fault
+                raise BadRow(f"tidemark: a row of {self._where} has an invalid stream: {fault}") from fault
             pending = self._pending.setdefault(stream, _Pending())
             self.rows_by_stream[stream] += len(some)
             own_rows = rows if len(some) == len(rows) else some.to_pylist()
@@ -190,7 +190,7 @@ def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str,
             yield streams, values
         return
     if streams.null_count:
-        raise BadRow("tidemark: a row does not say which stream it goes to: its stream column is null")
+        raise BadRow("tidemark: a row has no stream: its stream column is null")
     encoded = streams.dictionary_encode()
     for index, stream in enumerate(encoded.dictionary.to_pylist()):
         yield stream, values.filter(pc.equal(encoded.indices, index))

@@ -167,7 +167,7 @@ def _explain(publication: Publication, seq: int, status: int | None, text: str) 
         StaleEpoch.status: "a newer batch of this producer id is there already: does another driver run?",
         StreamNotFound.status: "the stream is gone",
         Conflict.status: "the stream is closed, of another content type, or was created again in between",
-        0: "the server does not answer; the batch goes on where it stopped when it is repeated",
+        0: "the server does not answer; a repetition of the batch continues where it stopped",
     }
     cause = text.removeprefix("tidemark: ")
     meaning = meanings.get(status)

@@ -85,7 +85,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
         return options.content_type
     if target is None:
         missing = options.connection.tell_missing(options.stream)
-        raise InvalidOptions([f"{missing}; with createStreams it would be made"])
+        raise InvalidOptions([f"{missing}; createStreams=true creates it"])
     # If an earlier run completed this write, the stream may be closed: nothing is left to write.
     is_written = options.producer_id is not None and StagedBatches(
         connect_staging(options), options.producer_id
@@ -249,8 +249,8 @@ class BatchWriter(DataSourceArrowWriter):
         except Exception as fault:
             producer_id = self._write.options.producer_id
             fault.add_note(
-                f"Some of it may be in the streams. Write again with producerId={producer_id}"
-                " and the rest follows, nothing twice."
+                f"Some rows may be in the streams. Write again with producerId={producer_id}"
+                " to append the missing rows only."
             )
             raise
         if not self._repeatable:
