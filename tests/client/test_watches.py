@@ -495,6 +495,14 @@ def test_a_reader_for_whom_a_message_has_no_page_reads(message: dict[str, Any]) 
     assert reader.take("42") is None
 
 
+def test_a_page_without_data_hides_nothing_that_comes_later() -> None:
+    client = connected()
+    reader = client.waiting(A, "42")
+    assert client.hear(page(A, "42", "42", "")) == []
+    assert client.hear(tail(A, "44")) == [(A, READ)]
+    assert reader.take("42") is None
+
+
 def test_a_reader_that_takes_no_pages_keeps_a_few_of_them() -> None:
     client = connected()
     reader = client.waiting(A, "0000")

@@ -382,7 +382,10 @@ def _page_of(message: dict[str, Any]) -> Reply | None:
         body = decode_base64(data) if message.get("encoding") == "base64" else data.encode()
     except MalformedReply:
         return None
-    headers |= {"stream-closed": "true"} if message.get("closed") is True else {}
+    if message.get("closed") is True:
+        headers["stream-closed"] = "true"
+    elif message["from"] == end:
+        return None  # It would pass for a read that finds nothing when there is more.
     return Reply(200, headers | {"stream-up-to-date": "true"}, body)
 
 
