@@ -14,6 +14,7 @@ from tests.http.asgi import Door
 from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
+from tests.waiting import eventually
 from tidemark.http import error_handlers, live
 from tidemark.observability.metrics import FAULTS, WAKE_SECONDS, Distribution, Meter
 from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
@@ -136,6 +137,26 @@ def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -
     assert all(control["upToDate"] for control in controls(events))
     offsets = [control["streamNextOffset"] for control in controls(events)]
     assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_burst_of_more_than_a_page_is_up_to_date_at_its_end(server: Door, path: str) -> None:
+    """Though the first page comes from memory to a reader that was woken."""
+    server.put(path, TEXT)
+    key = StreamKey("v1", path.removeprefix("/v1/stream/"))
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await eventually(lambda: server.backend.wake.hub._waiting)
+            for body in (b"first ", b"second ", b"end"):
+                await asyncio.to_thread(server.process.append, key, body, content_type=PLAIN)
+            server.backend.wake.hub.wake_all()
+            answer = await exchange.until(lambda answer: answer.body.count(b'"upToDate":true') == 2)
+            return answer.events
+
+    events = server.run(follow())
+    assert data(events) == ["first ", "second end"]
+    assert [control.get("upToDate") for control in controls(events)] == [True, None, None, True]
 
 
 @pytest.mark.parametrize(("body", "headers", "shown"), [(b"", CLOSE, []), (b"end", TEXT | CLOSE, ["end"])])

@@ -5,8 +5,9 @@
         a piece of the function => what stands in its place
 
 The piece is written as `ast.unparse` prints the function, and occurs there once: moves within the module,
-formatting and comments change nothing. A class or a constant can stand for the function. Modules are
-named below `tidemark`, or from `functions` on; tests below `tests/`. A line that is indented further goes on.
+formatting and comments change nothing. A class or a constant can stand for the function. A piece of a `.js`
+file is a piece of its text. Modules are named below `tidemark`, or from `functions` or `tests` on; tests
+below `tests/`. A line that is indented further goes on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Bug(NamedTuple):
 
     def plant(self, source: str) -> str:
         """The module with the bug. Raises LookupError where the code has no such piece, or several."""
+        if self.path.endswith(".js"):
+            return self._edited(source)
         node: ast.AST = ast.parse(source)
         for name in self.function.split("."):
             found = [each for each in ast.walk(node) if _name(each) == name]
@@ -39,15 +42,18 @@ class Bug(NamedTuple):
                 raise LookupError(f"{self.name}: {self.path} has no {self.function}")
             node = found[0]
         assert isinstance(node, ast.stmt)
-        text = ast.unparse(node)
-        for before, after in self.edits:
-            if text.count(before) != 1:
-                raise LookupError(f"{self.name}: {before} occurs {text.count(before)} times in\n{text}")
-            text = text.replace(before, after)
+        text = self._edited(ast.unparse(node))
         lines = source.splitlines()
         first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
         lines[first - 1 : node.end_lineno] = [textwrap.indent(text, " " * node.col_offset)]
         return "\n".join((*lines, ""))
+
+    def _edited(self, text: str) -> str:
+        for before, after in self.edits:
+            if text.count(before) != 1:
+                raise LookupError(f"{self.name}: {before} occurs {text.count(before)} times in\n{text}")
+            text = text.replace(before, after)
+        return text
 
 
 def _name(node: ast.AST) -> str:
@@ -62,10 +68,10 @@ def _name(node: ast.AST) -> str:
 def _bug(block: str) -> Bug:
     name, place, *edits = re.sub(r"\n {8,}", " ", block).splitlines()
     module, function, tests = re.split(":| caught by ", place.strip(), maxsplit=2)
-    path = module.replace(".", "/") + ".py"
+    path = module if module.endswith(".js") else module.replace(".", "/") + ".py"
     return Bug(
         name,
-        path if path.startswith("functions/") else f"shared/tidemark/{path}",
+        path if path.startswith(("functions/", "tests/")) else f"shared/tidemark/{path}",
         function,
         [(before, after) for before, _, after in (each.strip().partition(" => ") for each in edits)],
         [f"tests/{each}" for each in tests.split()],
@@ -336,7 +342,7 @@ a pack is remembered before its commit, and stays remembered after its turn was 
     server.system:CommittedBatches.keep_found caught by server/test_system.py
     self._database.then(lambda: keep_found(incarnation, entry)) => keep_found(incarnation, entry)
 a transaction's token stays remembered after its turn was taken back
-    local.dynamodb:DynamoDBProtocol.__init__ caught by engine/test_database.py
+    tests.stack.dynamodb:DynamoDBProtocol.__init__ caught by engine/test_database.py
     table.database.taken_back.append(self._forget_uncommitted) => pass
 waiters are woken though their turn was taken back
     engine.database:Database._take_back caught by engine/test_database.py
@@ -490,11 +496,44 @@ a page of the console may run scripts from anywhere
     http.pages:_CONTENT_SECURITY_POLICY caught by http/test_catalog.py
     script-src 'self' => script-src *
 the local gateway hands on a head that API Gateway refuses
-    local.gateway:check_head caught by infra/test_edge.py
+    tests.stack.gateway:check_head caught by infra/test_edge.py
     raise RefusedByGateway(HEAD_TOO_LARGE) => pass
 a function reports its metrics with each request
     observability.report:Reporter.report caught by observability/test_report.py
     seconds < self._due_at => False
+a watch begins though its stream was created again during the registration
+    service.watch:_look caught by service/test_watch.py
+    head.record.incarnation != record.incarnation => False
+the tail of a fork without writes is 0
+    service.watch:load_tail caught by service/test_watch.py
+    Tail(record.base) if last is None => Tail(0) if last is None
+a page that leaves out a part of a burst is up to date
+    wake.follow:LiveRead._recent caught by http/test_sse.py
+    self._woken and batches[-1].end - start <= limit_bytes => self._woken
+each part of a page is up to date
+    http.live:EventStream.events caught by http/test_sse.py
+    up_to_date=up_to_date and is_last => up_to_date=up_to_date
+an Idempotency-Key finds the call of another subject
+    http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
+    _digest(key, members['subject'], once, attempt) => _digest(key, once, attempt)
+two processes take one call
+    proxy.calls:Calls.take caught by proxy/test_calls.py
+    once='taken', lease_ms=lease_ms => lease_ms=lease_ms
+a call goes on after a 504
+    http.proxy:Proxy._wait
+        caught by proxy/test_proxy.py::test_a_client_without_the_headers_stops_a_call_that_nobody_can_repeat
+    if not is_repeatable: => if False:
+a call that is stopped before its answer goes on
+    proxy.pipe:_Piping.pipe_or_refuse
+        caught by proxy/test_proxy.py::test_a_client_without_the_headers_stops_a_call_that_nobody_can_repeat
+    working.cancel() => pass
+a 304 has no Vary
+    http.compression:_varied caught by http/test_compression.py
+    {200, 304} => {200}
+a socket's data of another stream are an answer
+    console/socket.js:isOfAnother
+        caught by browser/test_socket.py::test_it_waits_and_asks_as_the_page_of_the_socket_says
+    cursor % MARKS !== page.cursor % MARKS => false
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]

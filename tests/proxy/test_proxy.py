@@ -382,8 +382,9 @@ def test_a_repeated_request_calls_once(client: Client) -> None:
     assert len({httpx.URL(answer.headers["Location"]).path for answer in answers}) == 1
     assert len(client.upstream.requests) == 1
     assert client.ask(KEY, content=b"other").status_code == 409
-    client.ask({"Idempotency-Key": "k2"})
-    assert len(client.upstream.requests) == 2
+    others = [client.ask({"Idempotency-Key": "k2"}), client.ask(KEY | client.token(subject="bob"))]
+    paths = {httpx.URL(answer.headers["Location"]).path for answer in (*answers, *others)}
+    assert (len(paths), len(client.upstream.requests)) == (3, 3), "bob has a call of his own"
 
 
 def test_a_repeated_request_calls_anew_after_a_failure(client: Client) -> None:
@@ -408,9 +409,10 @@ def test_want_of_room_is_no_failure_of_the_call(client: Client, monkeypatch: pyt
     assert client.read_to_the_end(answer.headers["Location"])[0] == b"fine"
 
 
+@pytest.mark.parametrize("leaves", [True, False], ids=["it leaves", "its time ends"])
 @pytest.mark.parametrize("headers", [NO_HEADERS, KEY], ids=["without a key", "with a key"])
-def test_a_client_that_leaves_before_the_headers_stops_a_call_that_nobody_can_repeat(
-    client: Client, headers: dict[str, str]
+def test_a_client_without_the_headers_stops_a_call_that_nobody_can_repeat(
+    client: Client, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], leaves: bool
 ) -> None:
     def thinks(handler: UpstreamHandler) -> None:
         """Until it is left, or may go on."""
@@ -422,9 +424,14 @@ def test_a_client_that_leaves_before_the_headers_stops_a_call_that_nobody_can_re
         says(b"thought")(handler)
 
     client.upstream.behave = thinks
-    with closing(http.client.HTTPConnection(client.http.base_url.netloc.decode())) as connection:
-        connection.request("POST", "/v1/proxy", b"{}", client.asked(headers))
-        until(lambda: client.upstream.requests)
+    if leaves:
+        with closing(http.client.HTTPConnection(client.http.base_url.netloc.decode())) as connection:
+            connection.request("POST", "/v1/proxy", b"{}", client.asked(headers))
+            until(lambda: client.upstream.requests)
+    else:
+        with monkeypatch.context() as hurried:
+            hurried.setattr(endpoint, "_ANSWER_SECONDS", 0.5)
+            assert code_of(client.ask(headers)) == (504, "UPSTREAM_TIMEOUT")
     if headers:
         client.upstream.go_on.set()
         location = client.ask(headers).headers["Location"]
