@@ -1,4 +1,4 @@
-"""The seam to S3: the names of objects, and what is done with them."""
+"""The interface to S3: object names, and reads, writes and removal of objects."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ _log: Final = logging.getLogger("tidemark")
 _MEGABYTE: Final = 1024 * 1024
 #: S3 accepts no smaller part, except the last one.
 _SMALLEST_PART: Final = 5 * _MEGABYTE
-#: Up to here it is simpler, and fewer calls, to read the object and write it again.
+#: Up to this size, reading the object and writing it again is simpler and takes fewer calls.
 SMALL_OBJECT: Final = 4 * _SMALLEST_PART
-#: Copies within S3 go at some 100 MB/s each, and many at once. A part is copied before its client gives up.
+#: S3 copies each part at about 100 MB/s, and many in parallel. A part of this size is copied before its
+#: client times out.
 _COPIED_PART: Final = 64 * _MEGABYTE
 _AT_ONCE: Final = 16
-#: In the name of several objects. Neither is in a name that is made here.
+#: Separators in a name that stands for several objects. Neither occurs in the name of one object.
 _NEXT_PART: Final = "+"
 _SIZE: Final = ":"
-#: S3 removes so many at once.
+#: The most objects that one S3 call removes.
 _MOST_DELETED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object that is there: its size in bytes, and what tells its bytes from others. S3 has an entity tag;
-    files have a CRC-32."""
+    """An existing object: its size in bytes, and an identifier of its bytes. S3 has an entity tag; files have
+    a CRC-32."""
 
     size: int
     etag: str | None = None
@@ -46,8 +47,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """An object of `before`, the `size` bytes of the object `source`, and `after`. With `etag` the source is
-    copied only if it is still that object."""
+    """A new object: `before`, then the `size` bytes of the object `source`, then `after`. With `etag`, the
+    source is copied only if its tag is the same."""
 
     content_type: str
     before: bytes
@@ -58,7 +59,7 @@ class Composition:
 
 
 def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
-    """The object is complete, or it does not exist. Raises boto3's errors, and NoAnswer."""
+    """Write the object completely or not at all. Raises boto3's errors, and NoAnswer."""
     if wanted.size <= SMALL_OBJECT:
         unchanged = {} if wanted.etag is None else {"IfMatch": wanted.etag}
         middle = _read(client, wanted.size, Bucket=bucket, Key=wanted.source, **unchanged)
@@ -77,11 +78,12 @@ def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
 
 
 def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> list[dict[str, Any]]:
-    """The first part is `before` and the source's beginning, because `before` alone may be too small."""
+    """Upload the parts. The first one is `before` and the source's beginning, because `before` alone may be
+    too small."""
     source = {"Bucket": upload["Bucket"], "Key": wanted.source}
     rest = wanted.size - _SMALLEST_PART
     count = -(-rest // _COPIED_PART)
-    edges = [_SMALLEST_PART + rest * index // count for index in range(count + 1)]  # None is too small.
+    edges = [_SMALLEST_PART + rest * index // count for index in range(count + 1)]  # No part is too small.
     ranges = [f"bytes={first}-{behind - 1}" for first, behind in pairwise(edges)]
     unchanged = {} if wanted.etag is None else {"IfMatch": wanted.etag}
     copy_unchanged = {} if wanted.etag is None else {"CopySourceIfMatch": wanted.etag}
@@ -103,7 +105,7 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
 
 
 def _read(client: Any, size: int, **request: str) -> bytes:
-    """Raises NoAnswer if the reply does not have `size` bytes."""
+    """Return the bytes. Raises NoAnswer if there are not exactly `size` bytes."""
     data: bytes = client.get_object(**request)["Body"].read()
     if len(data) != size:
         raise NoAnswer(f"{request['Key']} has {len(data)} bytes in place of {size}")
@@ -111,7 +113,8 @@ def _read(client: Any, size: int, **request: str) -> bytes:
 
 
 def batch_blob_key(incarnation: str, append_id: str) -> str:
-    """The key of a batch's body, under the incarnation: reclaiming the log removes orphans too."""
+    """Return the key of a batch's body. The incarnation is its prefix, so that removing the log removes
+    unused bodies too."""
     return f"{log_prefix(incarnation)}{append_id}"
 
 
@@ -120,8 +123,8 @@ def log_prefix(incarnation: str) -> str:
 
 
 def joined_key(parts: Sequence[tuple[str, int]]) -> str:
-    """The name of the bytes of several objects, one after the other, by their keys and sizes; all are of one
-    incarnation. It stands where an object's key does, so a batch of many bodies is one as any other."""
+    """Return a name for the joined bytes of several objects of one incarnation, made from their keys and
+    sizes. The name is used as an object's key, so a batch of many bodies needs no form of its own."""
     if len(parts) == 1:
         return parts[0][0]
     prefix = parts[0][0].rpartition("/")[0]
@@ -129,7 +132,7 @@ def joined_key(parts: Sequence[tuple[str, int]]) -> str:
 
 
 def parts_of(key: str, size: int) -> list[tuple[str, int]]:
-    """The objects behind a key, and their sizes: of most keys it is the object itself."""
+    """Return the keys and sizes of the objects behind a key: for most keys, the object itself."""
     if _NEXT_PART not in key:
         return [(key, size)]
     prefix, _, names = key.rpartition("/")
@@ -142,7 +145,7 @@ def objects_of(keys: Iterable[str]) -> list[str]:
 
 
 def snapshot_blob_key(incarnation: str, offset: int, mark: str) -> str:
-    """Each publish has a mark of its own, so that no blob is ever written over."""
+    """Return the key of a snapshot. `mark` is unique for each publish, so no blob is overwritten."""
     return f"{snapshot_prefix(incarnation)}{render_offset(offset)}-{mark}"
 
 
@@ -151,11 +154,11 @@ def snapshot_prefix(incarnation: str) -> str:
 
 
 def bootstrap_blob_key(snapshot_blob: str) -> str:
-    """The bootstrap response of a snapshot, where the response is too large for Lambda."""
+    """Return the key of a snapshot's bootstrap response, for a response that is too large for Lambda."""
     return f"{snapshot_blob}.bootstrap"
 
 
-#: Go with a PUT to a signed URL, which allows nothing else: S3 then refuses to write over an object (412).
+#: Headers of a PUT to a signed URL, which allows no others: S3 then refuses to overwrite an object (412).
 PUT_HEADERS: Final = {"If-None-Match": "*"}
 
 
@@ -165,38 +168,38 @@ class Blobs(Protocol):
     def put(self, key: str, data: bytes) -> None: ...
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        """Raises Damaged if the object does not have `size` bytes."""
+        """Return the object. Raises Damaged if it does not have `size` bytes."""
 
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
-        """A part of an object. Raises Damaged if the object does not have these bytes."""
+        """Return a part of an object. Raises Damaged if the object does not have these bytes."""
 
     def stored(self, key: str) -> Stored | None:
-        """None if the object does not exist."""
+        """Return None if the object does not exist."""
 
     def compose(self, key: str, wanted: Composition) -> int | None:
-        """The object's CRC-32, where S3 does not check it by itself."""
+        """Return the object's CRC-32; None from S3, which checks its objects itself."""
 
     def url_to_get(
         self, key: str, seconds: int, content_type: str | None = None, known: Stored | None = None
     ) -> str:
-        """Anybody who has the URL may read this one object for so many seconds. A browser saves it and does
-        not show it: S3 sends no policy that would keep a page's scripts from running. An object that is not
-        the `known` one is not handed out whole; raises Damaged if that is seen here."""
+        """Return a URL with which anybody may read this object for `seconds`. A browser saves the object and
+        does not show it, because S3 sends no policy against scripts. If the object is no longer the `known`
+        one, it is never served whole; raises Damaged if the difference is visible here."""
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        """Anybody who has the URL may write this one object for so many seconds, once: the request needs the
+        """Return a URL with which anybody may write this object once, within `seconds`. The request needs the
         headers `PUT_HEADERS`."""
 
     def delete(self, *keys: str) -> None:
-        """Remove the objects behind these keys; it is no error if one does not exist."""
+        """Remove the objects behind these keys. A missing object is no error."""
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove every object whose name begins with `prefix`."""
+        """Remove every object whose key has this prefix."""
 
 
 class BlobStore:
     """Immutable objects in one bucket. Whole objects go through `objects`, everything else through boto3's
-    client, which is made when it is first needed: that takes 80 ms."""
+    client. The first use creates the client, which takes 80 ms."""
 
     def __init__(self, objects: Objects, make_client: Callable[[], Any], bucket: str) -> None:
         self.objects = objects
@@ -217,11 +220,11 @@ class BlobStore:
         return self.objects.get_range(key, first_byte, size)
 
     def stored(self, key: str) -> Stored | None:
-        """The object's size and tag; None if it does not exist. Without the right to list, S3
+        """Return the object's size and tag; None if it does not exist. Without the permission to list, S3
         answers 403 for a missing object.
 
-        It gets the first byte: the reply to a HEAD has no body, so nothing proves that its headers are not
-        cut in the middle of the size.
+        The request is a GET of the first byte. The response to a HEAD has no body, so a size that was cut off
+        in the headers would go unnoticed.
         """
         with _translated():
             try:
@@ -264,7 +267,7 @@ class BlobStore:
                 self._delete(objects[first : first + _MOST_DELETED])
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove every object whose key begins with `prefix`, 1,000 at a time."""
+        """Remove every object whose key has this prefix, 1,000 at a time."""
         with _translated():
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
             for page in pages:
@@ -273,7 +276,7 @@ class BlobStore:
                     self._delete(keys)
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """S3 replies 200 and names the objects that it could not delete."""
+        """Remove the objects. S3 replies 200 and lists the objects that it could not delete."""
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         reply = self._client.delete_objects(Bucket=self._bucket, Delete=objects)
         if failed := reply.get("Errors"):

@@ -1,16 +1,16 @@
 """Compaction: packs are rewritten without the messages that a later one of their key supersedes
 (`docs/compaction.md`).
 
-A pass works as Kafka's log cleaner does. It reads the packs that no pass has seen, and keeps the last offset
-of each key in a map, for as many keys as fit memory. Then it rewrites all packs up to there in order, some of
-them into one: a message stays unless the map has a later one of its key. So below the end of a pass each key
-has one message, and the next pass needs a map of the new packs alone.
+A pass works like Kafka's log cleaner. It reads the packs that no pass has seen, and keeps the last offset of
+each key in a map, for as many keys as fit memory. Then it rewrites all packs up to that point in order, and
+merges some: a message stays unless the map has a later one of its key. Below the end of a pass each key
+therefore has one message, and the next pass needs a map of only the new packs.
 
-A pass may stop behind any pack: each says up to which offset a pass has compared it (`Pack.compacted`), and
-the next pass goes on. Whatever supersedes a removed message is still there, so a reader that meets old
-packs and new ones ends with the same state.
+A pass may stop after any pack: each pack records the offset up to which a pass has compared it
+(`Pack.compacted`), and the next pass continues there. The message that supersedes a removed one is always
+kept, so a reader of old and new packs ends with the same state.
 
-A message that deletes its key is removed last, when what it deletes has been gone for a while (`Horizon`).
+A message that deletes its key is removed last, some time after the messages that it deletes (`Horizon`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tidemark.protocol.message_key import make_key_rule
 from tidemark.protocol.offset import render_offset
 from tidemark.service.stores import Stores
 
-#: The most keys in the map, which then takes some 120 MB of the packer's 512. No pack has more messages.
+#: The most keys in the map, which then takes about 120 MB of the packer's 512. No pack has more messages.
 MOST_KEYS: Final = 600_000
 #: The most new bytes that a pass compares, so that one round of the janitor can fill the map.
 MOST_BYTES: Final = 512 * 1024 * 1024
-#: A pass pays once the new bytes are a sixth of those that it would read again. So a reader gets a sixth more
-#: than the last messages, and at most seven bytes are rewritten for each new one.
+#: A pass pays once the new bytes are a sixth of the bytes that it would read again. A reader then gets at
+#: most a sixth more than the last messages, and at most seven bytes are rewritten for each new one.
 _PART: Final = 6
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -47,11 +47,11 @@ _log: Final = logging.getLogger("tidemark")
 
 
 def compact(stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> NextLook | None:
-    """Runs all passes that are due. Returns when to look again, if that is known. Raises PackRefused,
+    """Run all passes that are due. Returns the time of the next look, if it is known. Raises PackRefused,
     NoTimeLeft, StorageUnavailable.
 
-    A stream with forks is not compacted, because they read its log. A fork's own log is compacted, but not
-    what it inherits, so a fork keeps the messages that delete a key.
+    A stream with forks is not compacted, because the forks read its log. In a fork, only its own log is
+    compacted and not the inherited logs, so a fork keeps the messages that delete a key.
     """
     if record.compaction is None:
         return None
@@ -77,8 +77,9 @@ def _make_passes(
 
 
 def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
-    """The stream's own packs that begin at or above the retained offset, without a gap up to the last one.
-    The search begins where the log does: only the pack before an entry shows that it was replaced."""
+    """Return the stream's own packs from the retained offset on, without a gap up to the last one. The search
+    begins at the start of the log, because only the pack before an entry shows whether the entry was
+    replaced."""
     packs: list[Pack] = []
     at_least, more = render_offset(record.base), record.base < record.packed
     while more:
@@ -87,7 +88,7 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
         for entry in map(decode_entry, items):
             at_least = just_behind(entry.start)
             if packs and entry.start < packs[-1].end:
-                continue  # This entry was replaced, and is being removed.
+                continue  # A replaced entry that is not removed yet.
             if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):
                 packs.clear()
             if isinstance(entry, Pack):
@@ -97,7 +98,7 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pass over `packs`, which end at `bound`. No pass has seen those from `new_from` on."""
+    """A pass over `packs`, which end at `bound`. Packs from `new_from` on are new to compaction."""
 
     packs: Sequence[Pack] = ()
     new_from: int = 0
@@ -107,8 +108,8 @@ class Plan:
 
 
 def plan_pass(packs: Sequence[Pack], record: StreamRecord, compaction: Compaction, now_ms: int) -> Plan:
-    """The next pass: go on with one that was cut short; compare packs that are new and old enough, if that
-    pays; or remove messages that delete a key, if that is due. `look_ms` is when there may be more to do."""
+    """Choose the next pass: continue an interrupted one; compare new packs that are old enough, if that pays;
+    or remove messages that delete a key, if that is due. `look_ms` is the time when more may be due."""
     seen = list(takewhile(lambda pack: pack.compacted, packs))
     new, new_from = packs[len(seen) :], _end(seen)
     reached = max((pack.compacted for pack in seen), default=0)
@@ -140,8 +141,8 @@ def _bytes(packs: Sequence[Pack]) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """Messages that stay, follow each other without a gap and were written at one time: their place in the
-    stream, and where they end in their block's data."""
+    """Remaining messages without a gap and with the same time: their range in the stream, and their end in
+    the block's data."""
 
     start: int
     end: int
@@ -152,7 +153,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """A block, and the messages of it that stay."""
+    """A block and its remaining messages."""
 
     entry: BlockEntry
     stored: memoryview
@@ -162,7 +163,8 @@ class _Survey:
 
 
 class _Pass:
-    """A pass under way. The next pack takes the place of `replaced`; `writer` has what stays of them."""
+    """A pass in progress. The next pack replaces the packs in `replaced`; `writer` has their remaining
+    messages."""
 
     def __init__(
         self,
@@ -186,20 +188,20 @@ class _Pass:
         self._writer = PackWriter(plan.packs[0].start, stores.packing.block_bytes)
 
     def run(self) -> StreamRecord:
-        """Make the pass. Returns the stream as it is then. Raises PackRefused, NoTimeLeft, Damaged."""
+        """Make the pass and return the stream's new record. Raises PackRefused, NoTimeLeft, Damaged."""
         self._learn_keys()
         for pack in self._plan.packs:
             self._rewrite(pack)
         self._commit()
         bound, now_ms, horizon = self._plan.bound, self._stores.clock_ms(), self._horizon
-        if self._begins:  # Else messages before the first pack stay until a trim.
+        if self._begins:  # Otherwise messages before the first pack stay until a trim.
             horizon = horizon.after_pass(bound, now_ms, self._seconds)
         commit_horizon(self._stores.table, self._record, horizon)
         return replace(self._record, horizon=horizon)
 
     def _learn_keys(self) -> None:
         """Read the keys of the new packs, up to the bound. If the map gets too large, the pass ends earlier.
-        A resumed pass does not: its map is no larger than at its first start."""
+        A resumed pass does not end earlier: its map is no larger than at its first start."""
         plan = self._plan
         for behind, pack in enumerate(plan.packs, 1):
             if pack.start < plan.new_from:
@@ -218,7 +220,8 @@ class _Pass:
         return read_blocks(self._stores, pack)
 
     def _rewrite(self, pack: Pack) -> None:
-        """Add what stays of the pack to the next one. A large pack that loses nothing is left where it is."""
+        """Add the remaining messages of the pack to the next one. A large pack without removals stays
+        unchanged."""
         plan, packing = self._plan, self._stores.packing
         can_commit = not self._replaced or self._writer.batch_count > 0
         may_stay = can_commit and pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes
@@ -253,7 +256,7 @@ class _Pass:
         return _Survey(entry, stored, block.data, runs, is_untouched)
 
     def _is_gone(self, message: bytes, end: int) -> bool:
-        """Whether the pass removes the message. The last one always stays, so that no pack is empty."""
+        """Whether the pass removes the message. The last message always stays, so that no pack is empty."""
         keyed = self._key_of(message)
         if keyed is None or end == self._plan.bound:
             return False
@@ -261,7 +264,7 @@ class _Pass:
         return self._last.get(digest, 0) > end or (deletes and end <= self._tombstones_below)
 
     def _put(self, survey: _Survey) -> None:
-        """Add what stays of a block. A large block that loses nothing is taken as it is stored."""
+        """Add the remaining messages of a block. A large block without removals is copied as stored."""
         writer, entry = self._writer, survey.entry
         is_large = 2 * entry.data_bytes >= self._stores.packing.block_bytes
         if survey.is_untouched and is_large and writer.end == writer.reached == entry.start:
@@ -273,7 +276,7 @@ class _Pass:
             writer.add(data, run.lengths, (), run.time_ms)
 
     def _commit(self) -> None:
-        """Replace the packs that were rewritten by one."""
+        """Replace the rewritten packs with one pack."""
         if not self._replaced:
             return
         first, last = self._replaced[0], self._replaced[-1]
@@ -288,7 +291,7 @@ class _Pass:
 
 
 def _messages(entry: BlockEntry, block: Block) -> Iterator[tuple[int, int, bytes, int]]:
-    """Each message: where it begins and ends in the stream, its bytes, and when it was written."""
+    """Yield for each message its start and end in the stream, its bytes, and its time."""
     behind, ends = 0, message_ends(entry.start, block.lengths, block.gaps)
     times_ms = chain.from_iterable(map(repeat, block.times_ms, block.batches))
     for end, length, time_ms in zip(ends, block.lengths, times_ms, strict=True):

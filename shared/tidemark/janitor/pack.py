@@ -1,7 +1,7 @@
-"""Packing: old batches go to S3 together, and one batch stands for them (`docs/internals/packs.md`).
+"""Packing: old batches move to S3 together, and one entry replaces them (`docs/internals/packs.md`).
 
-Small packs right before the new one are taken in. The last batch of a log is never packed: writers decide on
-it. The writes are those of `janitor/replace.py`.
+Small packs right before the new one are merged into it. The last batch of a log is never packed, because
+writers decide on its state. The writes are in `janitor/replace.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.service.read import with_blobs
 from tidemark.service.stores import Stores
 
-#: The most packs that a new one takes in; each costs a request.
+#: The most packs merged into a new one; each costs a request.
 _MOST_TAKEN_IN: Final = 64
 
 _log: Final = logging.getLogger("tidemark")
@@ -36,8 +36,8 @@ _log: Final = logging.getLogger("tidemark")
 def take_in(
     stores: Stores, record: StreamRecord, pack: bytes, index: bytes
 ) -> tuple[list[Pack], bytes, bytes]:
-    """The packs that a new one takes in, and the merged pack's object and index. If one of them is missing or
-    damaged, nothing is merged: readers of the damaged pack get the error."""
+    """Return the packs to merge into a new one, and the object and index of the merged pack. If a pack is
+    missing or damaged, nothing is merged: readers of the damaged pack get the error."""
     new, merged = decode_index(index), None
     try:
         before = _packs_before(stores, record, new)
@@ -56,7 +56,7 @@ def take_in(
 
 
 def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Pack]:
-    """The small packs right before the new one, without a gap, all at or above the retained offset."""
+    """Return the small packs right before the new one, without a gap, from the retained offset on."""
     start, data_bytes = new.start, new.end - new.start
     if record.packed != start or start <= record.retained:
         return []
@@ -70,17 +70,17 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
     found: list[Pack] = []
     for entry in map(decode_entry, items):
         if not isinstance(entry, Pack) or entry.end != start:
-            break  # This batch was replaced by a pack, and is not removed yet.
+            break  # A batch that a pack has replaced and that is not removed yet.
         if entry.end <= record.compacted or not stores.packing.takes_in(data_bytes, entry.size):
-            break  # Compaction keeps packs that it has seen apart from new ones (`janitor/compact.py`).
+            break  # Compacted packs are not merged with new ones (`janitor/compact.py`).
         found.append(entry)
         start, data_bytes = entry.start, data_bytes + entry.size
     return found[::-1]
 
 
 def pack_stream(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
-    """Pack the batches of the entry's stream that are old enough, and compact its packs. Returns the number
-    of packs made. If another janitor was first, or time ran out, the entry is still due."""
+    """Pack the old batches of the entry's stream, and compact its packs. Returns the number of packs made.
+    The entry stays due if another janitor was first or time ran out."""
     record = load_incarnation(stores.table, due)
     if record is None or record.deleted:
         settle(stores.table, due)
@@ -98,7 +98,7 @@ def pack_stream(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> 
 
 
 class _Packer:
-    """One look at a stream. `run` has the batches that follow each other and are in no pack yet."""
+    """One look at a stream. `run` holds adjacent batches that are not in a pack yet."""
 
     def __init__(self, stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> None:
         self._stores = stores
@@ -109,9 +109,9 @@ class _Packer:
         self.made = 0
 
     def pack_all(self) -> NextLook | None:
-        """Pack all that is old enough. Returns when to look again, if more is to come. Raises PackRefused,
-        NoTimeLeft. A stream with compaction is looked at as long as it has batches behind its last pack,
-        because only packs are compacted."""
+        """Pack all old batches. Returns the time of the next look, if more is expected. Raises PackRefused,
+        NoTimeLeft. The looks at a stream with compaction continue while batches follow its last pack, because
+        only packs are compacted."""
         packing, now_ms = self._packing, self._stores.clock_ms()
         old = _OldBatches(self._stores, self.record, now_ms - packing.after_ms)
         for batch in old:
@@ -128,7 +128,7 @@ class _Packer:
         return None
 
     def _take(self, entry: Entry) -> None:
-        """Add a batch to the run. A large body, which is in S3 already, is packed only for compaction."""
+        """Add a batch to the run. A large body is already in S3 and is packed only for compaction."""
         batch = entry if isinstance(entry, Batch) and entry.size else None
         if batch is not None and batch.data is None:
             batch = None if self.record.compaction is None else self._with_body(batch)
@@ -143,7 +143,8 @@ class _Packer:
             self._finish(run)
 
     def _with_body(self, batch: Batch) -> Batch:
-        """The batch with its body from S3. Raises Damaged, so that the janitor goes on with other streams."""
+        """Return the batch with its body from S3. Raises Damaged, so that the janitor continues with other
+        streams."""
         try:
             return with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches[0]
         except BlobUnreadable as fault:
@@ -151,7 +152,7 @@ class _Packer:
             raise Damaged from fault
 
     def _finish(self, run: _Run) -> None:
-        """Make the pack if it pays, and remove what it replaces. Raises PackRefused."""
+        """Make the pack if it pays, and remove the replaced entries. Raises PackRefused."""
         self._run = None
         if not self._packing.pays(run.writer.batch_count, run.writer.data_bytes):
             return
@@ -169,7 +170,7 @@ class _Packer:
 
 
 class _Run:
-    """Batches that follow each other, on their way into a pack."""
+    """Adjacent batches for a pack."""
 
     def __init__(self, first: Batch, block_bytes: int) -> None:
         self.first = self.last = first
@@ -184,8 +185,8 @@ class _Run:
 
 
 class _OldBatches:
-    """The batches behind the last pack that were written by `until_ms`, without the last one of the log.
-    Afterwards `are_all` says whether no other was left out."""
+    """The batches after the last pack that were written by `until_ms`, without the last one of the log. After
+    the iteration, `are_all` is False if younger batches were left out."""
 
     def __init__(self, stores: Stores, record: StreamRecord, until_ms: int) -> None:
         self._table = stores.table

@@ -1,13 +1,14 @@
-"""Replacing: one pack takes the place of batches or of other packs, and what it replaces is removed.
+"""Replacing: one pack takes the place of batches or other packs, which are then removed.
 
 The order of the writes:
 
-1. The object is put, under a name that is never used again. Nothing points to it yet.
-2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
-   packs reach now, and an entry in the queue names the batches to remove. If two janitors pack the same
-   stretch, a condition on the stream's item refuses one.
-3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
-4. The objects of replaced packs are removed much later, because readers may still ask for them.
+1. The object is written under a unique name. Nothing refers to it yet.
+2. One transaction makes the pack: the pack takes the key of its first batch, the stream's item records the
+new end of packs, and a queue entry names the batches to remove. If two janitors pack the same range, a
+condition on the stream's item refuses one.
+3. The batches in between are removed, from the first to the last. Readers find either the batches or the
+pack.
+4. The objects of replaced packs are removed much later, because readers may still request them.
 
 A run may stop after any of these steps.
 """
@@ -29,25 +30,26 @@ from tidemark.service.stores import Stores
 
 
 class NoTimeLeft(Exception):
-    """The run has no time left; the rest is still due."""
+    """The run has no time left; the rest stays due."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextLook:
-    """When to look at a stream again. Looks with the same `mark` and time are one entry of the queue."""
+    """The time of the next look at a stream. Looks with the same `mark` and time are one entry of the
+    queue."""
 
     at_ms: int
     mark: str = ""
 
     @classmethod
     def together(cls, packing: Packing, at_ms: int) -> NextLook:
-        """Rounds the time up, so that several looks at a stream become one entry of the queue."""
+        """Round the time up, so that several looks at a stream become one entry of the queue."""
         step = max(1000, packing.after_ms)
         return cls(-(-at_ms // step) * step, "again")
 
 
 def read_blocks(stores: Stores, pack: Pack) -> Iterator[tuple[BlockEntry, memoryview]]:
-    """All blocks of a pack in the log, with one request."""
+    """Return all blocks of a pack in the log, with one request."""
     assert pack.blob is not None, "a pack that was read whole has its object's name"
     first, last = pack.index.blocks[0], pack.index.blocks[-1]
     size = last.first_byte + last.stored_bytes - first.first_byte
@@ -63,9 +65,9 @@ def put_pack(
     *,
     compacted: int = 0,
 ) -> tuple[Due, StreamRecord]:
-    """Make the pack, `encoded` as its object and its index, in place of the two entries of `replaced` and all
-    between them. Returns the queue entry that removes those, and the stream as it is then. Raises
-    PackRefused."""
+    """Make a pack of `encoded`, its object and its index. It replaces the range from the first to the second
+    entry of `replaced`. Returns the queue entry that removes the replaced entries, and the stream's new
+    record. Raises PackRefused."""
     data, index = encoded
     new = NewPack(*replaced, batch_blob_key(record.incarnation, stores.new_id()), index, compacted)
     stores.blobs.put(new.blob, data)
@@ -78,9 +80,9 @@ def put_pack(
 
 
 def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove the batches that the entry's pack has replaced, from the first on: readers that miss one look
-    before it for the pack. They may be removed only while that pack is there. The objects of packs among them
-    stay for now. Returns whether there was time for all."""
+    """Remove the batches that the entry's pack has replaced, the first ones first, because a reader of a
+    missing batch looks before it for the pack. The removal needs the pack to exist. Objects of replaced packs
+    stay for now. Returns whether time was enough."""
     pk, start, end = log_pk(due.key, due.incarnation), pack_start(due), due.offset
     if due.blob is not None:
         schedule_removal(stores, due, start, due.blob)
@@ -108,17 +110,17 @@ def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool])
 
 
 def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> None:
-    """The object of the pack that began at `start` is due for removal once it cannot be read any more: no
-    process remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is
-    the entry of the pack that has replaced it."""
+    """Schedule the removal of the object of the pack that began at `start`. By then it is unreadable: no
+    process remembers the pack, and no restore point of the table has it. `replaced` is the entry of the pack
+    that has replaced it."""
     due_ms, mark = replaced.due_ms + stores.packing.keep_replaced_ms, pack_mark(start, blob)
     due = replace(replaced, kind=DueKind.REPLACED, due_ms=due_ms, mark=mark, offset=0, blob=blob)
     schedule(stores.table, due)
 
 
 def remove_object(stores: Stores, due: Due) -> bool:
-    """Remove the object of a pack that was replaced. If an item in the table still names it, this waits until
-    that item is removed. Returns whether the object was removed."""
+    """Remove the object of a replaced pack. If an item in the table still names the object, the removal waits
+    for that item's removal. Returns whether the object was removed."""
     assert due.blob is not None, "scheduled with its name"
     start = pack_start(due)
     found = stores.table.get(batch_key(log_pk(due.key, due.incarnation), start))

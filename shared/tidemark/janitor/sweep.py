@@ -1,7 +1,7 @@
-"""The janitor: ends streams whose time has come, and gives their space back.
+"""The janitor: ends expired streams and frees their storage.
 
-It works through the queue of due entries. Every step may be repeated, and a run may stop anywhere: the rest
-is still due the next time.
+The janitor works through the queue of due entries. Every step may be repeated, and a run may stop anywhere:
+the rest stays due.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _log = logging.getLogger("tidemark")
 
 @dataclass(slots=True)
 class Swept:
-    """Counts of what one run did. `cut_short` is 1 if time ran out: more may be due. `lag_ms` is how long the
-    oldest entry of packing had been due."""
+    """Counts of one run. `cut_short` is 1 if time ran out and more may be due. `lag_ms` is the time for which
+    the oldest packing entry has been due."""
 
     expired: int = 0
     postponed: int = 0
@@ -55,7 +55,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep:
-    """A run under way: its stores, whether it has time left, and its counts so far."""
+    """A run in progress: its stores, its time limit, and its counts so far."""
 
     stores: Stores
     has_time_left: Callable[[], bool]
@@ -69,8 +69,8 @@ def sweep(
     removes: bool = True,
     packs: bool = True,
 ) -> Swept:
-    """Carry out all that is due, removals first and then packing, until `has_time_left` says that time is
-    short. Packing takes long, so a deployment has a function for it alone."""
+    """Process all due entries, first removals and then packing, until `has_time_left` returns False. A
+    deployment has a separate function for packing, because packing takes long."""
     run = Sweep(stores, has_time_left, Swept())
     for is_packing in [False] * removes + [True] * packs:
         now_ms = stores.clock_ms()
@@ -80,7 +80,7 @@ def sweep(
             if not has_time_left():
                 break
             with suppress(Damaged):
-                # The log says what is damaged. The entry stays due, and the others have their turn.
+                # The damage is logged. The entry stays due, and the run continues with the others.
                 if STEPS[due.kind](run, due):
                     settle(stores.table, due)
     if not has_time_left():
@@ -89,11 +89,11 @@ def sweep(
     return run.swept
 
 
-# The step of each kind returns whether the entry is done, and can be settled.
+# Each step returns whether the entry is done and can be settled.
 
 
 def expire(run: Sweep, due: Due) -> bool:
-    """End the stream; if its expiry was renewed meanwhile, look again when that is over."""
+    """End the stream. If its expiry was renewed meanwhile, schedule the next check for the new deadline."""
     stores, head = run.stores, load_due_head(run.stores, due)
     if head is None:
         return True
@@ -111,21 +111,23 @@ def expire(run: Sweep, due: Due) -> bool:
 
 
 def trim(run: Sweep, due: Due) -> bool:
-    """Remove the batches below the entry's offset and the blob it names.
+    """Remove the batches below the entry's offset, and the blob that the entry names.
 
-    The entry's own offset counts, not the stream's current one: data between the two has been below the
-    retained offset for less than an hour. While the stream has forks, which may need that data, the entry
-    waits. The log of a stream that has ended is reclaimed as a whole.
+    The limit is the entry's own offset and not the stream's current one, because data between the two has
+    been below the retained offset for less than an hour. The entry waits while the stream has forks, which
+    may need the data. The log of an ended stream is removed as a whole.
     """
     stores, record = run.stores, load_incarnation(run.stores.table, due)
     if record is not None:
         if record.references:
-            # An entry without a blob below the retained offset goes: the latest one waits for all.
+            # An entry without a blob and below the retained offset is settled: the latest entry covers its
+            # batches.
             if due.blob is not None or due.offset >= record.retained:
                 schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
             return True
         if due.offset > record.retained:
-            # One transaction wrote the pointer and this entry. Retained data stays, whatever an entry says.
+            # One transaction wrote the retained offset and this entry. Retained data stays, whatever an entry
+            # asks.
             _log.error(
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )
@@ -139,8 +141,8 @@ def trim(run: Sweep, due: Due) -> bool:
 
 
 def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Remove the batches below the entry's offset. Returns whether there was time for all. A batch is removed
-    after its blob, so that a run that stops in between finds both again."""
+    """Remove the batches below the entry's offset. Returns whether time was enough. A batch is removed after
+    its blob, so that a run that stops in between finds both again."""
     for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
         if not has_time_left():
             return False
@@ -152,15 +154,15 @@ def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) ->
 
 
 def remove_unused(run: Sweep, due: Due) -> bool:
-    """Remove an upload that was not published, whose entry names its blob, or the body of a stream that was
+    """Remove an upload that was not published (its entry names the blob), or the body of a stream that was
     not created.
 
-    The entry is claimed first: from then on the publish or the creation that is still under way is
-    refused. The claim proves that the blob will not be used; the stream alone would only show that it is not
-    used now. A run that stops in between finds its claim again.
+    The entry is claimed first, so that a publish or creation in progress is refused. The claim proves that
+    the blob will never be used; the stream's item would prove only that the blob is not used now. A run that
+    stops in between finds its claim again.
     """
     stores, record = run.stores, load_incarnation(run.stores.table, due)
-    # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
+    # A fork may have inherited the blob. The stream's objects in S3 are removed with its log.
     is_used = record is not None and (due.blob is None or record.shows(due.blob) or record.references > 0)
     is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim_entry(stores.table, due))
     if is_claimed and not is_used:
@@ -174,8 +176,7 @@ def remove_unused(run: Sweep, due: Due) -> bool:
 
 
 def reclaim_log(run: Sweep, due: Due) -> bool:
-    """Remove the log, and then its objects in S3. A log that has not ended must not be removed, whatever its
-    entry says."""
+    """Remove the log, and then its objects in S3. A log that has not ended stays, whatever its entry asks."""
     if not remove_log(run.stores.table, due):
         _log.error("%s is not reclaimed: its log has no tombstone", due.key)
         return False
@@ -186,10 +187,9 @@ def reclaim_log(run: Sweep, due: Due) -> bool:
 
 
 def remove_log(table: Table, due: Due) -> bool:
-    """Remove every batch and producer of an incarnation, and its tombstone last: a tombstone, or an empty
-    log, proves that the stream has ended. If the log goes on, removes nothing and returns False. Safe to
-    repeat.
-    """
+    """Remove every batch and producer of an incarnation, and its tombstone last, because a tombstone or an
+    empty log proves that the stream has ended. Removes nothing and returns False if the log has not ended.
+    Safe to repeat."""
     pk = log_pk(due.key, due.incarnation)
     last = load_last(table, pk)
     if isinstance(last, Batch):
@@ -210,7 +210,7 @@ def remove_log(table: Table, due: Due) -> bool:
 def retain(run: Sweep, due: Due) -> bool:
     """Trim the stream to its retention limits, and schedule the next look.
 
-    A stream that has ended, or has a snapshot, needs no look: publishing a snapshot trims the data below it.
+    An ended stream or one with a snapshot needs no look: publishing a snapshot trims the data below it.
     """
     stores, head = run.stores, load_due_head(run.stores, due)
     if head is None or head.record.snapshot is not None or not head.record.retention.is_limited:
@@ -219,18 +219,18 @@ def retain(run: Sweep, due: Due) -> bool:
     try:
         begin = retained_from(stores, head, now_ms)
         if begin > head.record.retained:
-            # The stream has ended meanwhile, or has a snapshot: the next look finds that.
+            # The stream has ended meanwhile or has a snapshot: the next look handles both.
             with suppress(StreamNotFound, SoftDeleted, Conflict):
                 run.swept.let_go += trim_below(stores, due.key, begin, due.incarnation)
         oldest_ms = written_ms_at(stores, head, begin)
     except BlobUnreadable:
-        return False  # A pack's object is missing: the run goes on.
+        return False  # A pack's object is missing: the run continues.
     look_ms = next_look_ms(head.record, now_ms, oldest_ms, head.written_ms)
     schedule(stores.table, replace(due, due_ms=look_ms))
     return True
 
 
-# These settle their entries themselves.
+# These steps settle their entries themselves.
 
 
 def release_source(run: Sweep, due: Due) -> bool:

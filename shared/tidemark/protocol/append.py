@@ -1,4 +1,4 @@
-"""Deciding about appends (§5.2, §5.2.1, §5.3): one, or a group that shares one write."""
+"""Rules for appends (§5.2, §5.2.1, §5.3): a single one, or a group that shares one write."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tidemark.protocol.tail import Tail, most_pushed_out, remember, room_for
 
 @dataclass(slots=True, unsafe_hash=True)
 class Append:
-    """One append as a writer requested it. Never changed, and not frozen for the same reason as `Tail`.
+    """One append as a writer requested it. Never changed, but not frozen, for the same reason as `Tail`.
 
-    `fault` is what is wrong with the body. It is found before the stream's state is known, and
-    the closed state takes precedence over it (§5.2, error precedence).
+    `fault` is the error in the body. It is found before the stream's state is known, and the closed state
+    takes precedence over it (§5.2, error precedence).
     """
 
     messages: Messages = NOTHING
@@ -38,8 +38,8 @@ class Kind(Enum):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the
-    incarnation of the stream that it was decided on."""
+    """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the incarnation
+    of the stream."""
 
     kind: Kind
     next_offset: int
@@ -50,16 +50,16 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class AppendPlan:
-    """A group decided in order: a result for each append, and the one batch that commits them.
+    """The decision for a group: a result for each append, in order, and the one batch that commits them.
 
-    The results hold only if no other write came between: once the batch is written right after
-    `before`, or, where there is nothing to write, if `before` was read afresh.
+    The results hold only if no other write came in between. This is proven when the batch was written right
+    after `before`, or, if there is nothing to write, when `before` was read afresh.
     """
 
     before: Tail
     after: Tail
     looked_up: Mapping[str, ProducerState | None] = field(default_factory=dict)
-    #: How many producers take part.
+    #: The number of producers in the group.
     producers: int = 0
     results: list[Outcome | ProtocolError] = field(default_factory=list)
     accepted: list[Messages] = field(default_factory=list)
@@ -71,14 +71,15 @@ class AppendPlan:
         return self.after.offset - self.before.offset
 
     def body(self) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
-        """The bytes of the batch, the length of each message, and how many messages each append brought."""
+        """Return the bytes of the batch, the length of each message, and the number of messages of each
+        append."""
         data = b"".join([messages.data for messages in self.accepted])
         lengths = tuple([length for messages in self.accepted for length in messages.lengths])
         return data, lengths, tuple([len(each.lengths) for each in self.accepted if each.lengths])
 
 
 def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
-    """Producers whose state must be looked up before `plan_appends` can decide."""
+    """Return the producers whose state must be looked up before `plan_appends` can decide."""
     if not tail.overflowed:
         return set()
     ids = {append.claim.producer_id for append in appends if append.claim}
@@ -88,10 +89,8 @@ def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
 def plan_appends(
     tail: Tail, appends: Sequence[Append], looked_up: Mapping[str, ProducerState | None]
 ) -> AppendPlan:
-    """Decide each append in order, as if each were alone.
-
-    `looked_up` holds the states of `unknown_producers`.
-    """
+    """Decide each append in order, as if each were alone. `looked_up` holds the states of
+    `unknown_producers`."""
     producers = {append.claim.producer_id for append in appends if append.claim}
     plan = AppendPlan(before=tail, after=tail, looked_up=looked_up, producers=len(producers))
     for append in appends:
@@ -129,7 +128,8 @@ def _decide_append(
 
 
 def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """§5.2.1: the request that closed the stream may be repeated; every other append is refused."""
+    """Decide on a closed stream (§5.2.1): the request that closed it may be repeated; every other append is
+    refused."""
     claim = append.claim
     if claim is None:
         if append.close and not append.messages.lengths and append.fault is None:
@@ -143,7 +143,8 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
 
 
 def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """Answers a retry: the offset after the original if it was the producer's last append, else the tail."""
+    """Answer a retry with the offset after the original if that was the producer's last append, else with the
+    tail."""
     known = state is not None and append.claim is not None and state.seq == append.claim.seq
     next_offset = state.end if state is not None and known else tail.offset
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state, append.incarnation)

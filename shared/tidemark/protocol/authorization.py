@@ -1,6 +1,6 @@
 """Authorization: the scopes in a token, the scope that a request requires, and the decision.
 
-A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:<where>`:
+A token's `scope` claim (RFC 8693 §4.2) lists its grants, each as `<right>:<where>`:
 
     read:agents             the bucket and every stream in it
     write:agents/user-1/*   the streams whose name begins with "user-1/"
@@ -9,10 +9,9 @@ A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:
     fork:news               forking the streams of a bucket that the token may only read
     proxy:openai            calling the upstream of that name by the durable proxy
 
-No right includes another one: a writer may not read unless its token says so. Words in the claim
-that do not have this form belong to other services and grant nothing here. Characters that OAuth
-does not allow in a scope (spaces, quotes, non-ASCII) are percent-encoded, and so is a `*` that is
-part of a name.
+No right includes another one: a writer needs a separate grant to read. Words of another form belong to other
+services and grant nothing here. Characters that OAuth does not allow in a scope (spaces, quotes, non-ASCII)
+are percent-encoded, and so is a `*` in a name.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from urllib.parse import quote, unquote
 from tidemark.protocol.errors import Forbidden, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
 
-#: Further grants of a token are ignored: each request looks at all of them.
+#: Further grants of a token are ignored, because each request checks all of them.
 MAX_GRANTS: Final = 256
 _EVERYWHERE: Final = "*"
 
@@ -35,19 +34,19 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
-    #: To fork a stream that one may only read. A fork keeps the name and the data of its source in use.
+    #: Forking a stream that the client may only read. A fork keeps the name and data of its source in use.
     FORK = "fork"
-    #: To call upstreams by the durable proxy; the bucket is the name of an entry of its allow-list.
+    #: Calling upstreams by the durable proxy; the bucket is the name of an entry of the allow-list.
     PROXY = "proxy"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stream, or, without a name, a whole bucket; without a bucket, the whole server."""
+    """A stream; without a name, a whole bucket; without a bucket, the whole server."""
 
     bucket: str | None
     stream_id: str | None = None
-    #: All streams whose name begins like this, as a listing shows them.
+    #: Whether the target is all streams whose name begins with `stream_id`, as in a listing.
     is_prefix: bool = False
 
 
@@ -77,7 +76,7 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class RequiredScope:
     """The scope that a request requires: one of `rights` to the target. `absent` is the message of the 404
-    for a client that may not even read it."""
+    for a client without the right to read the target."""
 
     target: Target
     rights: frozenset[Right]
@@ -86,7 +85,7 @@ class RequiredScope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The grants of a client, when they end, and its identity: the token's `sub` and `jti`, and the id of the
+    """A client's grants with their end, and its identity: the token's `sub` and `jti`, and the id of the
     key."""
 
     grants: tuple[Grant, ...] = ()
@@ -96,9 +95,10 @@ class Access:
     key_id: str | None = field(default=None, compare=False)
 
     def check(self, required: RequiredScope) -> None:
-        """Raises Forbidden if the client may at least read the target, and StreamNotFound elsewhere.
+        """Raise Forbidden if the client may at least read the target, and otherwise StreamNotFound.
 
-        The decision does not look at storage, so it does not tell whether the target exists."""
+        The decision does not read storage, so it does not reveal whether the target exists.
+        """
         rights = {grant.right for grant in self.grants if grant.covers(required.target)}
         if rights & required.rights:
             return
@@ -116,7 +116,7 @@ EVERYTHING: Final = Access(tuple(Grant(right, _EVERYWHERE) for right in Right))
 
 
 def render_scopes(access: Access) -> list[str]:
-    """Render the grants in the form of a `scope` claim."""
+    """Return the grants as words of a `scope` claim."""
     scopes = []
     for grant in access.grants:
         pattern = "" if not grant.prefix and not grant.exact else "/" + quote(grant.prefix)
@@ -127,12 +127,12 @@ def render_scopes(access: Access) -> list[str]:
 
 
 def grants_of_public(buckets: Collection[str]) -> tuple[Grant, ...]:
-    """The grants of every client, with or without a token."""
+    """Return the grants of every client, with or without a token."""
     return tuple(Grant(Right.READ, bucket) for bucket in sorted(buckets))
 
 
 def parse_scopes(claim: object) -> Access:
-    """The grants in a `scope` claim: words with spaces between, or a list of words."""
+    """Return the grants in a `scope` claim: words separated by spaces, or a list of words."""
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     grants = (_parse_scope(word) for word in words[:MAX_GRANTS] if isinstance(word, str))
     return Access(tuple(grant for grant in grants if grant is not None))
@@ -141,7 +141,7 @@ def parse_scopes(claim: object) -> Access:
 def _parse_scope(word: str) -> Grant | None:
     name, colon, where = word.partition(":")
     right = _RIGHTS.get(name)
-    # A bucket's id needs no encoding, so `%2A` is never everywhere.
+    # A bucket's id needs no encoding, so `%2A` never means everything.
     bucket, slash, pattern = where.partition("/")
     if right is None or not colon or not bucket:
         return None

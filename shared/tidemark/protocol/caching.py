@@ -1,26 +1,26 @@
-"""Cache-Control (§10) of all responses: how long a cache between us and the reader may keep them.
+"""Cache-Control, entity tags and cursors (§10): how long a cache between server and reader may keep a
+response.
 
-Data at an offset never changes, so a response with data may be kept: at worst it ends before
-the present tail, and the reader continues at its end. A response without data says "nothing
-yet", which the next append makes untrue: it is never kept, except that the end of a closed
-stream is final.
+Data at an offset never changes, so a response with data may be cached: at worst it ends before the current
+tail, and the reader continues at its end. A response without data becomes false with the next append and is
+never cached. One exception is the end of a closed stream, which is final.
 
-All that holds for one incarnation of a stream. A stream that is deleted and created again has other data at
-the same URL, so a cache serves without asking only what was asked for with the stream's own cursor;
-for everything else it asks each time whether it is still so (`ETag`).
+All this holds for one incarnation of a stream. A stream that is deleted and created again has other data at
+the same URL. A cache may therefore serve a response without asking only if the request had the stream's own
+cursor. Otherwise the cache must revalidate each time (`ETag`).
 
-Entity tags are of a page (§10.1), and of a stream's tail, which `If-Match` takes (an extension).
+There are entity tags for pages (§10.1), and for a stream's tail, for `If-Match` (an extension).
 
 Cursors (§10.1) change a live request's cache key over time, and bind it to one stream.
 
-A cursor is an interval of time and the stream's mark, in one number. It is a pure function of the time,
-of the client's own cursor and of the stream's incarnation: no jitter. Every client that waits at one
-offset with one cursor receives the same next one, so a cache in front can go on collapsing them.
+A cursor is a time interval and the stream's mark, in one number. It is a pure function of the time, the
+client's own cursor and the stream's incarnation, without jitter. Clients that wait at one offset with one
+cursor therefore all receive the same next one, and a cache can keep collapsing their requests.
 
-A stream that is deleted and created again begins anew at the same offsets, under the same URL, but with
-another mark. So a cache may keep only responses to requests with the stream's own mark: such a request cannot
-mean another incarnation. And a reader that goes on with a cursor of another one is refused: it would read one
-stream's end behind the other's beginning.
+A re-created stream begins at the same offsets under the same URL, but with another mark. A cache may
+therefore keep only responses to requests with the stream's own mark, which cannot mean another incarnation. A
+reader with a cursor of another incarnation is refused, because it would join the end of one stream to the
+start of another.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ from tidemark.protocol.errors import Malformed, PreconditionFailed
 from tidemark.protocol.header_values import MAX_SAFE_INTEGER, parse_integer
 from tidemark.protocol.offset import render_offset
 
-#: For every response that describes one moment: an error, a stream's metadata, everything about
-#: buckets and snapshots, health, metrics.
+#: For every response that describes one moment: errors, a stream's metadata, buckets, snapshots, health,
+#: metrics.
 NO_STORE: Final = "no-store"
 FRESH_SECONDS: Final = 60
 STALE_SECONDS: Final = 300
 SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE_SECONDS}"
-#: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
+#: An event stream is consumed as it arrives; proxies must not buffer it (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
-#: For data that was requested without the stream's own cursor, and the console's files: a cache may keep it,
-#: and must ask each time with its entity tag.
+#: For data that was requested without the stream's own cursor, and for the console's files: a cache may keep
+#: the response, and must revalidate it each time.
 REVALIDATED: Final = "public, no-cache"
-#: The OpenAPI document changes with a deployment only.
+#: The OpenAPI document changes only with a deployment.
 DOCUMENT: Final = "public, max-age=300"
 
 
 def decide_cache_control(
     *, has_data: bool, closed: bool, from_now: bool, is_bound: bool, life_ms: int | None = None
 ) -> str:
-    """Cache-Control of a catch-up read (§5.6); of a long-poll (§5.7), never `closed`: without data it
-    only says that its time is over. `now` names another place at every moment (§8).
+    """Return the Cache-Control of a catch-up read (§5.6) or a long-poll (§5.7). A long-poll is never
+    `closed`: without data it only reports its timeout. `now` means another offset at every moment (§8).
 
-    `is_bound` says that the request had the stream's own cursor. `life_ms` is how long the stream lives
-    at least, if it ends by itself: no cache may serve it for longer than that, stale or not."""
+    `is_bound`: the request had the stream's own cursor. `life_ms` is the least time until the stream expires,
+    if it does: no cache may serve the response for longer, stale or not.
+    """
     if from_now or not (has_data or closed):
         return NO_STORE
     if not is_bound:
@@ -71,11 +72,10 @@ def decide_cache_control(
 
 
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:
-    """Cache-Control of a response that not everybody may have: the reader's own cache may keep it, others may
-    not.
+    """Return the Cache-Control of a response that is not public: only the reader's own cache may keep it.
 
-    A URL with a token in it is a secret, so no cache keeps what it leads to. `cache_control` is
-    what the response says by itself; None is a response that does not say, which is not kept.
+    A URL with a token is a secret, so no cache keeps the response. `cache_control` is the response's own
+    value; with None it is not kept.
     """
     if token_in_query:
         return f"private, {EVENT_STREAM}"
@@ -87,16 +87,16 @@ _ENTITY_TAGS: Final = re.compile(rf"{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*
 
 
 def render_etag(incarnation: str, start: int, end: int, *, closed: bool, crc: int | None = None) -> str:
-    """Closing adds `:c`, so that a 304 never hides it. `crc` tells apart the histories of a stream that was
-    put back to an older state. It stands beside the start, where older releases of Spark's source ignore it.
-    """
+    """Return the entity tag of a page. Closing adds `:c`, so that a 304 never hides it. `crc` distinguishes
+    the histories of a restored stream. It follows the start, where older releases of the Spark source ignore
+    it."""
     history = "" if crc is None else f".{crc:08x}"
     suffix = ":c" if closed else ""
     return f'"{incarnation}:{render_offset(start)}{history}:{render_offset(end)}{suffix}"'
 
 
 def etag_matches(if_none_match: str | None, etag: str) -> bool:
-    """Weak comparison over a list, as RFC 9110 §13.1.2 asks for GET."""
+    """Compare weakly with each tag in a list, as RFC 9110 §13.1.2 requires for GET."""
     if if_none_match is None:
         return False
     if if_none_match.strip() == "*":
@@ -106,7 +106,7 @@ def etag_matches(if_none_match: str | None, etag: str) -> bool:
 
 
 def render_tail_etag(incarnation: str, tail: int, *, closed: bool) -> str:
-    """Changes with every append and with closing. It is not the tag of any page."""
+    """Return a tag that changes with every append and with closing. It never equals the tag of a page."""
     suffix = ":c" if closed else ""
     return f'"{incarnation}:{render_offset(tail)}{suffix}"'
 
@@ -118,14 +118,14 @@ class IfMatch:
     tags: frozenset[str] | None
 
     def check(self, incarnation: str, tail: int, *, closed: bool) -> None:
-        """Compares strongly (RFC 9110 §13.1.1). Raises PreconditionFailed."""
+        """Compare strongly (RFC 9110 §13.1.1). Raises PreconditionFailed."""
         etag = render_tail_etag(incarnation, tail, closed=closed)
         if self.tags is not None and etag not in self.tags:
             raise PreconditionFailed(etag, tail)
 
 
 def parse_if_match(value: str | None) -> IfMatch | None:
-    """Raises Malformed for what is neither `*` nor a list of entity tags."""
+    """Return the condition. Raises Malformed for anything but `*` and a list of entity tags."""
     if value is None:
         return None
     if value == "*":
@@ -143,15 +143,15 @@ EPOCH_SECONDS: Final = 1_728_432_000
 #: Two incarnations have the same mark once in 67 million. The other bits of a JavaScript safe integer count
 #: intervals for 85 years.
 MARK_BITS: Final = 26
-#: No greater cursor could follow this one.
+#: No cursor could follow this one.
 LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS
 
 
-#: The interval in the cursor of a catch-up read, which has no time: in June 2025, before the first release,
-#: so that every live cursor is greater.
+#: The interval in the cursor of a catch-up read, which has no time: June 2025, before the first release, so
+#: that every live cursor is greater.
 CATCH_UP_INTERVAL: Final = 1 << 20
-#: A cursor moves on by one with each request at least, so a busy reader's runs ahead of the clock, by less
-#: than so many intervals.
+#: The most intervals by which a busy reader's cursor runs ahead of the clock: each request increments it by
+#: at least one.
 _MOST_AHEAD: Final = 1 << 20
 
 
@@ -160,7 +160,7 @@ def mark_of(incarnation: str) -> int:
 
 
 def parse_cursor(value: str | None) -> int | None:
-    """Raises Malformed, also for a cursor that no greater one could follow."""
+    """Return the cursor. Raises Malformed, also for a cursor that has no successor."""
     cursor = None if value is None else parse_integer("cursor", value)
     if cursor is not None and cursor >= LIMIT:
         raise Malformed(f"cursor must be less than {LIMIT}")
@@ -168,7 +168,7 @@ def parse_cursor(value: str | None) -> int | None:
 
 
 def known_cursor(value: str | None) -> int | None:
-    """The cursor of a catch-up read. It only helps caches there, so an invalid one is ignored."""
+    """Return the cursor of a catch-up read. It only helps caches there, so an invalid one is ignored."""
     try:
         return parse_cursor(value)
     except Malformed:
@@ -176,13 +176,13 @@ def known_cursor(value: str | None) -> int | None:
 
 
 def is_of(cursor: int | None, incarnation: str) -> bool:
-    """Whether the cursor is one that this very stream gave."""
+    """Whether this stream issued the cursor."""
     return cursor is not None and cursor % (1 << MARK_BITS) == mark_of(incarnation)
 
 
 def is_of_another(cursor: int | None, incarnation: str, now_ms: int) -> bool:
-    """Whether a stream with another incarnation gave the cursor. A number outside of our intervals (another
-    server, an early release or the client made it) proves nothing."""
+    """Whether a stream with another incarnation issued the cursor. A number outside our intervals proves
+    nothing: another server, an early release or the client made it."""
     if cursor is None or is_of(cursor, incarnation):
         return False
     return CATCH_UP_INTERVAL <= cursor >> MARK_BITS <= _interval_at(now_ms) + _MOST_AHEAD
@@ -193,10 +193,10 @@ def _interval_at(now_ms: int) -> int:
 
 
 def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> int:
-    """The interval that `now_ms` lies in, but always greater than the client's cursor.
+    """Return a cursor with the interval of `now_ms`, and always greater than the client's.
 
-    A client ahead of the clock still moves forward. Otherwise a cache would give it the response to
-    its own last request for ever.
+    A client ahead of the clock still moves forward. Otherwise a cache would return the response to its own
+    last request forever.
     """
     interval = _interval_at(now_ms)
     if client_cursor is not None:
@@ -205,8 +205,8 @@ def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> i
 
 
 def decide_catch_up_cursor(client_cursor: int | None, incarnation: str) -> int:
-    """The cursor of a catch-up read, which never waits: the client's own, or one without a time, so that all
-    readers of an offset share a response."""
+    """Return the cursor of a catch-up read, which never waits: the client's own, or one without a time, so
+    that all readers of an offset share a response."""
     if client_cursor is not None and is_of(client_cursor, incarnation):
         return client_cursor
     return CATCH_UP_INTERVAL << MARK_BITS | mark_of(incarnation)

@@ -1,7 +1,7 @@
-"""Compaction: of the messages of one key, a stream keeps the last one (docs/compaction.md).
+"""Compaction: a stream keeps the last message of each key (docs/compaction.md).
 
-Offsets never change. A read from any offset gets, in order, at least the last message of each key at or after
-it; a message that a later one of its key has superseded may be missing once it is old enough.
+Offsets never change. A read from any offset returns, in order, at least the last message of each key at or
+after the offset. A superseded message may be missing once it is old enough.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ COMPACTION_HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_H
 #: The only mode.
 LAST_BY_KEY: Final = "last-by-key"
 
-#: RFC 6901, of one level or more. Without a comma, because gateways join repeated headers with one.
+#: A JSON pointer (RFC 6901) of one level or more, without a comma, because gateways join repeated headers
+#: with one.
 POINTER: Final = re.compile(r"(/([!-+\--.0-}]|~[01])*)+", re.ASCII)
 MAX_POINTER: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How a stream is compacted. Messages stay whole for `after_seconds`; one that deletes its key stays for
-    at least `tombstone_seconds` once all before it of that key are gone. `key` is a JSON pointer (RFC 6901)
-    to the key in a message; None means what the State Protocol says: `type` and `key`."""
+    """The rule by which a stream is compacted. Messages are all kept for `after_seconds`. A message that
+    deletes its key is kept for at least `tombstone_seconds` after all earlier ones of that key are gone.
+    `key` is a JSON pointer (RFC 6901) to the key in a message; None means the key of the State Protocol:
+    `type` and `key`."""
 
     after_seconds: int = 3600
     tombstone_seconds: int = 24 * 3600
     key: str | None = None
 
     def named(self, mode: str, after: str, tombstones: str, key: str) -> dict[str, str | int]:
-        """The settings under these names."""
+        """Return the settings under these names."""
         told: dict[str, str | int] = {
             mode: LAST_BY_KEY,
             after: self.after_seconds,
@@ -50,7 +52,7 @@ class Compaction:
 def parse_compaction(
     mode: str | None, after: str | None, tombstones: str | None, key: str | None
 ) -> Compaction | None:
-    """None without any of the headers. Raises Malformed."""
+    """Return the rule; None without any of the headers. Raises Malformed."""
     if mode is None:
         for name, value in ((AFTER_HEADER, after), (TOMBSTONES_HEADER, tombstones), (KEY_HEADER, key)):
             if value is not None:
@@ -78,7 +80,7 @@ def _parse_pointer(value: str) -> str:
 def decide_compaction(
     content_type: ContentType, requested: Compaction | None, default: Compaction | None
 ) -> Compaction | None:
-    """That of a stream of this type in a bucket whose default it is. Raises Malformed."""
+    """Return the compaction of a new stream: its own or its bucket's default. Raises Malformed."""
     if content_type.is_json:
         return requested or default
     if requested is not None:
@@ -91,21 +93,22 @@ def decide_compaction(
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Messages below `offset` that delete their key may go: whatever they delete has been gone for long
-    enough, for a reader that was on its way then. From `next_ms` on, those below `next_offset` may as well
-    (Kafka's delete horizon, of a stretch in place of a batch)."""
+    """Messages below `offset` that delete their key may be removed: the messages that they delete have been
+    gone for long enough, even for a slow reader. From `next_ms` on, the same holds below `next_offset`
+    (Kafka's delete horizon, for a range instead of a batch)."""
 
     offset: int = 0
     next_offset: int = 0
     next_ms: int = 0
 
     def at(self, now_ms: int) -> Horizon:
-        """Replaces the horizon by the next one once that is due."""
+        """Return the horizon at this time: the next one once it is due."""
         is_due = self.next_offset and now_ms >= self.next_ms
         return Horizon(self.next_offset) if is_due else self
 
     def after_pass(self, compacted: int, now_ms: int, tombstone_seconds: int) -> Horizon:
-        """Once all below `compacted` is compacted. One that is waited for is not put off."""
+        """Return the horizon after a pass up to `compacted`. A next horizon that is not due yet is not
+        postponed."""
         reached = self.at(now_ms)
         if reached.next_offset or compacted <= reached.offset:
             return reached

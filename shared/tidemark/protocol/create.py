@@ -1,6 +1,5 @@
-"""Creating a stream (§5.1), idempotent where the configuration matches; and forks (§4.2): a stream that
-begins as another one up to an offset, without a copy.
-"""
+"""Create a stream (§5.1), idempotent if the configuration matches; and forks (§4.2), which begin with another
+stream's messages up to an offset, without a copy."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class StreamConfiguration:
 
 
 def check_same_configuration(existing: StreamConfiguration, requested: StreamConfiguration) -> None:
-    """Raises Conflict that names the first difference."""
+    """Raise Conflict that names the first difference."""
     if existing.content_type.essence != requested.content_type.essence:
         raise Conflict(
             f"Stream exists with content type {existing.content_type.essence}, "
@@ -48,12 +47,11 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
         raise Conflict(f"Stream exists and is {state}; Stream-Closed must match")
 
 
-#: A read visits each generation's log at most once, and the item that names them must
-#: stay small.
+#: A read visits each generation's log at most once, and the item that lists them must stay small.
 MAX_GENERATIONS: Final = 32
 
-#: Other servers write the beginning of a stream like this. Clients that fork at the beginning construct it,
-#: and so does the official suite.
+#: The start of a stream as other servers write it. Clients that fork at the start use this form, and so does
+#: the official suite.
 _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 
@@ -61,7 +59,7 @@ _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 class ForkPoint:
     """The point at which a fork leaves its source. `offset` None is the source's tail.
 
-    `sub_offset` counts from there: messages of a JSON stream, bytes of any other.
+    `sub_offset` counts from `offset`: messages of a JSON stream, bytes of any other.
     """
 
     source: StreamKey
@@ -85,7 +83,7 @@ def parse_sub_offset(value: str | None) -> int:
 
 
 def decide_content_type(source: ContentType, requested: ContentType | None) -> ContentType:
-    """A fork has its source's type; naming another one is a mistake."""
+    """Return the source's type for a fork. Raises Conflict if the request names another one."""
     if requested is None:
         return source
     if requested.essence != source.essence:
@@ -94,7 +92,7 @@ def decide_content_type(source: ContentType, requested: ContentType | None) -> C
 
 
 def decide_expiry(source: Expiry, requested: Expiry) -> Expiry:
-    """The table of §4.2: the fork's own expiry, or else its source's."""
+    """Return the fork's own expiry, or else its source's (table of §4.2)."""
     return source if requested == NEVER else requested
 
 
@@ -104,11 +102,8 @@ def check_generation(generation: int) -> None:
 
 
 def check_same_fork(existing: ForkPoint | None, requested: ForkPoint | None) -> None:
-    """Whether a repeated PUT asks for the fork that is there (§4.2, idempotent creation).
-
-    A request that leaves the offset open matches wherever the tail was the first time.
-    Raises Conflict.
-    """
+    """Raise Conflict unless a repeated PUT describes the existing fork (§4.2, idempotent creation). A request
+    without an offset matches the tail of the first time."""
     if existing is None or requested is None:
         if existing is not requested:
             raise Conflict("Stream exists and is not that fork; Stream-Forked-From must match")
@@ -123,11 +118,12 @@ def check_same_fork(existing: ForkPoint | None, requested: ForkPoint | None) -> 
 def decide_sub_offset(
     content_type: ContentType, lengths: Sequence[int], appends: Sequence[int], skip: int, count: int
 ) -> int:
-    """How many bytes past the anchor `count` is: messages of JSON, bytes of anything else.
+    """Return the number of bytes after the anchor that `count` means: messages of JSON, bytes of anything
+    else.
 
-    The anchor lies `skip` bytes into a batch whose messages have these `lengths`, of which
-    each append brought as many as `appends` says (empty: all came with one). A sub-offset
-    may not reach past the end of the append that follows the anchor. Raises Malformed.
+    The anchor is `skip` bytes into a batch. `lengths` are the batch's messages, and `appends` the number of
+    messages in each append (empty: one append). A sub-offset may not go beyond the end of the append that
+    follows the anchor. Raises Malformed.
     """
     following = _following(content_type, lengths, appends, skip)
     if content_type.is_json:
@@ -142,7 +138,8 @@ def decide_sub_offset(
 def _following(
     content_type: ContentType, lengths: Sequence[int], appends: Sequence[int], skip: int
 ) -> list[int]:
-    """The lengths of the messages, or of what is left of one, from `skip` to its append's end."""
+    """Return the lengths of the messages from `skip` to the end of its append; the first may be a rest of
+    one."""
     if not content_type.is_json:
         appends = [1] * len(lengths)
     rest = iter(lengths)

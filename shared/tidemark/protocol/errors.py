@@ -1,7 +1,7 @@
-"""Every error that a client can get (docs/reference/errors.md).
+"""All errors that a client can get (docs/reference/errors.md).
 
-Each error states a fact about the request or the stream. It carries the status that the
-protocol names for that fact and the headers that go with it; the HTTP layer writes the response.
+An error states a fact about the request or the stream. It carries the status that the protocol requires and
+the related headers; the HTTP layer writes the response.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _IN_FIVE_SECONDS: Final[Mapping[str, str]] = {"Retry-After": "5"}
 
 
 class ProtocolError(Exception):
-    """A request that cannot be carried out; nothing has changed. A fact that needs no values has its message
-    and headers in its class."""
+    """The request was not executed, and nothing has changed. A fact without values has its message and
+    headers in its class."""
 
     status = 400
     message = ""
     headers: Mapping[str, str] = {}
-    #: Members of the body beside `error`, for programs.
+    #: More members of the body beside `error`, for programs.
     beside: Mapping[str, str] = {}
 
     def __init__(self, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
@@ -33,7 +33,8 @@ class ProtocolError(Exception):
         super().__init__(self.message)
 
     def without_frames(self) -> Self:
-        """The error, to be raised later: the frames of a traceback hold the body, and often the error."""
+        """Return the error to raise later, without its traceback, whose frames keep the body and often the
+        error in memory."""
         self.__context__ = None
         return self.with_traceback(None)
 
@@ -43,7 +44,7 @@ class Malformed(ProtocolError):
 
 
 class Unauthorized(ProtocolError):
-    """`message` tells the client what to correct; it never quotes the token."""
+    """The token is missing or invalid. `message` names the correction and never quotes the token."""
 
     status = 401
 
@@ -72,7 +73,7 @@ class OriginAccessDenied(ProtocolError):
 
 
 class ForeignOrigin(ProtocolError):
-    """A server without keys gets a write from a page of another origin."""
+    """A page of another origin wrote to a server without keys."""
 
     status = 403
 
@@ -84,7 +85,7 @@ class ForeignOrigin(ProtocolError):
 
 
 class UnknownHost(ProtocolError):
-    """A server without keys is asked by a name that is not its own."""
+    """A server without keys was addressed by a host name that is not its own."""
 
     status = 421
 
@@ -96,14 +97,14 @@ class UnknownHost(ProtocolError):
 
 
 class StreamNotFound(ProtocolError):
-    """There is no such stream: never created, deleted, or expired."""
+    """The stream does not exist: never created, deleted, or expired."""
 
     status = 404
     message = "Stream does not exist; create it with PUT"
 
 
 class SourceNotFound(StreamNotFound):
-    """There is nothing to fork (§4.2)."""
+    """The source of the fork does not exist (§4.2)."""
 
     message = "The source stream does not exist; Stream-Forked-From must name one"
 
@@ -114,14 +115,14 @@ class BucketNotFound(ProtocolError):
 
 
 class SnapshotNotFound(ProtocolError):
-    """Never published, or superseded by a later one."""
+    """The snapshot was never published, or a later one superseded it."""
 
     status = 404
     message = "The stream has no such snapshot; Stream-Snapshot-Offset of HEAD names the latest"
 
 
 class RouteNotFound(ProtocolError):
-    """No resource has this path, whatever the method."""
+    """The path is not a resource, whatever the method."""
 
     status = 404
     message = (
@@ -131,8 +132,8 @@ class RouteNotFound(ProtocolError):
 
 
 class SubscriptionError(ProtocolError):
-    """An error of a request about a subscription. Its body is `{"error": {"code", "message", …}}`,
-    with `details` beside the two (§6, §7)."""
+    """An error of a request about a subscription. The body is `{"error": {"code", "message", …}}`, with the
+    `details` beside `code` and `message` (§6, §7)."""
 
     code = "INVALID_REQUEST"
     details: Mapping[str, object] = {}
@@ -149,7 +150,7 @@ class WebhookUrlRejected(SubscriptionError):
 
 
 class DeliveryTokenInvalid(SubscriptionError):
-    """The bearer token of a callback, an ack or a release is missing, wrong or too old (§12.9)."""
+    """The bearer token of a callback, an ack or a release is missing, wrong or expired (§12.9)."""
 
     status = 401
     code = "TOKEN_INVALID"
@@ -173,7 +174,7 @@ class SubscriptionExists(SubscriptionError):
 
 
 class TooManySubscriptions(SubscriptionError):
-    """A limit of the number of subscriptions: `what` the counted ones do."""
+    """A limit on the number of subscriptions. `what` describes the counted ones."""
 
     status = 429
     code = "TOO_MANY_SUBSCRIPTIONS"
@@ -184,7 +185,7 @@ class TooManySubscriptions(SubscriptionError):
 
 
 class DeliveryFenced(SubscriptionError):
-    """Another delivery has taken the place of this one, or it was finished (§7.3)."""
+    """A later delivery has replaced this one, or this one was finished (§7.3)."""
 
     status = 409
     code = "FENCED"
@@ -212,7 +213,7 @@ class InvalidAck(SubscriptionError):
 
 
 class ProxyError(ProtocolError):
-    """An error of the proxy (§11 of its protocol). Its body is `{"error": {"code", "message"}}`."""
+    """An error of the proxy (§11 of its protocol). The body is `{"error": {"code", "message"}}`."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -220,7 +221,7 @@ class ProxyError(ProtocolError):
 
 
 class SoftDeleted(ProtocolError):
-    """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
+    """The stream is deleted, and its name stays reserved until its last fork is gone (§4.2)."""
 
     status = 410
     message = "Stream was deleted, and forks still use its data; take another name"
@@ -233,7 +234,7 @@ class Conflict(ProtocolError):
 
 
 class AppendAfterClose(Conflict):
-    """The header with the final offset tells a client where the end is (§5.2)."""
+    """A header with the final offset tells a client where the stream ends (§5.2)."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -253,7 +254,7 @@ class ContentTypeMismatch(Conflict):
 
 
 class SequenceRegression(Conflict):
-    """The PHP, TypeScript and Elixir clients look for "Sequence conflict" at the beginning."""
+    """The PHP, TypeScript and Elixir clients look for "Sequence conflict" at the start."""
 
     def __init__(self, last: str, received: str) -> None:
         super().__init__(
@@ -278,8 +279,8 @@ class BucketNotEmpty(Conflict):
 
 
 class ForkBelowCompacted(Conflict):
-    """Such a fork would have neither the messages that are gone nor the later ones that superseded them. The
-    header names the earliest offset that can be forked."""
+    """The fork would lack the removed messages and also the later ones that superseded them. A header names
+    the earliest offset for a fork."""
 
     def __init__(self, compacted: int) -> None:
         earliest = render_offset(compacted)
@@ -290,7 +291,7 @@ class ForkBelowCompacted(Conflict):
 
 
 class OffsetBeyondTail(Conflict):
-    """The header with the tail tells a client the highest offset for a snapshot."""
+    """A header with the tail names the highest offset for a snapshot."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -308,7 +309,8 @@ class UploadNotFound(Conflict):
 
 
 class RetentionGone(ProtocolError):
-    """The header says where to continue. The data before it is in the snapshot, if there is one."""
+    """The offset is no longer retained. A header names the offset to continue from. Earlier data is in the
+    snapshot, if there is one."""
 
     status = 410
 
@@ -321,9 +323,9 @@ class RetentionGone(ProtocolError):
 
 
 class HistoryGone(ProtocolError):
-    """An offset beyond the tail: it is invented, or belongs to a lost history, because the stream was
-    restored to an older state or created anew. A reader that waited there would continue in the middle of
-    other bytes once the tail reaches the offset. The header says where to start over."""
+    """The offset is beyond the tail: it is invented, or from a lost history, because the stream was restored
+    to an older state or re-created. A reader that waited there would continue in the middle of other bytes. A
+    header names the offset to start over from."""
 
     status = 410
 
@@ -336,8 +338,8 @@ class HistoryGone(ProtocolError):
 
 
 class StaleCursor(ProtocolError):
-    """The reader's cursor is of an earlier stream of this name. Its offset means other bytes in this one. The
-    header says where to start over."""
+    """The reader's cursor is from an earlier stream of this name, in which the offset meant other bytes. A
+    header names the offset to start over from."""
 
     status = 410
 
@@ -351,7 +353,8 @@ class StaleCursor(ProtocolError):
 
 
 class StaleEpoch(ProtocolError):
-    """Zombie fencing: the header with the current epoch lets the client claim the next one (§5.2.1)."""
+    """The producer was replaced (zombie fencing). A header with the current epoch lets the client claim the
+    next one (§5.2.1)."""
 
     status = 403
 
@@ -363,7 +366,7 @@ class StaleEpoch(ProtocolError):
 
 
 class PreconditionFailed(ProtocolError):
-    """`If-Match` names another tail. Clients that may read the stream get the actual one."""
+    """`If-Match` names another tail. Clients that may read the stream get the current one."""
 
     status = 412
 
@@ -392,7 +395,7 @@ class TooManyMessages(ProtocolError):
 
 
 class UnsupportedEncoding(ProtocolError):
-    """Reads have no way to label encoded bytes, so none are stored."""
+    """The body is encoded. Reads cannot label encoded bytes, so none are stored."""
 
     status = 415
 
@@ -404,7 +407,7 @@ class UnsupportedEncoding(ProtocolError):
 
 
 class Busy(ProtocolError):
-    """Storage throttles, or too many writers race for one stream: try again later."""
+    """Storage throttles, or too many writers race for one stream: retry later."""
 
     status = 429
 
@@ -416,7 +419,7 @@ class Busy(ProtocolError):
 
 
 class RateLimitExceeded(ProtocolError):
-    """A limit of the server's own: `REQUESTS_PER_SECOND`, or that of large bodies. Nothing was done."""
+    """A limit of this server: `REQUESTS_PER_SECOND`, or the limit of large bodies. Nothing was done."""
 
     status = 429
 
@@ -426,10 +429,10 @@ class RateLimitExceeded(ProtocolError):
 
 
 class OutcomeUnknown(ProtocolError):
-    """Storage did not answer, even when asked again: a write may or may not have landed. A client knows it by
-    `"outcome": "unknown"` in the body.
+    """Storage did not answer, even after retries, so a write may or may not have succeeded. The body has the
+    member `"outcome": "unknown"`.
 
-    Repeated with the same producer headers it lands once (§5.2.1).
+    A repetition with the same producer headers is written once (§5.2.1).
     """
 
     status = 503
@@ -442,8 +445,8 @@ class OutcomeUnknown(ProtocolError):
 
 
 class StorageUnavailable(ProtocolError):
-    """Storage is missing, refuses access, or does not answer, and nothing was written. An append
-    with a large body gets this error when the body cannot be stored first."""
+    """Storage is missing, refuses access, or does not answer, and nothing was written. An append also gets
+    this error if its large body cannot be stored first."""
 
     status = 503
     message = "Storage cannot be reached, and nothing has changed; try again"
@@ -451,12 +454,12 @@ class StorageUnavailable(ProtocolError):
 
 
 class BlobUnreadable(StorageUnavailable):
-    """The blob is missing, or access to it is refused. Waiting does not help."""
+    """The blob is missing, or access is refused. A retry does not help."""
 
 
 class Damaged(ProtocolError):
-    """Stored bytes are not those that the log says. The process logs which batch or object it is; a
-    reader gets this error rather than a gap."""
+    """Stored bytes do not match the log. The process logs the batch or object; a reader gets this error
+    rather than a gap."""
 
     status = 503
     message = "Stored data is damaged and is not returned; the server's log says where"
@@ -464,7 +467,7 @@ class Damaged(ProtocolError):
 
 
 class StorageSilent(ProtocolError):
-    """Storage is known not to answer, so this request was not sent to it (`aws/retry.py`)."""
+    """Storage has stopped answering, so the request was not sent there (`aws/retry.py`)."""
 
     status = 503
 
@@ -476,7 +479,8 @@ class StorageSilent(ProtocolError):
 
 
 class EdgeTooNew(ProtocolError):
-    """This function might misread the headers of a later edge, and create a stream of the wrong type."""
+    """The edge function is from a later release. This function might misread its headers and create a stream
+    of the wrong type."""
 
     status = 503
     message = "CloudFront's function is newer than this one; try again"
@@ -484,7 +488,7 @@ class EdgeTooNew(ProtocolError):
 
 
 class FormatTooNew(ProtocolError):
-    """A later release has stored what this one would misread."""
+    """A later release has stored data that this one would misread."""
 
     status = 503
 

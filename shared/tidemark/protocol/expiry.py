@@ -1,9 +1,8 @@
-"""Expiry (§5.1): a sliding time-to-live, or a fixed instant.
+"""Expiry (§5.1): a sliding expiry (TTL), or a fixed instant.
 
-A sliding window is renewed by reads and writes. A write renews it for free, because every
-batch carries its time. A read costs a small write, so it is recorded at most once per
-`1/20` of the window; a stream lives that much longer than its window, so that a read whose
-renewal was not recorded is never cut short.
+Reads and writes renew a sliding window. A write renews for free, because every batch has its time. A read
+costs a small write, so it is recorded at most 20 times per window. A stream lives longer than its window by a
+20th, so that a read that was not recorded is never cut short.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.header_values import parse_integer
 
-#: The most renewals that are recorded in one window, and how far apart they are, for each second of it.
+#: The most recorded renewals in one window, which also sets the least time between two.
 RENEWALS_PER_WINDOW: Final = 20
 _RENEWED_MS_PER_SECOND: Final = 1000 // RENEWALS_PER_WINDOW
-#: The most characters of `Stream-Expires-At`: it is stored and given back as it was sent.
+#: The most characters of `Stream-Expires-At`, which is stored and returned as sent.
 MAX_LENGTH: Final = 64
-#: A reader that waits renews this long before the end, or at half of a shorter window.
+#: A waiting reader renews this long before the end, in milliseconds, or at half of a shorter window.
 _WAITING_LEAD_MS: Final = 5000
 
 _HOUR_MINUTE = r"([01]\d|2[0-3]):[0-5]\d"
@@ -35,9 +34,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When a stream ends by itself; both None means never.
+    """The end of a stream's life; both None means never.
 
-    `expires_at` is kept as it was written, `expires_at_ms` is the instant it names.
+    `expires_at` is kept as written; `expires_at_ms` is the same instant.
     """
 
     ttl_seconds: int | None = None
@@ -45,7 +44,7 @@ class Expiry:
     expires_at_ms: int | None = None
 
     def matches(self, other: Expiry) -> bool:
-        """Two instants match however they are written (§5.1, idempotent create)."""
+        """Whether both mean the same instant, however written (§5.1, idempotent create)."""
         return self.ttl_seconds == other.ttl_seconds and self.expires_at_ms == other.expires_at_ms
 
 
@@ -53,7 +52,7 @@ NEVER: Final = Expiry()
 
 
 def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry:
-    """Raises Malformed for both at once, or for either in the wrong form."""
+    """Return the expiry. Raises Malformed for both headers at once, or for a wrong form."""
     if ttl is not None and expires_at is not None:
         raise Malformed("Send Stream-TTL or Stream-Expires-At, not both")
     if ttl is not None:
@@ -64,8 +63,8 @@ def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry:
 
 
 def _parse_instant_ms(value: str) -> int:
-    """Digits beyond milliseconds are dropped. A leap second is the second after it, as in POSIX time;
-    it can only be the last one of a month in UTC (RFC 3339 §5.7)."""
+    """Parse an instant. Digits beyond milliseconds are dropped. A leap second equals the second after it, as
+    in POSIX time; it must be the last second of a month in UTC (RFC 3339 §5.7)."""
     try:
         match = _RFC3339.fullmatch(value) if len(value) <= MAX_LENGTH else None
         if match is None:
@@ -77,7 +76,7 @@ def _parse_instant_ms(value: str) -> int:
             moment += timedelta(seconds=1)
             if (moment.day, moment.hour, moment.minute) != (1, 0, 0):
                 raise ValueError(value)
-        # Whole numbers all the way: through a float, an instant may lose its last millisecond.
+        # Integers only: a float may lose the last millisecond.
         millisecond = int((match["fraction"] or "0")[:3].ljust(3, "0"))
         return (moment - _EPOCH) // timedelta(milliseconds=1) + millisecond
     except (ValueError, OverflowError):
@@ -86,12 +85,12 @@ def _parse_instant_ms(value: str) -> int:
 
 
 def render_instant(ms: int) -> str:
-    """RFC 3339, with milliseconds."""
+    """Format an instant as RFC 3339, with milliseconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def deadline_ms(expiry: Expiry, touched_ms: int) -> int | None:
-    """The first millisecond at which the stream no longer exists; None is never."""
+    """Return the first millisecond at which the stream no longer exists; None is never."""
     if expiry.ttl_seconds is not None:
         return touched_ms + expiry.ttl_seconds * (1000 + _RENEWED_MS_PER_SECOND)
     return expiry.expires_at_ms
@@ -109,10 +108,10 @@ def needs_renewal(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
 
 
 def renew_waiting_at_ms(expiry: Expiry, touched_ms: int) -> int | None:
-    """When a reader that waits must renew the window, or, for a fixed instant, notice the end; None is
-    never. "A stream with active live readers will not expire" (§5.1). It is late in the window, so that
-    all waiting readers together write about once per window, but well before anybody judges the stream
-    expired."""
+    """Return the time at which a waiting reader must renew the window, or, for a fixed instant, notice the
+    end; None is never. "A stream with active live readers will not expire" (§5.1). The time is late in the
+    window, so that all waiting readers together write about once per window, but well before any process
+    considers the stream expired."""
     deadline = deadline_ms(expiry, touched_ms)
     if deadline is None or expiry.ttl_seconds is None:
         return deadline

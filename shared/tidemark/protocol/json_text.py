@@ -1,12 +1,12 @@
 """JSON text (RFC 8259): checked, and cut into the elements of an array, byte for byte.
 
-msgspec does both in C, without making values of the text. Four rules are our own:
+msgspec does both in C, without decoding values. Four rules are our own:
 
-- A lone surrogate escape (`"\\ud800"`) is JSON. JavaScript writes it for a string cut inside an emoji.
-- The depth that is allowed is a fixed number. msgspec's is what is left of the thread's stack.
-- A number that no double can hold is refused.
-- No step holds the interpreter for more than some 20 ms, so a server's other threads go on. An array of too
-  many elements is refused before there is an object for each.
+- A lone surrogate escape (`"\\ud800"`) is JSON. JavaScript writes one for a string cut inside an emoji.
+- The allowed depth is a fixed number; msgspec's depends on the free stack of the thread.
+- A number that no double can represent is refused.
+- No step holds the interpreter for more than about 20 ms, so that a server's other threads continue. An array
+  of too many elements is refused before there is an object for each.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ import orjson
 
 from tidemark.protocol.errors import Malformed, TooManyMessages
 
-#: Levels of arrays and objects in one message. A page puts one array around it, and is then still
-#: within what the strictest common parsers take by default (PHP 512).
+#: Levels of arrays and objects in one message. A page adds one array, and still fits the default limit of the
+#: strictest common parser (PHP: 512).
 MAX_DEPTH: Final = 500
 
 _WHITESPACE: Final = b" \t\n\r"
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _CHUNK_BYTES: Final = 64 * 1024
 
-#: All digits are 0, and E is e.
+#: Maps all digits to 0 and E to e.
 _DIGITS: Final = bytes.maketrans(b"E123456789", b"e000000000")
-#: A number beyond a double has one of these.
+#: A number beyond a double contains one of these.
 _LARGE: Final = (b"0" * 309, b"e000", b"e+000")
 
-#: The patterns are for text `_without_escaped_quotes`. Where it is no JSON, a string may have no end.
+#: Patterns for text `_without_escaped_quotes`. In invalid JSON a string may have no end.
 _STRING: Final = rb'"[^"]*+"?'
 _NUMBER: Final = re.compile(_STRING + rb"|(-?[0-9][-+.eE0-9]*+)")
 _FLAT: Final = rb'[\[{](?:[^][{}"]++|' + _STRING + rb"){0,500}+[\]}]"
-#: What makes a text's structure: a string, a container without others in it, a bracket, a comma.
+#: The structure of a text: a string, a container without nested ones, a bracket, a comma.
 _PIECE: Final = re.compile(_STRING + rb"|" + _FLAT + rb"|[][{},]")
 
 
 def check_value(text: bytes) -> bytes:
-    """The one JSON value in `text`, without the white space around it. Raises Malformed."""
+    """Return the one JSON value in `text`, without surrounding white space. Raises Malformed."""
     _decode(text, msgspec.Raw, MAX_DEPTH)
     value = text.strip(_WHITESPACE)
     _check_depth(value, MAX_DEPTH)
@@ -54,7 +54,7 @@ def check_value(text: bytes) -> bytes:
 
 
 def split_array(text: bytes, most: int = sys.maxsize) -> list[bytes]:
-    """The texts of the array's elements, without the white space around each. Raises Malformed, and
+    """Return the texts of the array's elements, each without surrounding white space. Raises Malformed, and
     TooManyMessages for more than `most`."""
     if text.count(b",") >= most and next(islice(_commas(text), most - 1, None), None) is not None:
         raise TooManyMessages(most)
@@ -67,12 +67,12 @@ def split_array(text: bytes, most: int = sys.maxsize) -> list[bytes]:
 
 
 def _decode(text: bytes, kind: Any, depth: int) -> Any:
-    """Decodes the text by msgspec; None if the text is valid and msgspec cannot represent it."""
+    """Decode the text with msgspec; None if the text is valid and msgspec cannot represent it."""
     try:
         text.decode()
     except UnicodeDecodeError as fault:
         raise Malformed(f"Invalid JSON: it is not UTF-8 at byte {fault.start}") from None
-    # Any other escape of the same length: the grammar is the same, and so are the places of errors.
+    # Replace the escape by another of the same length, which leaves the grammar and the positions of errors.
     whole = text.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
     try:
         decoded = _decoder(kind).decode(whole)
@@ -83,7 +83,7 @@ def _decode(text: bytes, kind: Any, depth: int) -> Any:
         _check_depth(text, depth)
         _check_without_the_stack(whole)
     digits = text.translate(_DIGITS)
-    if b"000" in digits and any(large in digits for large in _LARGE):  # Few texts have even three zeros.
+    if b"000" in digits and any(large in digits for large in _LARGE):  # Few texts have three zeros in a row.
         _check_numbers(text)
     return decoded if whole is text else None
 
@@ -94,7 +94,7 @@ def _decoder(kind: Any) -> Any:
 
 
 def _in_plain_words(fault: Exception) -> str:
-    """`JSON is malformed: invalid number (byte 2)` is msgspec's form."""
+    """Rewrite an error of msgspec, such as `JSON is malformed: invalid number (byte 2)`."""
     what, is_known, place = str(fault).removeprefix("JSON is malformed: ").rpartition(" (")
     if not is_known:
         return "Invalid JSON: a value is missing or not complete at the end"
@@ -102,7 +102,7 @@ def _in_plain_words(fault: Exception) -> str:
 
 
 def _check_without_the_stack(text: bytes) -> None:
-    """orjson allows 1,024 levels, however much of the stack is in use, but makes a value of the text."""
+    """Check with orjson, which allows 1,024 levels with any free stack, but decodes values."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as fault:
@@ -119,7 +119,7 @@ def _check_numbers(text: bytes) -> None:
 
 
 def _check_depth(text: bytes, most: int) -> None:
-    """Looks at every bracket outside of strings, where there are enough of them."""
+    """Check every bracket outside strings, if there are enough brackets to exceed the depth."""
     if text.count(b"[") + text.count(b"{") <= most:
         return
     plain, level, is_in_string = _without_escaped_quotes(text), 0, False
@@ -134,14 +134,14 @@ def _check_depth(text: bytes, most: int) -> None:
 
 
 def _cut(array: bytes) -> list[bytes]:
-    """The elements of a valid array."""
+    """Return the elements of a valid array."""
     edges = pairwise([array.index(b"["), *_commas(array), array.rindex(b"]")])
     elements = [array[before + 1 : behind].strip(_WHITESPACE) for before, behind in edges]
     return [] if elements == [b""] else elements
 
 
 def _commas(array: bytes) -> Iterator[int]:
-    """The places of the commas between the elements. For invalid JSON: the commas before the error."""
+    """Yield the positions of the commas between elements; in invalid JSON, of the commas before the error."""
     level = 0
     for piece in _PIECE.finditer(_without_escaped_quotes(array), array.index(b"[") + 1):
         token = piece[0]
@@ -154,5 +154,5 @@ def _commas(array: bytes) -> Iterator[int]:
 
 
 def _without_escaped_quotes(text: bytes) -> bytes:
-    """A text of the same structure and length, in which each quote begins or ends a string."""
+    """Return a text of the same structure and length in which every quote begins or ends a string."""
     return text.replace(rb"\\", b"..").replace(rb"\"", b"..")

@@ -1,8 +1,8 @@
-"""Finds a message's key, and whether the message deletes it (docs/compaction.md).
+"""Find a message's key, and whether the message deletes it (docs/compaction.md).
 
 Compaction keeps the last message of each key, so two keys that are equal here must be equal to every reader.
-In doubt a message has no key, and stays. msgspec decodes only the members that matter. Python's own parser
-decides about messages that msgspec refuses: a lone surrogate, a member that is missing or of another type.
+In doubt a message has no key and is kept. msgspec decodes only the needed members. Python's own parser
+decides on messages that msgspec refuses: a lone surrogate, or a member that is missing or of another type.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-#: The digest of the key, and whether the message deletes what has that key.
+#: The digest of the key, and whether the message deletes that key.
 Keyed: TypeAlias = tuple[bytes, bool]
-#: Takes a message as it is stored, with or without the comma behind it. None: it has no key.
+#: Takes a stored message, with or without the comma after it. Returns None if it has no key.
 KeyRule: TypeAlias = Callable[[bytes], Keyed | None]
 
-#: The changes of the State Protocol and its client. Another operation may change a part of a row: it stays.
+#: The changes of the State Protocol and its client. A message with another operation might change a part of a
+#: row, so it is kept.
 _Operation: TypeAlias = Literal["insert", "update", "upsert", "delete"]
-#: Bytes that are the same for two keys only if the keys are equal (None: no key), and the operation.
+#: Bytes that are equal for two keys only if the keys are equal (None: no key), and the operation.
 _Found: TypeAlias = tuple[str | None, Any]
 _Reader: TypeAlias = Callable[[bytes], _Found]
 
@@ -32,7 +33,7 @@ _COMMA: Final = ord(",")
 
 
 def make_key_rule(pointer: str | None) -> KeyRule:
-    """The rule of `Compaction.key`."""
+    """Return the rule of `Compaction.key`."""
     if pointer is None:
         return _make_rule(_read_change, _read_any_change)
     path = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
@@ -51,11 +52,11 @@ def _make_rule(read: _Reader, read_any: _Reader) -> KeyRule:
                 name, operation = read(text)
             except msgspec.MsgspecError:
                 name, operation = read_any(text)
-        except RecursionError:  # Deeper than what is left of the thread's stack.
+        except RecursionError:  # Nested too deeply for the thread's stack.
             return None
         if name is None:
             return None
-        digest = _EMPTY.copy()  # Half the time of a new one.
+        digest = _EMPTY.copy()  # A copy takes half the time of a new one.
         digest.update(name.encode("utf-8", "surrogatepass"))
         return digest.digest(), operation == "delete"
 
@@ -108,7 +109,8 @@ _HEADERS: Final[Any] = _AnyHeaders | list[msgspec.Raw] | str | int | float | boo
 
 
 def _make_reader(path: list[str]) -> _Reader:
-    """Raises ValueError for names that msgspec does not take: with quotes, or one twice."""
+    """Return a reader for this path. Raises ValueError for names that msgspec does not accept: with quotes,
+    or repeated."""
     key: Any = Any
     for name in reversed(path[1:]):
         key = msgspec.defstruct("Inner", [("at", key)], rename={"at": name}, gc=False)
@@ -131,8 +133,8 @@ def _read_any_member(path: list[str], text: bytes) -> _Found:
 
 
 def _name_scalar(key: Any) -> str | None:
-    """1, 1.0 and 1e0 are one number, and "1" is another key. Integers count in full, though JavaScript rounds
-    those beyond 2**53: the rows of other readers must not become one."""
+    """Return the key's text. 1, 1.0 and 1e0 are one number, and "1" is another key. Integers are exact,
+    though JavaScript rounds above 2**53, because keys that differ for other readers must not become one."""
     if isinstance(key, str):
         return '"' + key
     if isinstance(key, float) and key.is_integer():
@@ -141,7 +143,7 @@ def _name_scalar(key: Any) -> str | None:
 
 
 def _find_member(value: Any, *path: str) -> Any:
-    """None for what is not there."""
+    """Return the member; None if it is missing."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value

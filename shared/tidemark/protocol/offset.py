@@ -10,7 +10,7 @@ MAX_OFFSET: Final = 10**WIDTH - 1
 NOW: Final = "now"
 EARLIEST: Final = "-1"
 
-#: The start of a read: a byte position, or the earliest that is there, or the tail, at the time of reading.
+#: The start of a read: a byte position, the earliest retained offset, or the tail at the time of the read.
 ReadFrom = int | Literal["-1", "now"]
 
 _TOKEN = re.compile(r"[0-9]{16}", re.ASCII)
@@ -21,14 +21,14 @@ def render_offset(position: int) -> str:
 
 
 def parse_token(token: str) -> int | None:
-    """The position an offset token names, or None if it is not one of ours."""
+    """Return the position of an offset token, or None if it is not one of ours."""
     return int(token) if _TOKEN.fullmatch(token) else None
 
 
 def parse_read_from(value: str | None) -> ReadFrom | None:
-    """The start of a read, or None if the value is malformed.
+    """Return the start of a read, or None if the value is malformed.
 
-    Absent and `-1` both mean the earliest, `now` the tail (§8, sentinel values).
+    A missing value and `-1` mean the earliest offset, `now` the tail (§8, sentinel values).
     """
     if value is None or value == EARLIEST:
         return EARLIEST

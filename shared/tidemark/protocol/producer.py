@@ -1,8 +1,8 @@
-"""Orders the appends of writers: Stream-Seq (§5.2), and idempotent producers, whose retried append lands once
+"""Order of appends: Stream-Seq (§5.2), and idempotent producers, whose retried append is written once
 (§5.2.1).
 
-Writers agree on a Stream-Seq by themselves; it is compared byte by byte. Tidemark's scope is the stream: one
-last value for all its writers.
+Writers agree on Stream-Seq values among themselves; the values are compared byte by byte. In Tidemark the
+scope is the stream: one last value for all its writers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def parse_stream_seq(value: str | None) -> str | None:
 
 
 def check_sent_once(name: str, value: str) -> None:
-    """Refuses a comma in a header of free text: gateways join repeated headers with one. Raises Malformed."""
+    """Refuse a comma in a free-text header, because gateways join repeated headers with one. Raises
+    Malformed."""
     if "," in value:
         raise Malformed(
             f"{name} must be sent once and must not contain a comma: gateways join repeated headers with one"
@@ -36,10 +37,8 @@ def check_sent_once(name: str, value: str) -> None:
 
 
 def check_stream_seq(last: str | None, received: str) -> None:
-    """Raises SequenceRegression unless `received` is greater than `last`.
-
-    Both are ASCII, so comparing characters is comparing bytes.
-    """
+    """Raise SequenceRegression unless `received` is greater than `last`. Both are ASCII, so comparing
+    characters compares bytes."""
     if last is not None and received <= last:
         raise SequenceRegression(last, received)
 
@@ -60,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The last append accepted from one producer, and the offset after it."""
+    """The last accepted append of one producer, and the offset after it."""
 
     producer_id: str
     epoch: int
@@ -69,7 +68,7 @@ class ProducerState:
 
 
 def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> Claim | None:
-    """All three headers or none. Raises Malformed."""
+    """Return the claim, which needs all three headers, or None without any. Raises Malformed."""
     if producer_id is None and epoch is None and seq is None:
         return None
     if producer_id is None or epoch is None or seq is None:
@@ -83,9 +82,8 @@ def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> 
 def check_producer(state: ProducerState | None, claim: Claim) -> None:
     """Check that the producer may make this append, or has made it before (`is_duplicate`).
 
-    Raises StaleEpoch (403), SequenceGap (409) or Malformed (400), in the order of the
-    validation logic of §5.2.1. A producer never seen before starts at any epoch, with
-    sequence 0.
+    Raises StaleEpoch (403), SequenceGap (409) or Malformed (400), in the order of the validation logic of
+    §5.2.1. A new producer starts at any epoch, with sequence 0.
     """
     if state is None:
         if claim.seq != 0:
@@ -100,5 +98,5 @@ def check_producer(state: ProducerState | None, claim: Claim) -> None:
 
 
 def is_duplicate(state: ProducerState | None, claim: Claim) -> bool:
-    """Whether an append that `check_producer` lets pass was accepted before (204, §5.2.1)."""
+    """Whether an append that passes `check_producer` was accepted before (204, §5.2.1)."""
     return state is not None and claim.epoch == state.epoch and claim.seq <= state.seq

@@ -1,6 +1,6 @@
-"""The rules of the durable proxy: which upstream URLs are allowed, what is sent there, and signed URLs.
+"""The rules of the durable proxy: allowed upstream URLs, forwarded headers, and signed URLs.
 
-Sections are those of the Durable Streams Proxy Protocol, an extension of the protocol.
+Section numbers refer to the Durable Streams Proxy Protocol, an extension of the protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _MAX_URL: Final = 8192
 _MOST_ESCAPES: Final = 4
 _SHORT: Final = 7
-#: Names, and addresses as the URL writes them. What a name leads to is checked when it is resolved.
+#: Names, and addresses in the form of a URL. The address of a name is checked when it is resolved.
 _HOST: Final = re.compile("[a-z0-9_.-]+|[0-9a-f:.]+", re.ASCII)
 
 
@@ -52,9 +52,9 @@ class UpstreamUrl:
 
 
 def parse_upstream_url(text: str) -> UpstreamUrl:
-    """Refuses every form that another reader might take for another host or path: users, escapes in the host,
-    backslashes, characters beyond ASCII, dot segments however they are encoded or written (`..;x`, which some
-    servers read as `..`). Raises ProxyError."""
+    """Parse an upstream URL, and refuse every form that another parser might read as another host or path:
+    users, escapes in the host, backslashes, non-ASCII characters, and dot segments in any encoding or form
+    (some servers read `..;x` as `..`). Raises ProxyError."""
     if len(text) > _MAX_URL or not re.fullmatch(r"[!-~]+", text) or "\\" in text or "#" in text:
         raise upstream_not_allowed(
             "Upstream-URL must be ASCII without spaces, backslashes and fragment, at most 8 KiB"
@@ -79,7 +79,7 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
 
 
 def _decoded(path: str) -> str:
-    """As whoever decodes it most often finds it. Raises ProxyError."""
+    """Decode the path until it has no escapes, as far as any later reader would. Raises ProxyError."""
     for _ in range(_MOST_ESCAPES):
         if (once := unquote(path)) == path and path.isprintable():
             return path
@@ -91,11 +91,12 @@ def _decoded(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllowEntry:
-    """One entry of the allow-list. `secret` says where the upstream's key is; `header` how it is sent."""
+    """One entry of the allow-list. `secret` is the place of the upstream's key; `header` is the header for
+    the key."""
 
     name: str
     pattern: Pattern[str]
-    #: Whether it names a host and a port, which then may be of a private network.
+    #: Whether the entry names host and port, which may then be in a private network.
     is_exact: bool
     header: str = AUTHORIZATION
     secret: str = field(default="", repr=False)
@@ -122,12 +123,13 @@ _VALUES: Final = {
 
 
 def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
-    """Entries with commas between, each a pattern and `name=`, `key=`, `header=`. A pattern is
-    `[scheme://]host[:port][/path]`: `*.` in front stands for all names below, another `*` in the host for
-    any text, `/*` or `/**` at the end for everything below. A missing part may be anything, but an entry
-    with a key must have the scheme, and its port is then the scheme's.
+    """Parse the entries, separated by commas: each is a pattern with options `name=`, `key=`, `header=`. A
+    pattern is `[scheme://]host[:port][/path]`. A leading `*.` matches all subdomains, another `*` in the host
+    any text, and `/*` or `/**` at the end everything below. A missing part matches anything, but an entry
+    with a key needs a scheme, whose default port then applies.
 
-    Raises ValueError, also for an entry that no URL can match."""
+    Raises ValueError, also for an entry that no URL can match.
+    """
     entries = (words for entry in text.split(",") if (words := entry.split()))
     return tuple(_parse_entry(*words) for words in entries)
 
@@ -170,40 +172,41 @@ def _matching(scheme: str, host: str, port: str, path: str, *, is_all_below: boo
 
 
 def _unexpected(right: str, *entry: str) -> ValueError:
-    """Without the text behind `key=`, which may be the key itself."""
+    """Return the error without the text after `key=`, which may be the key itself."""
     return ValueError(f"PROXY_ALLOW: {right} expected, got {re.sub('key=[^ ]+', 'key=…', ' '.join(entry))!r}")
 
 
 def allowing_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
-    """Raises ProxyError."""
+    """Return the first entry that allows the URL. Raises ProxyError."""
     found = next((entry for entry in entries if entry.allows(url)), None)
     if found is None:
         raise upstream_not_allowed("Upstream-URL is not on the allow-list (PROXY_ALLOW)")
     return found
 
 
-#: Of one connection (RFC 9110 §7.6.1), or written anew for the upstream (§5.2); and what browsers say of a
-#: page, which is about this server.
+#: Headers of one connection (RFC 9110 §7.6.1); headers written anew for the upstream (§5.2); and headers of
+#: browsers about a page of this server.
 _NOT_FORWARDED: Final = re.compile(
     "connection|keep-alive|te|trailers?|transfer-encoding|upgrade|http2-settings|expect|host|via|forwarded"
     "|authorization|content-length|accept-encoding|cookie|origin|referer"
-    # Of proxies on the way here: some are secrets of theirs.
+    # Headers of proxies in front of this server: some are secrets.
     "|(upstream-|proxy-|x-forwarded-|x-tidemark-|x-amz|cloudfront-|sec-).*"
 )
 
 
-#: Of an upstream's error, for the client: when and whether to try again, and what to ask the upstream about.
+#: Headers of an upstream's error for the client: whether and when to retry, and ids for the upstream's
+#: support.
 _HANDED_ON: Final = re.compile(
     "retry-after(-ms)?|(x-)?request-id|x-should-retry|(x|anthropic)-ratelimit-[a-z0-9-]{1,64}"
 )
 _SAFE: Final = re.compile(rb"[!-~](?:[ -~]{0,254}[!-~])?")
 _MOST_HANDED_ON: Final = 32
-#: The fewest characters of a key's beginning that are hidden: fewer may be of any text.
+#: The least length of a hidden prefix of a key: shorter ones may occur in any text.
 _BEGINNING: Final = 4
 
 
 def forwarded(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The client's headers as they go to the upstream (§5.1)."""
+    """Yield the client's headers in the form for the upstream (§5.1)."""
     sent = [(name.lower(), value) for name, value in headers]
     listed = {
         each.strip().lower() for name, value in sent if name == "connection" for each in value.split(",")
@@ -217,7 +220,7 @@ def forwarded(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def with_key(headers: Sequence[tuple[str, str]], entry: AllowEntry, key: str) -> list[tuple[str, str]]:
-    """The headers with the entry's own key, unless the client sent one."""
+    """Return the headers with the entry's own key, unless the client sent one."""
     name = entry.header.lower()
     if not key or any(sent in {name, "authorization"} for sent, _ in headers):
         return list(headers)
@@ -225,15 +228,16 @@ def with_key(headers: Sequence[tuple[str, str]], entry: AllowEntry, key: str) ->
 
 
 def keys_in(headers: Iterable[tuple[str, str]], entry: AllowEntry) -> Iterator[str]:
-    """What of the headers nobody but the upstream may see. A word of a few letters is no key."""
+    """Yield the secrets in the headers, which only the upstream may see. A value of a few letters is no
+    key."""
     for name, value in headers:
         if name in {"authorization", entry.header.lower()} and len(key := value.rpartition(" ")[2]) > _SHORT:
             yield key
 
 
 def without_keys(body: bytes, keys: Sequence[bytes]) -> bytes:
-    """The body of an error with its keys hidden; also the beginning of a key at the end, where the body may
-    be cut."""
+    """Return the body of an error with its keys hidden, including a prefix of a key at the end, where the
+    body may be cut."""
     longest_first = sorted(keys, key=len, reverse=True)
     ends = (key[:size] for key in longest_first for size in range(len(key), _BEGINNING - 1, -1))
     if end := max(filter(body.endswith, ends), key=len, default=b""):
@@ -246,8 +250,8 @@ def without_keys(body: bytes, keys: Sequence[bytes]) -> bytes:
 def handed_on(
     status: int, headers: Iterable[tuple[bytes, bytes]], keys: Sequence[bytes] = ()
 ) -> dict[str, str]:
-    """The headers of an upstream's error that the client gets, in lower case. It sees the status 502, after
-    which the SDKs of OpenAI and Anthropic try again unless `x-should-retry` forbids that."""
+    """Return the headers of an upstream's error for the client, in lower case. The client sees the status
+    502, after which the SDKs of OpenAI and Anthropic retry unless `x-should-retry` forbids that."""
     found: dict[str, str] = {}
     for name, value in ((name.decode("latin-1").lower(), value) for name, value in headers):
         is_safe = _SAFE.fullmatch(value) and not any(key in value for key in keys)
@@ -259,7 +263,7 @@ def handed_on(
 
 
 def sign(key: bytes, call_id: str, expires: str) -> str:
-    """The signature of a URL (§7.2)."""
+    """Return the signature of a URL (§7.2)."""
     mac = hmac.digest(key, f"proxy url {call_id} {expires}".encode(), "sha256")
     return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
@@ -267,7 +271,7 @@ def sign(key: bytes, call_id: str, expires: str) -> str:
 def check_signature(
     keys: Iterable[bytes], call_id: str, expires: str | None, signature: str | None, now_seconds: float
 ) -> None:
-    """Raises ProxyError (§11.2)."""
+    """Check the signature and expiry of a URL. Raises ProxyError (§11.2)."""
     if not expires or not signature:
         raise ProxyError(
             401, "MISSING_SIGNATURE", "A signed URL is needed: expires and signature are missing"

@@ -1,18 +1,18 @@
-"""The registry: the stream `__registry__`, whose messages say which streams of the plain surface there are.
+"""The registry: the stream `__registry__`, whose messages list the streams of the plain surface.
 
-It is kept where somebody has created it. Its messages are change events of the ecosystem's State protocol, in
-the shape that upstream's example server writes and upstream's test UI reads:
+The registry is kept if a client has created it. Its messages are change events of the ecosystem's State
+protocol, in the form that upstream's example server writes and upstream's test UI reads:
 
     {"type": "stream", "key": "chat/42", "value": {"path": "chat/42", "contentType": …, "createdAt": …},
      "headers": {"operation": "insert", "timestamp": …}}
 
 A creation is an insert, a closing an update, an end (a deletion or an expiry) a delete.
 
-Several processes may write the events of a stream late, more than once, and at the same time; each looks at
-the stream as it is now. Each stream's name is therefore an idempotent producer (§5.2.1) of its own, and the
+Several processes may write the events of a stream late, repeatedly, and at the same time; each reads the
+stream's current state. Each stream's name is therefore an idempotent producer (§5.2.1) of its own, and the
 epoch is the name's place in its life cycle: duplicate events are dropped, and stale ones are refused. A
-creation is dated after the end before it, so with `c` and `c'` as the dates of two creations and `e` as that
-of the end between them, `c <= e < c'`:
+creation is dated after the end before it. With `c` and `c'` as the dates of two creations, and `e` as the
+date of the end between them, `c <= e < c'`:
 
 | event                                            | epoch      |
 | ------------------------------------------------ | ---------- |
@@ -48,7 +48,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveStream:
-    """A stream that is there. `closed_ms` is None where it is open, or where nobody has looked."""
+    """An existing stream. `closed_ms` is None if the stream is open, or was not checked."""
 
     stream_id: str
     content_type: str
@@ -58,8 +58,8 @@ class LiveStream:
 
 @dataclass(frozen=True, slots=True)
 class EndedStream:
-    """A name without a stream. `since_ms` is when it ended; of one that is kept for its forks it is when it
-    was created, because its item does not tell more. `reason` is "deleted" or "expired", if it is known."""
+    """A name without a stream. `since_ms` is the time of the end; for a stream kept for its forks, the time
+    of the creation, because its item has no other. `reason` is "deleted" or "expired", if known."""
 
     stream_id: str
     since_ms: int
@@ -73,16 +73,17 @@ class RegistryEvent:
 
 
 def producer_of(stream_id: str) -> str:
-    """The producer id of a stream's events: a name may be longer than an id, and is not ASCII."""
+    """Return the producer id of a stream's events: a hash, because a name may be longer than an id and
+    non-ASCII."""
     return blake2b(stream_id.encode(), digest_size=16).hexdigest()
 
 
 def events_of(seen: LiveStream | EndedStream, known_epoch: int | None) -> list[RegistryEvent]:
-    """The events of a stream that are still to be written, in order. `known_epoch` is its producer's in the
-    registry; None if the registry has no event of it."""
+    """Return the missing events of a stream, in order. `known_epoch` is the epoch of its producer in the
+    registry; None if the registry has no event of the stream."""
     if isinstance(seen, EndedStream):
-        # Written even if no creation was: another process may have seen the stream alive, and be about to
-        # write that.
+        # Written even without an earlier creation: another process may have seen the stream alive and write
+        # that later.
         return _later([_delete(seen.stream_id, seen.since_ms, Stage.ENDED, seen.reason)], known_epoch)
     found = []
     if known_epoch is not None and known_epoch % _STAGES in {Stage.CREATED, Stage.CLOSED}:
@@ -127,5 +128,5 @@ def _event(
 
 
 def _path(stream_id: str) -> str:
-    """The stream's path in its URL, behind `/v1/stream/`."""
+    """Return the stream's path in its URL, after `/v1/stream/`."""
     return quote(stream_id)

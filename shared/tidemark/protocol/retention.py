@@ -1,4 +1,4 @@
-"""Retention: the part of a stream that is trimmed, and when the janitor looks (docs/retention.md)."""
+"""Retention: the data that is trimmed, and the times of the janitor's checks (docs/retention.md)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Retention:
         return self.seconds is not None or self.size is not None
 
     def named(self, seconds: str, size: str) -> dict[str, int]:
-        """The limits that there are, under these names."""
+        """Return the limits that are set, under these names."""
         limits = {seconds: self.seconds, size: self.size}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def next_look_ms(self, now_ms: int, oldest_ms: int | None, written_ms: int, phase_ms: int) -> int:
-        """When to look at the stream again: at most an hour after data may be due for trimming.
+        """Return the time of the next look at the stream: at most an hour after data may be due for trimming.
 
-        `oldest_ms` is when the first retained message was written, or None if none is, and `written_ms` when
-        the last one was: the longer a stream with a size limit is idle, the later the next look, up to a day.
-        Looks are at multiples of 1, 2, 4, … hours, moved by `phase_ms`, so that an entry of the janitor's
-        queue that was written twice soon becomes one.
+        `oldest_ms` is the time of the first retained message (None: no message), and `written_ms` of the
+        last. The longer a stream with a size limit is idle, the later the next look, up to a day. Looks are
+        at multiples of 1, 2, 4, … hours, shifted by `phase_ms`, so that a duplicate entry in the janitor's
+        queue soon merges with the first.
         """
         waits = []
         if self.seconds is not None:

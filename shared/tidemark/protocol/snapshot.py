@@ -1,6 +1,5 @@
-"""Snapshots (extensions §2): the offsets at which one may be taken, and the retained data after that.
-Bootstrap (§3) sends both as multipart/mixed (RFC 2046 §5.1): bytes in parts, none of them changed.
-"""
+"""Snapshots (extensions §2): the offsets at which a snapshot may be taken, and the retained data after it.
+Bootstrap (§3) sends both as multipart/mixed (RFC 2046 §5.1): bytes in parts, each unchanged."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ class Part:
 
 
 def choose_boundary(parts: Sequence[Part]) -> str:
-    """A boundary that occurs in no part.
+    """Return a boundary that occurs in no part.
 
-    It is a digest of all parts: nobody can write a message that contains the digest of itself. It
-    is searched for in every part all the same, and another one is taken if it is found.
+    The boundary is a digest of all parts, and no message can contain the digest of itself. Every part is
+    searched all the same, and another boundary is tried if one contains it.
     """
     for attempt in count():
         boundary = f"tidemark-{_digest(parts, attempt)}"
@@ -55,19 +54,19 @@ def render_multipart(parts: Iterable[Part], boundary: str) -> bytes:
 
 
 def open_part(boundary: str, content_type: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """The bytes before a part's body."""
+    """Return the bytes before a part's body."""
     lines = [f"--{boundary}", f"Content-Type: {content_type}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "".join(f"{line}\r\n" for line in lines).encode() + _LINE_END
 
 
 def close_parts(boundary: str) -> bytes:
-    """The bytes after the last part's body."""
+    """Return the bytes after the last part's body."""
     return _LINE_END + f"--{boundary}--\r\n".encode()
 
 
 def part_bytes(content_type: str, size: int) -> int:
-    """How many bytes a part with a body of `size` bytes takes."""
+    """Return the size of a part with a body of `size` bytes."""
     return len(open_part("x" * _BOUNDARY_LENGTH, content_type)) + size + len(_LINE_END)
 
 
@@ -79,7 +78,7 @@ _UPLOAD_ID = re.compile(r"([0-9]{16})-([A-Za-z0-9_-]{1,64})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class UploadId:
-    """Names an upload, and says when it expires unless it is published."""
+    """Names an upload, with the time when it expires unless published."""
 
     lapses_ms: int
     mark: str
@@ -99,7 +98,7 @@ def parse_upload_id(value: str | None) -> UploadId | None:
 
 
 def parse_snapshot_offset(token: str) -> int:
-    """The offset in a path: a Stream-Next-Offset, not a sentinel. Raises Malformed."""
+    """Return the offset in a path: a Stream-Next-Offset, not a sentinel. Raises Malformed."""
     offset = parse_token(token)
     if offset is None:
         raise Malformed(
@@ -115,10 +114,11 @@ def check_retained(offset: int, retained: int) -> None:
 
 
 def check_boundary(offset: int, boundaries: Sequence[int]) -> None:
-    """A snapshot may be taken where a message ends, and before the first one.
+    """Check that a snapshot's offset is the end of a message or the start of the first one.
 
-    `boundaries` are those of the last batch that begins at or before the offset: its start, and the ends of
-    its messages. Where that ends before the offset, the stream does. Raises OffsetBeyondTail, Malformed.
+    `boundaries` belong to the last batch that begins at or before the offset: its start, and the ends of its
+    messages. If this batch ends before the offset, the offset is beyond the tail. Raises OffsetBeyondTail,
+    Malformed.
     """
     if offset > boundaries[-1]:
         raise OffsetBeyondTail(boundaries[-1])

@@ -1,9 +1,9 @@
-"""The messages of a socket, which carries wake-ups and small data: JSON in text frames
+"""The messages of a WebSocket, which carries wake-ups and small data: JSON in text frames
 (`docs/reference/socket.md`).
 
-A client names streams by their paths. The server says where the tail of each is, now and whenever it moves,
-with the bytes up to it if they fit the frame. A plain read gets what does not. Nothing here is of the
-specification: it is an extension of ours.
+A client names streams by their paths. The server sends the tail of each, now and whenever it moves, with the
+new bytes if they fit the frame. The client reads larger data over HTTP. Sockets are our extension and not
+part of the specification.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
 
 PATH: Final = "/v1/socket"
-#: API Gateway takes no larger frame.
+#: API Gateway accepts no larger frame.
 MAX_FRAME_BYTES: Final = 32 * 1024
-#: A client sends half of that, so that the answer, which repeats the names, fits a frame too.
+#: A client sends at most half of that, so that the answer, which repeats the names, fits a frame too.
 MAX_SENT_BYTES: Final = 16 * 1024
-#: A client sends it to keep a silent socket open, and to learn whether the socket is alive. API Gateway
-#: answers it itself, and starts no function.
+#: A client sends this to keep a silent socket open, and to check whether the socket is alive. API Gateway
+#: answers by itself and starts no function.
 PING: Final = '{"action":"ping"}'
-#: The answer to a ping and to an `unwatch`. A client that expects none finds no message in it.
+#: The answer to a ping and to an `unwatch`: without messages, so that a client may ignore it.
 NOTHING: Final = "[]"
-#: The streams that one message may name: each is looked up before the answer.
+#: The streams that one message may name; each is looked up before the answer.
 MAX_NAMED: Final = 100
 #: The streams that one socket may watch at once.
 MAX_WATCHED: Final = 1000
-#: A watch lasts this long at most; a client repeats it before.
+#: The longest lease of a watch, in seconds; a client renews it earlier.
 MAX_LEASE_SECONDS: Final = 3600
 _NO_ROOM: Final = {"error": "The reasons do not fit this answer; name fewer streams in a message"}
 
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A client's frame. `watch` and `unwatch` are paths of streams. `data`: their data are wanted."""
+    """A client's frame. `watch` and `unwatch` are paths of streams. `data`: the client wants their data."""
 
     watch: tuple[str, ...] = ()
     unwatch: tuple[str, ...] = ()
@@ -56,12 +56,12 @@ class Frame:
 
 
 def parse_frame(text: str) -> Frame:
-    """Members of other names are ignored. Raises Malformed."""
+    """Parse a client's frame. Members of other names are ignored. Raises Malformed."""
     if len(text.encode(errors="replace")) > MAX_SENT_BYTES:
         raise Malformed(f"A message must have at most {MAX_SENT_BYTES} bytes; send several")
     try:
         sent = orjson.loads(text)
-    except ValueError as error:  # Half a character in a str raises one as well.
+    except ValueError as error:  # A lone surrogate in a str raises ValueError too.
         raise Malformed(f"A message must be JSON, such as {_EXAMPLE}: {error}") from None
     if not isinstance(sent, dict):
         raise Malformed(f"A message must be a JSON object, such as {_EXAMPLE}")
@@ -88,7 +88,7 @@ def _names(sent: Mapping[str, Any], member: str) -> tuple[str, ...]:
 
 
 def render_watches(names: Iterable[str], token: str | None) -> list[str]:
-    """Renders the fewest frames that name all streams and ask for data, for a client to send."""
+    """Return the fewest frames that watch all streams and request data, for a client to send."""
     return _render_names("watch", names, {"data": True} | ({} if token is None else {"token": token}))
 
 
@@ -105,7 +105,7 @@ def _render_names(member: str, names: Iterable[str], others: Message) -> list[st
 def _fit(
     parts: Iterable[_T], size_of: Callable[[_T], int], room_bytes: int, most: float = inf
 ) -> list[list[_T]]:
-    """The parts of as few frames as hold them in order, with a comma behind each."""
+    """Split the parts, in order, into the fewest frames that hold them, with a comma after each."""
     frames: list[list[_T]] = []
     left = 0
     for part in parts:
@@ -119,7 +119,7 @@ def _fit(
 
 
 def parse_messages(text: str | bytes) -> list[Message]:
-    """Parses a server's frame: one message, or an array of them. Raises Malformed."""
+    """Parse a server's frame: one message, or an array of messages. Raises Malformed."""
     try:
         sent = orjson.loads(text)
     except ValueError as error:
@@ -131,15 +131,16 @@ def parse_messages(text: str | bytes) -> list[Message]:
 
 
 def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_ms: int | None) -> int:
-    """Limits a watch by the client's token, and by the moment at which a waiting reader must renew the
-    stream's window or notice its end (§5.1). A repeated watch does both."""
+    """Limit the lease of a watch by the client's token, and by the time at which a waiting reader must renew
+    the stream's window or notice its end (§5.1). A repeated watch does both."""
     ends_ms = [now_ms + MAX_LEASE_SECONDS * 1000]
     ends_ms += [end for end in (renew_waiting_at_ms(expiry, used_ms), token_until_ms) if end is not None]
     return max(1, ceil((min(ends_ms) - now_ms) / 1000))
 
 
 def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Message:
-    """Tells the stream's tail. With a lease it answers a watch. After `closed` the watch is over."""
+    """Return the message with the stream's tail. With a lease it answers a watch. After `closed` the watch is
+    over."""
     message: Message = {"stream": name, "offset": render_offset(tail.offset)}
     if tail.closed:
         return message | {"closed": True}
@@ -147,7 +148,7 @@ def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Mes
 
 
 class News(NamedTuple):
-    """The stored bytes from `start` to the tail, and their checksum as a page has it."""
+    """The stored bytes from `start` to the tail, and their checksum in the form of a page's."""
 
     incarnation: str
     start: int
@@ -156,14 +157,14 @@ class News(NamedTuple):
 
 
 class RenderedNews(NamedTuple):
-    """The members of a message that carries data, and their size as JSON: the same for all who watch."""
+    """The members of a message with data, and their size as JSON: equal for all watchers."""
 
     members: Message
     size: int
 
 
 def render_news(tail: Tail, content_type: ContentType, news: News) -> RenderedNews | None:
-    """The data before the tail, as a read has them; None if they fit no frame."""
+    """Render the data before the tail as a read does; None if it does not fit a frame."""
     if len(news.stored) > MAX_FRAME_BYTES:
         return None
     body = render_body(content_type, news.stored) if news.stored else b""
@@ -178,8 +179,8 @@ def render_news(tail: Tail, content_type: ContentType, news: News) -> RenderedNe
 
 
 def news_message(name: str, tail: Tail, news: RenderedNews | None) -> Message:
-    """Tells the tail, with the data before it if they are known and fit the frame. A client that has read to
-    `from` needs no read."""
+    """Return the message with the tail, and with the data before it if that is known and fits the frame. A
+    client that has read up to `from` needs no read."""
     message = tail_message(name, tail)
     if news is None or len(orjson.dumps(message)) + news.size + len("[]") >= MAX_FRAME_BYTES:
         return message
@@ -194,23 +195,23 @@ def _as_text(body: bytes) -> Message:
 
 
 def error_message(name: str, status: int, error: str) -> Message:
-    """The watch did not begin, or it is over: what a read of the stream would be refused with."""
+    """Return the message of a watch that did not begin or has ended, with the error that a read would get."""
     return {"stream": name, "status": status, "error": error}
 
 
 def check_watched(count: int) -> None:
-    """Raises Malformed."""
+    """Check the number of watched streams. Raises Malformed."""
     if count > MAX_WATCHED:
         raise Malformed(f"A socket watches at most {MAX_WATCHED} streams; open another one")
 
 
 def refusal_message(error: ProtocolError) -> Message:
-    """About a whole frame, of which nothing was done."""
+    """Return the message that refuses a whole frame, of which nothing was done."""
     return {"status": error.status, "error": error.message}
 
 
 def render_answer(messages: list[Message]) -> str:
-    """In one text, which is one frame: a route of API Gateway has one response."""
+    """Return all messages as one frame, because a route of API Gateway has one response."""
     answer = _one_or_array(list(map(orjson.dumps, messages)))
     if len(answer.encode()) > MAX_FRAME_BYTES:
         short = [message | _NO_ROOM if "error" in message else message for message in messages]
@@ -219,10 +220,10 @@ def render_answer(messages: list[Message]) -> str:
 
 
 def render_messages(messages: Iterable[Message]) -> list[str]:
-    """Renders the fewest frames that hold the messages."""
+    """Return the fewest frames that hold the messages."""
     return list(map(_one_or_array, _fit(map(orjson.dumps, messages), len, MAX_FRAME_BYTES - len("[]"))))
 
 
 def _one_or_array(messages: list[bytes]) -> str:
-    """One message is an object, several are an array."""
+    """Return one message as an object, several as an array."""
     return (messages[0] if len(messages) == 1 else b"[" + b",".join(messages) + b"]").decode()

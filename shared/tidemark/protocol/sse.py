@@ -1,8 +1,8 @@
 """Server-sent events (§5.8): a data event, then a control event, for every batch of data.
 
-The `id` of both is the offset to go on from and the cursor, which names the incarnation. A browser's
-EventSource sends the last one that it saw as `Last-Event-ID` when it connects again, and so goes on where it
-was. A read takes an id as its `offset`, too.
+The `id` of both is the next offset and the cursor, which identifies the incarnation. A browser's EventSource
+sends its last id as `Last-Event-ID` when it reconnects, and so continues at the same place. A read also
+accepts an id as its `offset`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import orjson
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import render_offset
 
-#: A comment: keeps proxies from dropping a silent connection, and no client sees it.
+#: A comment that keeps proxies from closing a silent connection; clients ignore it.
 HEARTBEAT: Final = b": heartbeat\n\n"
 
-#: The end of the id of the close: an EventSource that has seen the close need not be sent it again.
+#: Suffix of the id of the close: an EventSource that sends it back has seen the close.
 CLOSED_ID: Final = ".closed"
-#: An event's id. One that an earlier release gave has no cursor.
+#: An event's id. Earlier releases sent ids without a cursor.
 EVENT_ID: Final = re.compile(r"([0-9]{16})(?:\.([0-9]{1,16}))?(\.closed)?", re.ASCII)
 
-#: Between the tokens of JSON a line end is as good as a space, and inside them there is none.
+#: Replaces line ends by spaces: equal between the tokens of JSON, and impossible inside them.
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def _begin(event: bytes, next_offset: int, cursor: int) -> bytes:
-    """The official suite looks for `data` right behind `event`."""
+    """Begin an event. The official suite looks for `data` right after `event`."""
     return b"id: %b.%d\nevent: %b" % (render_offset(next_offset).encode(), cursor, event)
 
 
 def render_data_event(content_type: ContentType, stored: bytes, next_offset: int, cursor: int) -> bytes:
-    """One `data` event. JSON goes on one line, text line by line; anything else as base64.
+    """Render one `data` event. JSON is one line, text is sent line by line, and anything else as base64.
 
-    A payload cannot end the event or begin another: each of its lines, however it ends,
-    becomes a `data:` line. A leading space is doubled, because a client strips one.
+    A payload cannot end the event or begin another: each of its lines, with any line end, becomes a `data:`
+    line. A leading space is doubled, because a client strips one.
     """
     begin = _begin(b"data", next_offset, cursor)
     if not content_type.is_text:
@@ -46,13 +46,13 @@ def render_data_event(content_type: ContentType, stored: bytes, next_offset: int
     if content_type.is_json:
         return begin + b"\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
     lines = b"\n" + _as_utf8(stored).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    # Only the beginning of a line stands behind a line end, whatever the text holds.
+    # Only the start of a line follows a line end, whatever the text contains.
     lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
     return begin + lines + b"\n\n"
 
 
 def _as_utf8(text: bytes) -> bytes:
-    """Replace invalid UTF-8 by U+FFFD, for example if a reader begins inside a character: an event stream is
+    """Replace invalid UTF-8 by U+FFFD, for example if a reader begins inside a character. An event stream is
     UTF-8, and a strict decoder would end it."""
     try:
         text.decode()
@@ -64,7 +64,7 @@ def _as_utf8(text: bytes) -> bytes:
 def render_data_slices(
     content_type: ContentType, stored: bytes, next_offset: int, cursor: int, slice_bytes: int
 ) -> Iterator[bytes]:
-    """The same event in slices, for a message of JSON that is too large to be held once more."""
+    """Yield the same event in slices, for a JSON message that is too large to copy."""
     if len(stored) <= slice_bytes or not content_type.is_json:
         yield render_data_event(content_type, stored, next_offset, cursor)
         return
@@ -75,7 +75,7 @@ def render_data_slices(
 
 
 def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool) -> bytes:
-    """The control event after data, or alone."""
+    """Return the control event after data, or alone."""
     fields: dict[str, str | bool] = {"streamNextOffset": render_offset(next_offset)}
     fields["streamCursor"] = str(cursor)
     if up_to_date:
@@ -84,7 +84,7 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool) -> 
 
 
 def render_close_event(end: int, cursor: int, upstream_error: str | None) -> bytes:
-    """The last control event of a closed stream, which needs no cursor but in the id."""
+    """Return the last control event of a closed stream. It has a cursor only in its id."""
     fields: dict[str, str | bool] = {"streamNextOffset": render_offset(end)}
     fields |= {"upToDate": True, "streamClosed": True}
     if upstream_error:
@@ -94,10 +94,10 @@ def render_close_event(end: int, cursor: int, upstream_error: str | None) -> byt
 
 
 def text_end(data: bytes) -> int:
-    """The end of the last whole UTF-8 character in `data`, but before a CR that ends it.
+    """Return the end of the last whole UTF-8 character in `data`, but before a final CR.
 
-    A writer may cut a character, or a CRLF, in two appends. The event ends before it, and the next
-    one begins with it, so that no reader is shown half a character, or two line ends for one.
+    A writer may cut a character, or a CRLF, into two appends. The event then ends before it, and the next
+    event begins with it, so that no reader gets half a character, or two line ends for one.
     """
     if data.endswith(b"\r"):
         return len(data) - 1
@@ -110,7 +110,7 @@ def text_end(data: bytes) -> int:
 
 
 def _width(lead: int) -> int:
-    """How many bytes the character that starts with `lead` has; 1 where it starts none."""
+    """Return the number of bytes of the character that starts with `lead`; 1 if `lead` starts none."""
     if 0b1100_0000 <= lead < 0b1110_0000:
         return 2
     if 0b1110_0000 <= lead < 0b1111_0000:

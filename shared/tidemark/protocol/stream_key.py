@@ -1,7 +1,7 @@
-"""Names of streams and buckets, decoded once, and the listings of them (extensions §1).
+"""Names of streams and buckets, decoded once, and their listings (extensions §1).
 
-On the plain surface a name is the path below the root. In a bucket it has no slash, so what follows it in a
-path can only be a resource of the stream's own: `snapshot` and `bootstrap` stay legal names of streams.
+On the plain surface a name is the path below the root. In a bucket a name has no slash, so the rest of a path
+can only be a resource of the stream: `snapshot` and `bootstrap` stay legal names of streams.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from urllib.parse import unquote_to_bytes
 
 from tidemark.protocol.errors import Malformed, StreamNotFound
 
-#: The plain surface `/v1/stream/{path}`; three characters can never be a bucket id.
+#: The plain surface `/v1/stream/{path}`; a bucket id has at least four characters.
 PLAIN_BUCKET: Final = "v1"
 #: DynamoDB allows a sort key of 1,024 bytes; the rest is our prefix.
 MAX_STREAM_ID_BYTES: Final = 1000
-#: First segment of the protocol's control paths (§6).
+#: The first segment of the protocol's control paths (§6).
 RESERVED_SEGMENT: Final = "__ds"
 #: The most bytes of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
@@ -25,16 +25,16 @@ MAX_KEY_BYTES: Final = 122
 LAST_CHARACTER: Final = "\U0010ffff"
 
 _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
-#: `/{bucket}/streams` lists the bucket's streams, so no stream has this name.
+#: `/{bucket}/streams` lists the bucket's streams, so no stream may have this name.
 LISTING: Final = "streams"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-#: No name may have these ASCII characters. Every other character is legal, even if it is invisible.
+#: ASCII characters that no name may have. Every other character is legal, even if it is invisible.
 CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
-#: These characters turn the text around a name, or make two names look the same.
+#: Characters that change the direction of the text around a name, or make two names look the same.
 _DIRECTION: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-#: These characters in a path that a gateway has decoded make the name ambiguous: `%` and `?` were encoded
-#: twice, and U+FFFD stands for any bytes that are not UTF-8.
+#: Characters that make a path ambiguous after a gateway has decoded it: `%` and `?` were encoded twice, and
+#: U+FFFD stands for any bytes that are not UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
 
 
@@ -47,11 +47,10 @@ class StreamKey:
 
 
 def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
-    """The stream at `path`, the part after `/v1/stream/`.
+    """Return the stream at `path`, the part after `/v1/stream/`.
 
-    `encoded` says whether it is still percent-encoded: some gateways decode it before we see it.
-    Raises Malformed for a name that could be taken for another one, StreamNotFound for the
-    reserved control paths.
+    `encoded`: the path is still percent-encoded; some gateways decode it earlier. Raises Malformed for an
+    ambiguous name, StreamNotFound for the reserved control paths.
     """
     segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     for segment in segments:
@@ -70,7 +69,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
 
 
 def check_new_name(key: StreamKey) -> None:
-    """Raises Malformed for a name that no new stream may have, though one of an earlier release may."""
+    """Raise Malformed for a name that a new stream may not have. Streams of earlier releases may have one."""
     if key.bucket == PLAIN_BUCKET and (found := _DIRECTION.intersection(key.stream_id)):
         raise Malformed(
             f"Stream name must not contain U+{ord(min(found)):04X}, which turns the text around it"
@@ -78,8 +77,8 @@ def check_new_name(key: StreamKey) -> None:
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:
-    """One segment of a path, decoded. Raises Malformed if it is not percent-encoded UTF-8, or if it was
-    decoded before and may have been another name."""
+    """Decode one segment of a path. Raises Malformed if it is not percent-encoded UTF-8, or if it was decoded
+    before and is ambiguous."""
     if not encoded:
         if found := _UNTELLABLE.search(segment):
             raise Malformed(
@@ -98,10 +97,10 @@ def parse_segment(segment: str, *, encoded: bool) -> str:
 
 
 def parse_bucket_stream(path: str, *, encoded: bool) -> StreamKey | None:
-    """The stream at `path`, the part after the root's slash; None if it is not the path of a stream.
+    """Return the stream at `path`, the part after the root's slash; None if the path is not a stream's.
 
-    `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id and StreamNotFound
-    for the reserved name.
+    `encoded`: the path is still percent-encoded. Raises Malformed for an invalid id, StreamNotFound for the
+    reserved name.
     """
     segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     bucket = parse_bucket_id(segments[0])
@@ -111,7 +110,7 @@ def parse_bucket_stream(path: str, *, encoded: bool) -> StreamKey | None:
 
 
 def stream_of_bucket(bucket: str, stream_id: str) -> StreamKey:
-    """Raises Malformed for an invalid id and StreamNotFound for the reserved name."""
+    """Return the key. Raises Malformed for an invalid id and StreamNotFound for the reserved name."""
     parse_bucket_id(bucket)
     check_stream_id(bucket, stream_id)
     return StreamKey(bucket, stream_id)
@@ -127,7 +126,7 @@ def parse_bucket_id(text: str) -> str:
 
 
 def check_stream_id(bucket: str, stream_id: str) -> None:
-    """Extensions §1.1: any UTF-8 with a few exceptions. Raises Malformed or StreamNotFound."""
+    """Check an id (extensions §1.1): any UTF-8 with a few exceptions. Raises Malformed or StreamNotFound."""
     if not stream_id:
         raise Malformed("Stream id must not be empty")
     check_id_text("Stream id", stream_id)
@@ -138,7 +137,7 @@ def check_stream_id(bucket: str, stream_id: str) -> None:
 
 
 def check_id_text(name: str, text: str) -> None:
-    """The rules for a stream id, for a prefix of one, and for a cursor of a listing. Raises Malformed."""
+    """Check the text of a stream id, of a prefix, or of a listing's cursor. Raises Malformed."""
     if "/" in text or "\0" in text or ".." in text:
         raise Malformed(f"{name} must not contain '/', NUL or '..'")
     if len(text.encode()) > MAX_KEY_BYTES:
@@ -150,7 +149,7 @@ MAX_LIMIT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """`after` is the last id of the page before; ids sort by their bytes in UTF-8."""
+    """`after` is the last id of the previous page; ids sort by their bytes in UTF-8."""
 
     prefix: str = ""
     after: str = ""

@@ -1,7 +1,7 @@
-"""The tail: everything a writer must know to decide about the next append.
+"""The tail: the state that a writer needs to decide about the next append.
 
-Each batch carries this state forward, so a write that takes the place right after a batch
-proves that it was decided on the latest state there is.
+Each batch carries this state forward. A write that takes the place right after a batch therefore proves that
+it was decided on the latest state.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import Final
 
 from tidemark.protocol.producer import Claim, ProducerState
 
-#: A batch carries this many producers; the rest have an item of their own.
+#: The producers in a batch; all others have items of their own.
 RECENT_PRODUCERS: Final = 8
-#: A batch carries this many while displaced producers come back: displacing and looking up again costs more
-#: than carrying.
+#: The most producers in a batch while displaced producers return: displacing and looking up again costs more
+#: than carrying them.
 MOST_PRODUCERS: Final = 192
-#: Long ids displace others earlier. A batch that carries few should stay within its first kilobyte.
+#: The most bytes of ids, so that a batch with few producers stays within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
 MOST_PRODUCERS_BYTES: Final = 6144
-#: At most this many leave with one batch: its transaction writes their items, and takes 100 in all.
+#: The most producers that leave with one batch: its transaction writes their items, at most 100 in all.
 MOST_PUSHED_OUT: Final = 90
-#: A large transaction takes a partition's write units at once, so few leave while the list is a little long.
+#: A large transaction takes a partition's write units at once, so few leave while the list is only slightly
+#: long.
 _FEW_PUSHED_OUT: Final = 16
-#: A batch that carries too many loses one of the latest few in this many appends.
+#: While a batch carries more than 8 producers, every 16th append drops one.
 _FORGETS_EVERY: Final = 16
 
 
@@ -32,9 +33,9 @@ _FORGETS_EVERY: Final = 16
 class Tail:
     """The state of a stream after its last batch.
 
-    `producers` holds the most recent ones, the latest last. `overflowed` says that some
-    producer was pushed out of it, so that an unknown one may have an item of its own.
-    Never changed once it is made; not frozen for the same reason as `log.records.Batch`.
+    `producers` holds the most recent ones, the latest last. `overflowed`: a producer was pushed out, so an
+    unknown one may have an item of its own. Never changed, but not frozen, for the same reason as
+    `log.records.Batch`.
     """
 
     offset: int = 0
@@ -54,11 +55,11 @@ class Tail:
 def room_for(
     producers: Sequence[ProducerState], latest: ProducerState, *, is_back: bool, at_once: int
 ) -> int:
-    """How many producers a batch carries behind an append of `latest`.
+    """Return the number of producers that a batch carries after an append of `latest`.
 
-    `is_back` says that it was pushed out: then more are active than are carried, and there is room for it
-    beside them. So there is for those who share a batch, `at_once` of them, and for as many who do not yet.
-    Where only the latest few write, the others leave one by one.
+    `is_back`: `latest` was pushed out before, so more producers are active than are carried, and the room
+    grows by one. A batch shared by `at_once` producers has room for twice as many. While only the latest few
+    write, the others leave one by one.
     """
     room = max(RECENT_PRODUCERS, len(producers))
     if is_back or 2 * at_once > room:
@@ -70,15 +71,16 @@ def room_for(
 
 
 def most_pushed_out(carried: int) -> int:
-    """How many producers may leave with one batch, behind one that carries so many."""
+    """Return the most producers that may leave with one batch, if `carried` producers are in the batch
+    before."""
     return _FEW_PUSHED_OUT if carried <= 2 * MOST_PRODUCERS else MOST_PUSHED_OUT
 
 
 def remember(
     producers: Sequence[ProducerState], latest: ProducerState, room: int, most_out: int = MOST_PUSHED_OUT
 ) -> tuple[tuple[ProducerState, ...], tuple[ProducerState, ...]]:
-    """The recent producers with `latest` added, and those it pushes out, `most_out` of them at most, so that
-    there are no more than `room`."""
+    """Return the recent producers with `latest` added, and the ones pushed out: at most `most_out`, until no
+    more than `room` remain."""
     most_bytes = RECENT_PRODUCERS_BYTES if room <= RECENT_PRODUCERS else MOST_PRODUCERS_BYTES
     kept = [state for state in producers if state.producer_id != latest.producer_id]
     kept.append(latest)
