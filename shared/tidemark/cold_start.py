@@ -1,4 +1,4 @@
-"""When a process looks for garbage: not while it starts, and seldom later."""
+"""Garbage collection of a process: none during its start, and rarely later."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: New objects after which Python looks for garbage among them. A page of small messages is tens of thousands,
-#: none of them garbage: at Python's own 700 to 2,000 that search was a sixth of a read.
+#: New objects after which Python runs a collection. A page of small messages has tens of thousands, none of
+#: which is garbage: with Python's default of 700 to 2,000, collection took a sixth of a read.
 _NEW_OBJECTS: Final = 50_000
 
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pauses garbage collection during the imports of a function. They leave no garbage, and looking for it
-    takes a twentieth of a cold start."""
+    """Pause garbage collection during a function's imports. They leave no garbage, and collection takes a
+    twentieth of a cold start."""
     gc.disable()
     try:
         yield

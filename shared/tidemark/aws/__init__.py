@@ -1,5 +1,5 @@
-"""Access to AWS: signed requests, proof that a reply is whole, retries, and a client for each service.
+"""Access to AWS: signed requests, checks that a reply is complete, retries, and a client for each service.
 
-The log, the blobs and everything above import it; it imports the rules' errors and the metrics, and knows
-neither streams nor batches. It talks to AWS, or to what stands in for it, and to nothing else.
+The log, the blobs and all higher layers import this package. It imports only the errors of `protocol` and the
+metrics, and has no notion of streams or batches. It connects only to AWS or a stand-in.
 """

@@ -1,7 +1,5 @@
-"""boto3's clients for what is called seldom. boto3 is imported and each client is made when it is first
-needed, because both cost a cold start as much as several requests. (`aws/http.py` is the other way to AWS,
-for the calls that every request makes.)
-"""
+"""boto3's clients, for rare calls. boto3 is imported and each client is created at its first use, because
+both cost a cold start as much as several requests. (Frequent calls go through `aws/http.py`.)"""
 
 from __future__ import annotations
 
@@ -25,18 +23,18 @@ CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "parameter_validation": False,
     "user_agent": "tidemark",
 }
-#: For calls that a request waits for: three attempts end before an HTTP API gives up at thirty seconds.
+#: For calls within a request: three attempts end before an HTTP API times out after 30 s.
 _PROMPT: Final[dict[str, Any]] = {"read_timeout": 6, "retries": {"mode": "standard", "total_max_attempts": 3}}
 
-#: Operations of S3 whose answer always names an object's or a part's tag.
+#: S3 operations whose reply always has the entity tag of an object or a part.
 _TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})
 
-#: boto3's session is not safe to make two clients with at once.
+#: boto3's session cannot safely create two clients at once.
 _making: Final = threading.Lock()
 
 
 def make_client(service: str, **settings: Any) -> Any:
-    """`settings` of botocore's Config replace those of CLIENT_SETTINGS."""
+    """Create a client. `settings` of botocore's Config override CLIENT_SETTINGS."""
     import boto3
     from botocore.config import Config
 
@@ -47,10 +45,10 @@ def make_client(service: str, **settings: Any) -> Any:
 
 
 def refuse_cut_replies(client: Any) -> None:
-    """Make a client of boto3 repeat a call whose reply is not whole. By itself it takes one that ends
-    inside the headers for an empty success."""
+    """Make a boto3 client repeat a call whose reply is incomplete. By default boto3 accepts a reply that ends
+    inside the headers as an empty success."""
     client.meta.events.register("before-parse", _refuse_cut_reply)
-    # Handlers of the service are called before handlers of all services.
+    # Handlers of one service run before handlers of all services.
     service = client.meta.service_model.service_id.hyphenize()
     client.meta.events.register_first(f"needs-retry.{service}", _retry_cut_reply)
 
@@ -74,7 +72,7 @@ def s3_failures() -> Iterator[None]:
             exceptions.IncompleteReadError,
             exceptions.FlexibleChecksumError,
             ResponseParserError,
-            urllib3.exceptions.HTTPError,  # An error's body breaks off: botocore does not translate that.
+            urllib3.exceptions.HTTPError,  # An error's body was cut: botocore does not translate it.
         )
         if isinstance(error, no_answer):
             raise NoAnswer(str(error)) from error
@@ -82,10 +80,10 @@ def s3_failures() -> Iterator[None]:
 
 
 def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """Treat a reply that is not whole as an internal error of the service, as botocore itself treats an
-    error inside a 200. (Nothing can prove the reply to a HEAD: get the first byte instead.)
+    """Treat an incomplete reply as an internal error of the service, as botocore itself does for an error
+    inside a 200. (The reply to a HEAD cannot be checked: get the first byte instead.)
 
-    The body of an object is read later, and botocore compares its length then.
+    The body of an object is read later; botocore then compares its length.
     """
     headers, body = response_dict["headers"], response_dict["body"]
     if isinstance(body, bytes):
@@ -96,20 +94,21 @@ def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: 
         lack = "the entity tag"
     if lack is not None:
         if not isinstance(body, bytes):
-            body.close()  # Nobody will read it.
+            body.close()  # The body is not read.
         response_dict |= {"status_code": 500, "body": b""}
 
 
 def _retry_cut_reply(response: Any, **_: Any) -> None:
-    """botocore decides about a retry by the status of the reply as it came: make it the parsed one."""
+    """Set the reply's status to the parsed one, because botocore decides about a retry by the original
+    status."""
     if response is not None:
         http, parsed = response
         http.status_code = parsed["ResponseMetadata"].get("HTTPStatusCode", http.status_code)
 
 
 def s3_client() -> Any:
-    # Path style, so that a local endpoint needs no name of its own for the bucket. A presigned URL
-    # is for a body that is not known yet: it must not promise a checksum of none.
+    # Path style, so that a local endpoint needs no host name for the bucket. The body of a presigned URL is
+    # not known yet, so the URL must not contain a checksum of an empty body.
     s3 = make_client(
         "s3",
         **_PROMPT,
@@ -130,12 +129,12 @@ class ParameterUnavailable(Exception):
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
-        #: Whether the account sends SSM more requests a second than it takes (40, unless that is raised).
+        #: Whether the account exceeds SSM's rate limit (40 requests a second, unless raised).
         self.throttled = code == "ThrottlingException"
 
 
 def load_parameter(name: str) -> str:
-    """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
+    """Return a text from SSM's parameter store, decrypted. Raises ParameterUnavailable."""
     with _parameter_failures(f"The parameter {name} cannot be read"):
         ssm = make_client("ssm", **_PROMPT)
         value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
@@ -143,17 +142,17 @@ def load_parameter(name: str) -> str:
 
 
 def save_parameter(name: str, value: str) -> None:
-    """Keep a text in SSM's parameter store, encrypted. Raises ParameterUnavailable, also where a parameter of
-    that name exists."""
+    """Write a text to SSM's parameter store, encrypted. Raises ParameterUnavailable, also if the parameter
+    exists."""
     with _parameter_failures(f"The parameter {name} cannot be kept"):
         ssm = make_client("ssm", **_PROMPT)
         ssm.put_parameter(Name=name, Value=value, Type="SecureString", Overwrite=False)
 
 
 def remove_parameter(name: str) -> None:
-    """Succeeds also where there is none of that name. Raises ParameterUnavailable."""
+    """Remove the parameter, if it exists. Raises ParameterUnavailable."""
     with _parameter_failures(f"The parameter {name} cannot be removed"):
-        # Unlike DeleteParameter, it does not refuse a name that is not there.
+        # Unlike DeleteParameter, this call accepts a missing parameter.
         make_client("ssm", **_PROMPT).delete_parameters(Names=[name])
 
 

@@ -1,9 +1,9 @@
-"""The time, by the clock of storage where this machine's own is wrong.
+"""The current time, corrected by storage's clock if this machine's clock is wrong.
 
-A process whose clock is ten minutes fast would end streams that live, for everybody, and take mail of other
-writers for old. Every reply of AWS has a `Date` (RFC 9110 §6.6.1): it was written between the moment at which
-the request was sent and that at which the reply came. So it bounds how far the two clocks are apart, however
-slow the reply was, and costs no call.
+A process whose clock is ten minutes fast would end live streams for all clients and ignore other writers'
+mail as too old. Every reply of AWS has a `Date` (RFC 9110 §6.6.1), written between the sending of the request
+and the arrival of the reply. The date therefore bounds the difference between the two clocks, for replies of
+any duration and without an extra call.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Final
 
 from tidemark.observability.metrics import CLOCK_OFF, PROCESS
 
-#: Less is within what clocks differ by, and `Date` has whole seconds.
+#: Smaller differences between clocks are normal, and `Date` has whole seconds.
 TOLERATED_SECONDS: Final = 2.0
-#: Between two looks at a reply's date, which costs some microseconds. After a jump there is one at once.
+#: Seconds between two checks of a reply's date, because parsing costs microseconds. A jump of the clock is
+#: checked at once.
 BETWEEN_LOOKS_SECONDS: Final = 10.0
 
 _log: Final = logging.getLogger("tidemark")
 
 
 class StorageClock:
-    """The clock of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at
-    least; negative where it is behind, and 0 where that is tolerated."""
+    """The clock of one process. `ahead_seconds` is the least time by which this machine's clock is ahead of
+    storage's; negative if it is behind, 0 within the tolerance."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -37,7 +38,8 @@ class StorageClock:
         self.ahead_seconds = 0.0
 
     def sent(self) -> float | None:
-        """When a request is sent whose reply is to be looked at; None if that is too soon."""
+        """Return the time of sending if the reply's date should be checked; None if the last check is
+        recent."""
         now, up = self._clock(), self._monotonic()
         has_jumped = abs(now - up - self._apart) >= TOLERATED_SECONDS
         return now if has_jumped or up >= self._next_look else None
@@ -46,7 +48,7 @@ class StorageClock:
         try:
             date = parsedate_to_datetime(headers.get("date", "")).timestamp()
         except ValueError:
-            return  # No date, or none that can be read.
+            return  # The date is missing or malformed.
         now, up = self._clock(), self._monotonic()
         self._next_look, self._apart = up + BETWEEN_LOOKS_SECONDS, now - up
         least, most = sent - (date + 1), now - date
@@ -61,7 +63,7 @@ class StorageClock:
                 )
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, by storage's clock where this machine's own is off."""
+        """Return Unix milliseconds, by storage's clock if this machine's clock is wrong."""
         return round((self._clock() - self.ahead_seconds) * 1000)
 
 

@@ -1,7 +1,6 @@
-"""A thin DynamoDB client: orjson reads and writes what `aws/http.py` carries.
+"""A thin DynamoDB client: JSON by orjson, HTTP by `aws/http.py`.
 
-One call is most of what an append costs. Items are in DynamoDB's own JSON, so a binary
-value is base64 text here.
+The call is most of an append's cost. Items are in DynamoDB's own JSON, with binary values as base64 text.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 SendOperation = Callable[[str, bytes], tuple[int, bytes]]
-"""Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
-Raises NoAnswer. Tests count and break calls here."""
+"""Sends one operation and its JSON to DynamoDB, and returns status and JSON. Raises NoAnswer. Tests replace
+it to count and break calls."""
 
 _ANSWER_SECONDS: Final = 5.0
 
@@ -37,7 +36,7 @@ _THROTTLED: Final = frozenset(
         "UnprocessedKeys",
     }
 )
-#: The table does not exist, or we may not use it. Nothing was done.
+#: The table does not exist, or access is denied. Nothing was done.
 _OUT_OF_REACH: Final = frozenset(
     {
         "AccessDeniedException",
@@ -48,7 +47,8 @@ _OUT_OF_REACH: Final = frozenset(
     }
 )
 
-#: The members that a reply of 200 always has, or may have at most. Other replies belong to another operation.
+#: The members that a reply of 200 always has, or the only ones that it may have. Any other reply belongs to
+#: another operation.
 _ALWAYS: Final = {
     "Query": "Items",
     "Scan": "Count",
@@ -66,7 +66,7 @@ _AT_MOST: Final = {
 
 
 class Fault(retry.Failure):
-    """DynamoDB has refused a call. `answer` is all of its reply."""
+    """DynamoDB has refused a call. `answer` is the whole reply."""
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         self.status = status
@@ -83,7 +83,8 @@ class Fault(retry.Failure):
 
     @property
     def retryable(self) -> bool:  # type: ignore[override] # depends on the reply
-        """A transaction that met another one may succeed later; one whose own condition failed will not."""
+        """Whether a repetition may succeed: yes after a conflict with another transaction, no after the
+        transaction's own condition failed."""
         if self.code == "TransactionCanceledException":
             codes = {reason.get("Code") for reason in self.reasons}
             return "ConditionalCheckFailed" not in codes and codes != {"ValidationError"}
@@ -91,7 +92,7 @@ class Fault(retry.Failure):
 
 
 class DynamoDB:
-    """One method for every operation: `call("PutItem", {...})` as the API reference has it."""
+    """One method for every operation, as in the API reference: `call("PutItem", {...})`."""
 
     def __init__(self, send: SendOperation) -> None:
         self.send = send
@@ -101,12 +102,12 @@ class DynamoDB:
         self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault if DynamoDB refuses, StorageUnavailable if it cannot be reached, StorageSilent if the
-        call was not sent because DynamoDB is known not to answer, and OutcomeUnknown if an attempt got no
-        reply: the call may have been carried out.
+        """Make a call. Raises Fault if DynamoDB refuses, StorageUnavailable if it cannot be reached,
+        StorageSilent if the call was not sent because DynamoDB has stopped answering, and OutcomeUnknown if
+        an attempt got no reply: the call may have been executed.
 
-        A call that may succeed a moment later is sent again: every write here is recognised if it meets
-        itself, so sending it twice is safe.
+        A call that may succeed later is retried. A repeated write recognizes its own item, so sending it
+        twice is safe.
         """
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
@@ -121,8 +122,8 @@ class DynamoDB:
                     raise _final(failure) from failure
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
-        """Raises Fault for an error of DynamoDB, and NoAnswer for what is neither its result nor its error:
-        something on the way has said it, and the call may have been carried out."""
+        """Parse a reply. Raises Fault for an error of DynamoDB, and NoAnswer for any other reply that is not
+        the operation's result: it came from something in between, and the call may have been executed."""
         try:
             parsed = orjson.loads(reply)
         except orjson.JSONDecodeError as failure:
@@ -140,21 +141,21 @@ class DynamoDB:
         return parsed
 
     def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
-        """Up to 25 puts and deletions, not as one. Those that DynamoDB leaves over are sent again after a
-        pause. Raises as `call` does, and a retryable Fault where some are left over to the end."""
+        """Write up to 25 puts and deletions, not atomically. Unprocessed ones are sent again after a pause.
+        Raises as `call`, and a retryable Fault if some remain unprocessed."""
         for _ in self._until_none_is_left("BatchWriteItem", "UnprocessedItems", table, requests):
             pass
 
     def read_batch(self, table: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """The items of up to 100 keys that are there, in no order. `asked` is what BatchGetItem takes for a
-        table. Keys that DynamoDB leaves over are asked for again after a pause. Raises as `write_batch`."""
+        """Return the existing items of up to 100 keys, in any order. `asked` is the request of BatchGetItem
+        for one table. Unprocessed keys are requested again after a pause. Raises as `write_batch`."""
         replies = self._until_none_is_left("BatchGetItem", "UnprocessedKeys", table, asked)
         return [item for reply in replies for item in reply["Responses"].get(table, [])]
 
     def _until_none_is_left(
         self, operation: str, left_over: str, table: str, asked: Any
     ) -> Iterator[dict[str, Any]]:
-        """Each reply; the member `left_over` of it is what the next call asks for."""
+        """Yield each reply. Its member `left_over` is the next request."""
         left: dict[str, Any] = {table: asked}
         attempts = retry.Attempts(self.sleep, self.now, self.policy)
         while True:
@@ -171,8 +172,8 @@ class DynamoDB:
 
 
 def _final(failure: retry.Failure) -> Exception:
-    """The exception of `call` for the last failure. A refusal tells the outcome only if every attempt before
-    it was answered. A failed condition always does: its writer recognises its own write."""
+    """Return the exception of `call` for the last failure. A refusal proves the outcome only if every earlier
+    attempt was answered. A failed condition always proves it, because a writer recognizes its own write."""
     if isinstance(failure, Fault) and not failure.retryable and failure.code not in _OUT_OF_REACH:
         return failure
     if not failure.outcome_known:
@@ -190,5 +191,5 @@ def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
 def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
-    """Connects to the same endpoint as boto3, unless one is named."""
+    """Connect to `endpoint`, or to the same endpoint as boto3."""
     return DynamoDB(partial(_send, http(account.dynamodb(endpoint), _ANSWER_SECONDS)))

@@ -1,10 +1,10 @@
-"""Signed requests over pooled connections, for what every request does: region, credentials and endpoint as
-boto3 finds them, the signature, and the proof that a reply is whole.
+"""Signed requests over pooled connections, for frequent calls: region, credentials and endpoint as in boto3,
+the signature, and checks that a reply is complete.
 
-boto3's own client does the same at more than twice the CPU (`benchmarks/cpu.py`). `aws/clients.py` makes
-boto3's clients for what is called seldom. Lambda has region and credentials in its environment. botocore
-takes a cold start about 150 ms, so it is imported only where the environment does not say: profiles,
-container roles, refreshed credentials, regions with other domain names.
+boto3's own client takes more than twice the CPU (`benchmarks/cpu.py`); `aws/clients.py` creates boto3's
+clients for rare calls. Lambda has region and credentials in its environment. Importing botocore takes 150 ms
+of a cold start, so this module imports it only if the environment is not enough: profiles, container roles,
+refreshed credentials, regions with other domain names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidemark.aws.retry import NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class AwsRequest:
-    """`path` begins with a slash and is encoded as it is to be sent."""
+    """A request. `path` begins with a slash and is already encoded."""
 
     method: str
     path: str
@@ -52,8 +52,8 @@ class Credentials(Protocol):
 
 
 class Service:
-    """`name` ("dynamodb", "s3", "execute-api") in a region, at an endpoint. `credentials` returns those valid
-    at the time. Safe to share between threads."""
+    """A service `name` ("dynamodb", "s3", "execute-api") in a region, at an endpoint. `credentials` returns
+    the currently valid ones. Safe to share between threads."""
 
     def __init__(self, name: str, region: str, endpoint: str, credentials: Callable[[], Credentials]) -> None:
         self.name = name
@@ -64,14 +64,14 @@ class Service:
         parts = urlsplit(self.endpoint)
         is_default_port = parts.port in {None, {"http": 80, "https": 443}.get(parts.scheme)}
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        #: As HTTP clients send it: the port only where it is not the scheme's own.
+        #: The form of HTTP clients: with the port only if it is not the scheme's default.
         self._host = f"{host}" if is_default_port else f"{host}:{parts.port}"
         self._scope = f"{region}/{name}/aws4_request"
-        #: The last signing key, by the day and the secret key that it is derived from.
+        #: The last signing key, by its day and secret key.
         self._derived: dict[tuple[str, str], bytes] = {}
 
     def sign(self, request: AwsRequest) -> dict[str, str]:
-        """All the headers to send, but for Host."""
+        """Return all headers to send, except Host."""
         credentials = self._credentials()
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
         scope = f"{at[:8]}/{self._scope}"
@@ -86,7 +86,7 @@ class Service:
         names = sorted(canonical)
         lines = "".join(f"{name}:{canonical[name]}\n" for name in names)
         signed_names = ";".join(names)
-        # Every service but S3 encodes the path once more.
+        # Every service except S3 encodes the path once more.
         path = request.path if self.name == "s3" else quote(request.path, safe="/~")
         canonical_request = f"{request.method}\n{path}\n\n{lines}\n{signed_names}\n{payload_hash}"
         to_sign = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{sha256(canonical_request.encode()).hexdigest()}"
@@ -100,7 +100,7 @@ class Service:
         return headers
 
     def _derive_key(self, day: str, secret_key: str) -> bytes:
-        """Once a day, and again for other credentials."""
+        """Derive the signing key: once a day, and again for other credentials."""
         key = f"AWS4{secret_key}".encode()
         for part in (day, *self._scope.split("/")):
             key = hmac.digest(key, part.encode(), "sha256")
@@ -108,7 +108,7 @@ class Service:
         return key
 
 
-#: Regions by their names, and the domain of their services. Every other one is left to botocore.
+#: Patterns of region names, and the domain of their services. botocore knows all other regions.
 _DOMAINS: Final = (
     (re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx|us-gov)-[a-z]+-\d+"), "amazonaws.com"),
     (re.compile(r"cn-[a-z]+-\d+"), "amazonaws.com.cn"),
@@ -122,8 +122,8 @@ class EnvironmentCredentials(NamedTuple):
 
 
 def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | None:
-    """The credentials in the environment that do not expire while the process lives; None if there are
-    none."""
+    """Return the credentials in the environment, if they do not expire while the process lives; otherwise
+    None."""
     access_key = environment.get("AWS_ACCESS_KEY_ID")
     secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key or environment.get("AWS_CREDENTIAL_EXPIRATION"):
@@ -133,10 +133,8 @@ def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | N
 
 
 class Account:
-    """Region and credentials, looked up once for all services.
-
-    Raises RuntimeError if there are no credentials.
-    """
+    """Region and credentials, looked up once for all services. Raises RuntimeError if there are no
+    credentials."""
 
     def __init__(self, region: str | None = None) -> None:
         configured = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -158,11 +156,11 @@ class Account:
         return self._service("s3", endpoint)
 
     def sockets(self, endpoint: str) -> Service:
-        """The connections of a WebSocket API. Nothing but the stack knows its endpoint."""
+        """Return the service for the connections of a WebSocket API. Only the stack knows its endpoint."""
         return self._service("execute-api", endpoint)
 
     def endpoint(self, name: str) -> str:
-        """The endpoint of a service, by botocore's name for it."""
+        """Return the endpoint of a service, given botocore's name for the service."""
         named = os.environ.get(f"AWS_ENDPOINT_URL_{name.upper()}") or os.environ.get("AWS_ENDPOINT_URL")
         if named:
             return named
@@ -182,16 +180,16 @@ class Account:
         return Service(name, self.region, endpoint or self.endpoint(name), self._credentials)
 
 
-#: The checksum of a whole object. (That of an object made of parts covers the parts' checksums: "…-3".)
+#: The checksum of a whole object. (A multipart object has a checksum of the parts' checksums: "…-3".)
 _CRC32: Final = "x-amz-checksum-crc32"
 
 
 def missing(headers: Mapping[str, str], body: bytes) -> str | None:
-    """Describes the missing part of a reply; None if it is whole. `headers` are found by names in lower case;
-    `body` is as it came, not decompressed.
+    """Describe the missing part of a reply; None if it is complete. The keys of `headers` are
+    case-insensitive; `body` is not decompressed.
 
-    A chunked body ends with a chunk of no bytes, which its reader has required already. The length alone does
-    not detect a body that was replaced by another: DynamoDB also sends the body's checksum.
+    A chunked body ends with an empty chunk, which its reader has already checked. The length alone does not
+    detect a replaced body: DynamoDB also sends the body's checksum.
     """
     length = headers.get("content-length")
     if length is None:
@@ -206,8 +204,8 @@ def missing(headers: Mapping[str, str], body: bytes) -> str | None:
 
 
 def missing_of_object(method: str, headers: Mapping[str, str], body: bytes) -> str | None:
-    """The same of S3's 200 to a GET or a PUT of an object: it always names the entity tag, which an
-    error in the place of an object does not have."""
+    """Describe the missing part of S3's 200 to a GET or a PUT of an object. The reply always has an entity
+    tag, unlike an error in the place of an object."""
     if not has_tag(headers):
         return "the reply names no entity tag"
     if method == "PUT":
@@ -219,30 +217,31 @@ def missing_of_object(method: str, headers: Mapping[str, str], body: bytes) -> s
 
 
 def has_tag(headers: Mapping[str, str]) -> bool:
-    """Whether there is an entity tag, and all of it."""
+    """Whether there is a complete entity tag."""
     tag = headers.get("etag", "")
     return len(tag) > 1 and tag[0] == tag[-1] == '"'
 
 
 def crc32_header(body: bytes) -> dict[str, str]:
-    """The checksum sent with an object: S3 checks and stores it, and returns it with each read of the
-    object."""
+    """Return the checksum header of an object: S3 checks and stores the checksum, and returns it with each
+    read."""
     return {_CRC32: crc32_text(body)}
 
 
 def crc32_text(body: bytes) -> str:
-    """The CRC32 as S3 writes it."""
+    """Return the CRC-32 in S3's form."""
     return b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
 
 
 _CONNECT_SECONDS: Final = 2
 _CONNECTIONS: Final = 64
 
-# A reply that is cut in its headers is a warning with a traceback there; here it is no answer (`missing`).
+# urllib3 logs a reply that is cut in its headers as a warning with a traceback. Here the reply counts as no
+# answer (`missing`).
 logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
 
 Http = Callable[[AwsRequest], tuple[int, bytes]]
-"""Signs a request, carries it, and brings back status and body of a whole reply. Raises NoAnswer."""
+"""Signs and sends a request, and returns status and body of a complete reply. Raises NoAnswer."""
 
 
 class BlockingHttp:
@@ -269,8 +268,8 @@ class BlockingHttp:
 
 
 def whole(request: AwsRequest, status: int, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
-    """Status and body of a reply, however it was carried. Raises NoAnswer unless the reply is whole."""
-    # A 204 has no body, and need not say so.
+    """Return status and body of a reply from any transport. Raises NoAnswer unless the reply is complete."""
+    # A 204 has no body and needs no length.
     lack = missing(headers, body) if status != 204 else None
     if lack is None and status == 200 and request.method != "POST":
         lack = missing_of_object(request.method, headers, body)

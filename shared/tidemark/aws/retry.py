@@ -1,4 +1,4 @@
-"""One call to AWS: what can go wrong with it, and when it is sent again.
+"""One call to AWS: its failures, and when it is retried.
 
     attempts = Attempts(sleep, now)
     while True:
@@ -8,8 +8,8 @@
             if not attempts.go_on_after(failure):
                 raise
 
-This is not a library's: whether a call may be sent again depends on DynamoDB's codes inside cancelled
-transactions, and a pause must not block the event loop where the call runs on it.
+No library does this: whether a call may be retried depends on DynamoDB's codes inside cancelled transactions,
+and a pause must not block an event loop.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any, Final
 
 from tidemark.observability.metrics import PROCESS, RETRIES
 
-#: The breaker opens after so many tries in a row without an answer: one call makes two tries where
-#: both time out, so a lonely call that meets a dead connection does not open it.
+#: The circuit breaker opens after this many attempts in a row without an answer. One call makes two attempts
+#: if both time out, so a single call on a dead connection does not open the breaker.
 SILENT_TRIES: Final = 3
-#: And only where the first of them was sent so long ago: connections that are refused fail within a
-#: millisecond, and an engine's restart is not an outage.
+#: The breaker also needs this many seconds since the first of these attempts: refused connections fail within
+#: a millisecond, and an engine's restart is not an outage.
 SILENCE_SECONDS: Final = 2.0
-#: While it is open one try is let through in every such interval. The next does not wait for the last
-#: one's timeout, so a service that is back is found within this time.
+#: While the breaker is open, one attempt is sent in every such interval, in seconds. The next does not wait
+#: for the last one's timeout, so a recovered service is found within this time.
 BETWEEN_PROBES_SECONDS: Final = 0.5
 
 
 class Breaker:
-    """The circuit breaker of one client. `probe_at` is when the next try may be sent; None while it is
-    closed."""
+    """The circuit breaker of one client. `probe_at` is the time of the next allowed attempt; None while the
+    breaker is closed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,9 +47,9 @@ class Breaker:
         self.probe_at: float | None = None
 
     def admit(self, now: float) -> bool:
-        """Whether a call may be sent now. While the breaker is open only a probe may."""
+        """Whether a call may be sent now. While the breaker is open, only a probe may."""
         with self._lock:
-            if self.probe_at is None:  # It was closed just now.
+            if self.probe_at is None:  # The breaker was closed just now.
                 return True
             is_probe = now >= self.probe_at
             if is_probe:
@@ -57,16 +57,16 @@ class Breaker:
             return is_probe
 
     def answered(self, now: float) -> None:
-        """The service has answered a try."""
+        """Note that the service has answered an attempt."""
         self._answered_at = now
         if self._silent_tries:
             with self._lock:
                 self._silent_tries, self.probe_at = 0, None
 
     def silent(self, sent: float, now: float) -> None:
-        """A try that was sent at `sent` has got no answer, or did not connect.
+        """Note that the attempt sent at `sent` got no answer, or did not connect.
 
-        One that was sent before the latest answer came says nothing about what is the case now.
+        An attempt that was sent before the latest answer arrived proves nothing about the current state.
         """
         if sent < self._answered_at:
             return
@@ -80,8 +80,8 @@ class Breaker:
     def exchange(
         self, now: Callable[[], float], send: Callable[..., tuple[int, bytes]], operation: str, *request: Any
     ) -> tuple[int, bytes]:
-        """Send one request. The status and body of its reply, which is counted and timed as a storage call.
-        Raises NoAnswer, and Silent in place of sending while the breaker is open."""
+        """Send one request and return the status and body of its reply. The exchange is counted and timed as
+        a storage call. Raises NoAnswer, or Silent without sending while the breaker is open."""
         sent, started = now(), time.perf_counter()
         if self.probe_at is not None and not self.admit(sent):
             raise Silent("the service does not answer; not sent")
@@ -97,29 +97,30 @@ class Breaker:
 
 
 class Failure(Exception):
-    """A call that has not succeeded."""
+    """A failed call."""
 
     #: Whether the same call may succeed a moment later.
     retryable = False
-    #: Whether nothing was done, by this attempt or one before it.
+    #: Whether it is certain that no attempt of the call had an effect.
     outcome_known = True
 
 
 class NoAnswer(Failure):
-    """The request may or may not have arrived: there is no reply, or only a part of one."""
+    """The reply is missing or incomplete, and the request may or may not have arrived."""
 
     retryable = True
     outcome_known = False
 
 
 class Silent(Failure):
-    """Not sent: the service is known to be silent (`aws/retry.py`)."""
+    """The call was not sent, because the service has stopped answering (`aws/retry.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a call is sent at most, and how long after the first attempt the last one may begin.
-    `pause_seconds` is told how many attempts have failed; `retryable` decides what is worth another."""
+    """The most attempts of a call, and the most seconds between the first attempt and the start of the last.
+    `pause_seconds` maps the number of failed attempts to a pause; `retryable` decides which failures are
+    retried."""
 
     tries: float
     patience_seconds: float
@@ -127,13 +128,13 @@ class RetryPolicy:
     retryable: Callable[[Failure], bool] = lambda failure: failure.retryable
 
 
-#: For calls that a request waits for: six attempts, the last after at most 1.6 seconds if each is refused at
-#: once. No attempt begins after six seconds of silence: a gateway gives up at thirty.
+#: For calls within a request: six attempts, the last after at most 1.6 s if each is refused at once. No
+#: attempt begins after 6 s, because a gateway times out after 30 s.
 REQUEST_POLICY: Final = RetryPolicy(6, 6.0, lambda failed: random.uniform(0, 0.025 * 2**failed))
 
 
 def patient_policy(pause_seconds: float, patience_seconds: float) -> RetryPolicy:
-    """The policy of background calls: they are also retried while the service is known to be silent."""
+    """Return the policy of background calls, which also retries while the service does not answer."""
     return RetryPolicy(
         math.inf,
         patience_seconds,
@@ -143,7 +144,7 @@ def patient_policy(pause_seconds: float, patience_seconds: float) -> RetryPolicy
 
 
 class Attempts:
-    """The attempts of one call, in seconds of a clock that only goes forward."""
+    """The attempts of one call, timed by a monotonic clock in seconds."""
 
     def __init__(
         self, sleep: Callable[[float], None], now: Callable[[], float], policy: RetryPolicy = REQUEST_POLICY
@@ -154,8 +155,8 @@ class Attempts:
         self._outcome_known = True
 
     def go_on_after(self, failure: Failure) -> bool:
-        """Whether another attempt follows, now that it has paused. If an earlier attempt had no reply, the
-        failure does not tell the outcome of the call."""
+        """Pause and return True if another attempt follows. If an earlier attempt had no reply, the failure
+        is marked as one with an unknown outcome."""
         self._failed += 1
         self._outcome_known = failure.outcome_known = self._outcome_known and failure.outcome_known
         is_over = self._failed >= self._policy.tries or self._now() >= self._give_up_at

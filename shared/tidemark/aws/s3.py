@@ -1,4 +1,4 @@
-"""A thin S3 client for whole objects: what `aws/http.py` carries, for bodies beside the log."""
+"""A thin S3 client for whole objects, over `aws/http.py`: bodies outside the log."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tidemark.aws.retry import Attempts, Breaker, Failure, NoAnswer, Silent
 from tidemark.protocol.errors import BlobUnreadable, Busy, Damaged, StorageSilent, StorageUnavailable
 
 _Send = Callable[[str, str, bytes], tuple[int, bytes]]
-"""Carries one operation (`GetObject`, `GetRange`, `PutObject`), a key and a body, and brings back status and
-body. Of `GetRange` the body is the value of the Range header. Raises NoAnswer. Tests count and break calls
-here."""
+"""Sends one operation (`GetObject`, `GetRange`, `PutObject`) with a key and a body, and returns status and
+body. For `GetRange` the body is the value of the Range header. Raises NoAnswer. Tests replace it to count and
+break calls."""
 
 _ANSWER_SECONDS: Final = 6.0
 
 _log = logging.getLogger("tidemark")
 
 _METHODS: Final = {"GetObject": "GET", "GetRange": "GET", "PutObject": "PUT"}
-#: Names the checksum that was sent with the object, as boto3 asks for it.
+#: Requests the checksum that was sent with the object, as boto3 does.
 _WITH_CHECKSUM: Final = {"x-amz-checksum-mode": "ENABLED"}
 _THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
-#: The bucket or the object is elsewhere, not for us, not there, or another one by now. (Where listing is not
-#: allowed, S3 says 403 of an object that is not there, and nobody can tell which.)
+#: The bucket or the object has moved, is forbidden, missing, or replaced. (Without the permission to list, S3
+#: answers 403 for a missing object, so the two cannot be distinguished.)
 _CLOSED: Final = frozenset({301, 307, 401, 403, 404, 412})
-#: An error is XML; of a request refused on the way it may be anything.
+#: An error is XML. The body of a request refused on the way may be anything.
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]+)</Code>")
 
 
@@ -46,11 +46,11 @@ class Refusal(Failure):
 
 
 class WrongSize(NoAnswer):
-    """The reply has another object than the one requested, or a part of it."""
+    """The reply has another object than the requested one, or a part of an object."""
 
 
 class Objects:
-    """Whole objects of one bucket. Objects are immutable, so putting one twice is safe."""
+    """Whole objects of one bucket. Objects are immutable, so writing one twice is safe."""
 
     def __init__(self, send: _Send) -> None:
         self.send = send
@@ -59,12 +59,12 @@ class Objects:
         self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        """Raises what `storage_error` makes of the failure: Busy, StorageUnavailable, StorageSilent, and
-        Damaged where the object does not have `size` bytes."""
+        """Return an object. Raises the exceptions of `storage_error`: Busy, StorageUnavailable,
+        StorageSilent, and Damaged if the object does not have `size` bytes."""
         return self._call("GetObject", key, b"", size)
 
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
-        """A part of an object. Raises as `get`. S3 names no checksum for a part: the caller has one."""
+        """Return a part of an object. Raises as `get`. S3 sends no checksum of a part: the caller has one."""
         asked = f"bytes={first_byte}-{first_byte + size - 1}".encode()
         return self._call("GetRange", key, asked, size)
 
@@ -92,12 +92,12 @@ class Objects:
 
 
 def storage_error(failure: Failure) -> Exception:
-    """Translate a failed call to S3 into the request's error, whichever client made it; a fault of ours is
-    returned as it is. A body is stored before anything points to it, so nothing has changed.
+    """Translate a failed call to S3 into the request's error, for any client. Any other failure is returned
+    unchanged. A body is stored before anything refers to it, so nothing has changed.
 
     Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
-    is known not to answer. BlobUnreadable: S3 says that the object is not there, or not for us.
-    StorageUnavailable: no reply.
+    has stopped answering. BlobUnreadable: S3 reports a missing or forbidden object. StorageUnavailable: no
+    reply.
     """
     if isinstance(failure, Refusal):
         if failure.code in _THROTTLED:
@@ -111,9 +111,10 @@ def storage_error(failure: Failure) -> Exception:
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
-    """In path style, so that a local endpoint needs no name of its own for the bucket."""
+    """Send in path style, so that a local endpoint needs no host name for the bucket."""
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
-    # A signature covers the body's hash, so what arrives is what was sent. The checksum stays with it.
+    # The signature covers the body's hash, so the received body is the sent one. S3 stores the checksum with
+    # the body.
     headers = crc32_header(body) if operation == "PutObject" else _WITH_CHECKSUM
     if operation == "GetRange":
         headers, body = {"Range": body.decode()}, b""
@@ -126,5 +127,5 @@ def connect_objects(
     http: Callable[[Service, float], Http] = BlockingHttp,
     endpoint: str | None = None,
 ) -> Objects:
-    """Connects to the same endpoint as boto3, unless one is named."""
+    """Connect to `endpoint`, or to the same endpoint as boto3."""
     return Objects(partial(_send, http(account.s3(endpoint), _ANSWER_SECONDS), bucket))

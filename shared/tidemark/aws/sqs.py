@@ -1,4 +1,4 @@
-"""The one seam to SQS: short-lived queues, and what can go wrong with them."""
+"""The interface to SQS: short-lived queues, and their failures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from tidemark.aws.clients import make_client
 
-#: The longest wait of a receive that SQS allows, and the shortest time that it keeps a message.
+#: The longest wait of a receive that SQS allows, and the shortest retention of a message.
 MAX_RECEIVE_SECONDS: Final = 20
 RETENTION_SECONDS: Final = 60
 #: The most messages that one call sends or receives.
 BATCH: Final = 10
 
-#: Longer than SQS keeps a message: one that was received never comes again, so none has to be deleted, which
-#: saves a third of the calls. After a receive whose reply was lost, the receiver reads the stream again.
+#: Longer than the retention, so a received message never reappears and needs no deletion, which saves a third
+#: of the calls. After a receive whose reply was lost, the receiver reads the stream again.
 _VISIBILITY_SECONDS: Final = 2 * RETENTION_SECONDS
 _GONE: Final = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
 
@@ -30,7 +30,7 @@ class QueueUnavailable(Exception):
     """SQS did not answer, or refused; the cause is attached."""
 
 
-#: One repetition, soon: readers wait for a queue to be made, and a notifier has other queues to notify.
+#: One quick retry: readers wait for a new queue, and a notifier has other queues to notify.
 _TWICE: Final = {"mode": "standard", "total_max_attempts": 2}
 
 
@@ -39,14 +39,14 @@ def sqs_client() -> Any:
 
 
 def receiving_client() -> Any:
-    """A client that waits for as long as a receive may last."""
+    """Return a client whose timeout exceeds the longest receive."""
     return make_client("sqs", read_timeout=MAX_RECEIVE_SECONDS + 5, retries=_TWICE)
 
 
 class Queues:
-    """The queues of one system: all whose names begin with `prefix`. Clients are made when first needed,
-    because most requests use no queue. `make_receiving` makes the one that receives; without it the
-    other client receives as well."""
+    """The queues of one system, with the name prefix `prefix`. Clients are created at their first use,
+    because most requests use no queue. `make_receiving` creates the client that receives; without it one
+    client does both."""
 
     def __init__(
         self, make_client: Callable[[], Any], prefix: str, make_receiving: Callable[[], Any] | None = None
@@ -64,8 +64,8 @@ class Queues:
         return self._make_receiving() if self._make_receiving else self._client
 
     def create(self, now_ms: int) -> str:
-        """The URL of a new queue. Its name has the time at which it was made, so that a sweep need not
-        request it, and is never used again."""
+        """Create a queue and return its URL. The unique name contains the time, so that a sweep needs no
+        request for it."""
         name = f"{self._prefix}{now_ms // 1000:x}-{secrets.token_hex(8)}"
         attributes = {
             "MessageRetentionPeriod": str(RETENTION_SECONDS),
@@ -76,7 +76,7 @@ class Queues:
         return url
 
     def made_ms(self, url: str) -> int | None:
-        """When `create` made it; None for a queue that it did not make."""
+        """Return the time at which `create` made the queue; None for any other queue."""
         name = url.rpartition("/")[2]
         made, _, random = name.removeprefix(self._prefix).partition("-")
         if not name.startswith(self._prefix) or not random:
@@ -87,7 +87,7 @@ class Queues:
             return None
 
     def receive(self, url: str, wait_seconds: int) -> list[str]:
-        """Up to ten messages; none after `wait_seconds`. Raises QueueGone, QueueUnavailable."""
+        """Return up to ten messages; none after `wait_seconds`. Raises QueueGone, QueueUnavailable."""
         with _translated():
             answer = self._receiving.receive_message(
                 QueueUrl=url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=wait_seconds
@@ -95,16 +95,17 @@ class Queues:
         return [message["Body"] for message in answer.get("Messages", ())]
 
     def send(self, url: str, bodies: Sequence[str]) -> None:
-        """Ten in each call. Raises QueueGone, QueueUnavailable; some may have been sent then."""
+        """Send the messages, ten in each call. Raises QueueGone or QueueUnavailable, perhaps after some were
+        sent."""
         _send(self._client, url, bodies)
 
     def delete(self, url: str) -> None:
-        """Raises QueueGone, QueueUnavailable."""
+        """Delete the queue. Raises QueueGone, QueueUnavailable."""
         with _translated():
             self._client.delete_queue(QueueUrl=url)
 
     def all(self) -> Iterator[str]:
-        """The URL of every queue that SQS lists; a new one may be missing. Raises QueueUnavailable."""
+        """Yield the URL of every queue that SQS lists; a new one may be missing. Raises QueueUnavailable."""
         with _translated():
             pages = self._client.get_paginator("list_queues").paginate(
                 QueueNamePrefix=self._prefix, PaginationConfig={"PageSize": 1000}
@@ -118,7 +119,7 @@ MAX_DELAY_SECONDS: Final = 900
 
 
 class WorkQueue:
-    """A queue that the stack has, and a function works off."""
+    """A queue of the stack that triggers a function."""
 
     def __init__(self, make_client: Callable[[], Any], url: str) -> None:
         self._make_client = make_client
@@ -129,8 +130,8 @@ class WorkQueue:
         return self._make_client()
 
     def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
-        """Ten in each call; delayed by at most MAX_DELAY_SECONDS. Raises QueueGone, QueueUnavailable; some
-        may have been sent then."""
+        """Send the messages, ten in each call, delayed by at most MAX_DELAY_SECONDS. Raises QueueGone or
+        QueueUnavailable, perhaps after some were sent."""
         _send(self._client, self._url, bodies, DelaySeconds=delay_seconds)
 
 

@@ -1,4 +1,4 @@
 """Metrics and structured logs, written to standard output.
 
-`aws` and the rooms above it may import it; it imports `settings` alone.
+`aws` and the packages above may import this one; it imports only `settings`.
 """

@@ -1,8 +1,8 @@
 """Metrics of one process, in memory: counters, and histograms of durations.
 
-Nothing here knows where they go: the local server shows them to Prometheus
-(`http/metrics.py`), a deployed function reports them through Powertools (`report.py`).
-They cost an append a few additions under a lock.
+The module does not depend on their destination: the local server shows them to Prometheus
+(`http/metrics.py`), and a deployed function sends them through Powertools (`report.py`). They cost an append
+a few additions under a lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counter:
-    """A number that only grows. Compared by identity: a hash would cost more than the addition."""
+    """A number that only grows. Compared by identity, because a hash would cost more than the addition."""
 
     title: str
     meaning: str
@@ -93,13 +93,13 @@ class MetricsSnapshot:
 
     counts: Mapping[tuple[Counter, Labels], float]
     distributions: Mapping[Histogram, Distribution]
-    #: Live reads that wait at this moment.
+    #: Live reads that are waiting now.
     waiting: int
 
 
 def overtook(started: Mapping[str, Any]) -> bool:
-    """Whether the response that begins with this ASGI message tells a producer to send its request again,
-    behind the one before it: a client with several requests in flight gets such responses."""
+    """Whether the response that begins with this ASGI message makes a producer repeat its request after the
+    previous one. Clients with several requests in flight get such responses."""
     if started["status"] != 409:
         return False
     return any(name == b"producer-expected-seq" for name, _ in started.get("headers", ()))
@@ -123,7 +123,7 @@ class Meter:
             self._distributions[histogram].observe(seconds)
 
     def answered(self, method: str, status: int, seconds: float) -> None:
-        """Count one response. Every append pays for this method and the next two."""
+        """Count one response. Every append calls this method and the next two."""
         with self._lock:
             self._counts[REQUESTS, (method, status)] += 1
             self._distributions[REQUEST_SECONDS].observe(seconds)
@@ -133,7 +133,7 @@ class Meter:
             self.add(_COUNTED_STATUSES[status])
 
     def called(self, operation: str, seconds: float) -> None:
-        """Count one storage call that has ended."""
+        """Count one finished storage call."""
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
             self._distributions[_STORAGE_SECONDS].observe(seconds)

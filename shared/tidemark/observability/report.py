@@ -1,11 +1,11 @@
 """Structured logs and metrics of a deployed function.
 
-Metrics leave as log lines that CloudWatch turns into metrics (EMF), at most every ten
-seconds in each environment: a line for every append would cost as much as a fifth of the append.
-When Lambda ends an environment, what it counted in its last seconds is lost.
+Metrics are written as log lines, which CloudWatch turns into metrics (EMF), at most every 10 s in each
+environment: a line for every append would cost as much as a fifth of the append. When Lambda ends an
+environment, the counts of its last seconds are lost.
 
-A request has a log line if it failed, or if LOG_LEVEL asks for one: method, stream, status, and
-the ids to find it by. It never holds a query, a header or a body, because tokens are in them.
+A request has a log line if it failed, or if LOG_LEVEL is low enough: method, stream, status and ids. The line
+never contains a query, a header or a body, because these contain tokens.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from tidemark.observability.invocation import Handler, event_path, lambda_contex
 from tidemark.settings import Settings
 
 REPORT_SECONDS: Final = 10.0
-#: How many values stand for a histogram; EMF allows a hundred for one metric.
+#: The number of values that represent a histogram; EMF allows a hundred for one metric.
 _MAX_VALUES: Final = 60
 
 
 class Reporter:
-    """Reports for one function. Its name is the only dimension (`service`): each one costs money."""
+    """Reports for one function. Its name (`service`) is the only dimension, because each dimension costs
+    money."""
 
     def __init__(
         self,
@@ -50,8 +51,8 @@ class Reporter:
         self._due_at = 0.0
 
     def report(self, lasted_ms: Mapping[str, float] | None = None) -> None:
-        """Write what was counted since the last report, unless that was less than ten seconds ago, and
-        `lasted_ms`: durations by the names of their metrics."""
+        """Write the counts since the last report, at most every 10 s, and `lasted_ms`: durations by metric
+        name."""
         seconds = self._clock()
         if seconds < self._due_at:
             return
@@ -59,7 +60,7 @@ class Reporter:
         now, before = self._meter.snapshot(), self._reported
         self._reported = now
         metrics = EphemeralMetrics(namespace=self._namespace, service=self._service)
-        # Labels are added up: each of their values would be a metric of its own, and cost as one.
+        # Labels are summed: each label value would be billed as a metric of its own.
         grown: defaultdict[meters.Counter, float] = defaultdict(float)
         for (counter, labels), value in now.counts.items():
             grown[counter] += value - before.counts.get((counter, labels), 0.0)
@@ -73,7 +74,7 @@ class Reporter:
             metrics.flush_metrics()
 
     def answered(self, event: Mapping[str, Any], context: Any, status: int) -> None:
-        """Write the request's log line, where its status or LOG_LEVEL asks for one."""
+        """Write the request's log line, if its status or LOG_LEVEL requires one."""
         level = logging.ERROR if status >= 500 else logging.WARNING if status == 429 else logging.INFO
         if level < self._level:
             return
@@ -102,8 +103,8 @@ def _add_histograms(
 
 
 def spread(now: meters.Distribution, before: meters.Distribution) -> list[float]:
-    """A few values, in milliseconds, that represent all observations between the two: each bucket's upper
-    bound, in the buckets' proportions, so that percentiles are about right."""
+    """Return a few values, in milliseconds, that represent all observations between the two: the upper bounds
+    of the buckets, in the buckets' proportions, so that percentiles are approximately right."""
     observed = [new - old for new, old in zip(now.buckets, before.buckets, strict=True)]
     share = max(1.0, sum(observed) / _MAX_VALUES)
     bounds = (*meters.BOUNDS, meters.BOUNDS[-1] * 2)
@@ -118,7 +119,7 @@ def _camel(title: str) -> str:
 
 
 def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
-    """The handler of HTTP events, with its log lines and metrics."""
+    """Return the handler of HTTP events, with its log lines and metrics."""
     reporter = Reporter(service, settings)
 
     def reported(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -131,7 +132,8 @@ def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], di
 
 
 class Reporting:
-    """ASGI middleware. Lambda freezes an environment between requests, so it reports at a request's end."""
+    """ASGI middleware that reports at the end of a request, because Lambda freezes an environment between
+    requests."""
 
     def __init__(self, app: ASGIApp, reporter: Reporter) -> None:
         self._app = app
@@ -141,7 +143,7 @@ class Reporting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The event as an HTTP API would send it; the path has no query.
+        # An event in the form of an HTTP API; the path has no query.
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         request = {"requestId": headers.get("x-amzn-trace-id"), "http": {"method": scope["method"]}}
         event = {"requestContext": request, "rawPath": scope["path"], "headers": headers}

@@ -1,16 +1,16 @@
-"""`python -m tidemark.ops.copy_table FROM TO`: a restored table into the empty one of a new stack.
+"""`python -m tidemark.ops.copy_table FROM TO`: copy a restored table into the empty one of a new stack.
 
-Point-in-time recovery makes a table that no stack knows: without a stream, a trigger or anybody
-who cleans up. So a restore is a new stack, whose table gets the items of the restored one
-(docs/operations/restore.md). `--objects` first copies the bucket as it was at that moment: what has been
-removed since is still there as a version. Endpoints, region and credentials are found as boto3 finds them.
+Point-in-time recovery creates a table without a stack: it has no stream, no trigger and no janitor. A restore
+is therefore a new stack, whose table gets the items of the restored one (docs/operations/restore.md).
+`--objects` first copies the bucket as of that moment: objects removed since still exist as versions.
+Endpoints, region and credentials are found as in boto3.
 
-The order matters, because the new stack's janitor is at work already: batches first, so that a
-stream is whole when it is seen; what is due last, so that an entry finds its stream.
+The order matters, because the new stack's janitor is already running: batches first, so that a stream is
+whole when it becomes visible; due entries last, so that each finds its stream.
 
-The writes have no condition. So none of them may land once the janitor has begun, which packs, ends and
-removes what it finds due: what is due is written only after the last copy of a write without an answer can
-have arrived, and a repeated copy writes nothing else once that was reached.
+The writes have no condition. None may arrive after the janitor has begun to pack, end and remove due streams.
+Due entries are therefore written only after the last possible arrival of an unanswered write, and a repeated
+copy that has reached this point writes nothing else.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent
 #: The most items that one call writes.
 _BATCH: Final = 25
 _SEGMENTS: Final = 8
-#: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
+#: A new table takes 4,000 units a second and doubles that within half an hour; until then it throttles.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
-#: Between two lines about how far the copy is, or about calls that are sent again.
+#: Seconds between two lines about progress or retries.
 _NEWS_SECONDS: Final = 5.0
-#: AWS refuses a request that was signed longer ago (docs/design.md, writes that land late).
+#: AWS refuses a request that was signed longer ago, in seconds (docs/design.md, writes that land late).
 _LATEST_ARRIVAL_SECONDS: Final = 15 * 60.0
-#: In the target while what is due is being written: all else is there.
+#: An item in the target while due entries are written: everything else has been copied.
 _STREAMS_ARE_THERE: Final[Key] = {PK: {"S": "copy"}, SK: {"S": "streams are there"}}
 
 
 class CannotCopy(Exception):
-    """The message says why."""
+    """The message states the reason."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class DeferredItems:
 
 
 class Copy:
-    """A copy of one table into another. A call that may succeed later is retried for half an hour."""
+    """A copy of one table into another. A retryable call is retried for half an hour."""
 
     def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
         self._policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
@@ -87,31 +87,31 @@ class Copy:
         self.say: Callable[[str], object] = lambda text: print(f"tidemark: {text}", file=sys.stderr)
         self.copied = 0
         self._said_at = dynamodb.now()
-        #: The latest time at which a write may have been sent that got no reply.
+        #: The latest time at which a write without a reply may have been sent.
         self._unanswered_at: float | None = None
         self._only_due = False
 
     def check_empty(self) -> None:
-        """Raises CannotCopy: over the items of a stack that is in use, a copy would destroy them."""
+        """Raise CannotCopy if the target is in use: the copy would overwrite its items."""
         if not self._is_empty():
             raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
 
     def _is_empty(self) -> bool:
-        """An unused stack already has the format's item, which its functions write."""
+        """Whether there are no items except the format's, which the functions of an unused stack write."""
         items = self._call("Scan", TableName=self._target, Limit=2)["Items"]
         return all(item["pk"] == FORMAT_KEY["pk"] for item in items)
 
     def check_format(self) -> None:
-        """Raises CannotCopy: the new stack would serve a later format as data."""
+        """Raise CannotCopy for a later format, which the new stack would misread."""
         source = {"TableName": self._source, "Key": FORMAT_KEY, "ConsistentRead": True}
         least = decode_format(self._call("GetItem", **source).get("Item"))
         if least > FORMAT_EPOCH:
             raise CannotCopy(f"{self._source}: {FormatTooNew(least, FORMAT_EPOCH).message}")
 
     def run(self) -> int:
-        """The number of items. Safe to repeat as long as nobody but the janitor has used the target."""
+        """Copy, and return the number of items. Safe to repeat while only the janitor has used the target."""
         self.check_format()
-        if not self._is_empty():  # Writes of an earlier copy may still land.
+        if not self._is_empty():  # Writes of an earlier copy may still arrive.
             self._unanswered_at = self._dynamodb.now()
             marker = {"TableName": self._target, "Key": _STREAMS_ARE_THERE, "ConsistentRead": True}
             self._only_due = "Item" in self._call("GetItem", **marker)
@@ -150,8 +150,9 @@ class Copy:
             self._dynamodb.sleep(left_seconds)
 
     def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
-        """Copies a part of the table, but for what must be written later. Waiting readers are left out: they
-        waited on the old stack. So is the format: the new stack may be ahead."""
+        """Copy one segment of the table, and defer the items that must be written later. Waiters are left
+        out, because they waited on the old stack, and so is the format, because the new stack may be
+        ahead."""
 
         def items_to_copy_now() -> Iterator[Item]:
             for item in self._scan(segment):
@@ -193,8 +194,8 @@ class Copy:
 
 
 def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
-    """Copy the objects that existed at that moment, from the versions of a bucket; returns how many. No key
-    is written twice, so each has one version with data, and a marker if it was removed."""
+    """Copy the objects that existed at that moment, from a bucket's versions; return their number. No key is
+    written twice, so each has one version with data, and a marker if it was removed."""
     with ThreadPoolExecutor(_SEGMENTS) as pool:
 
         def copy(version: dict[str, Any]) -> None:
@@ -205,7 +206,7 @@ def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
 
 
 def _objects_at(s3: Any, bucket: str, moment: datetime) -> Iterator[dict[str, Any]]:
-    second = moment.replace(microsecond=0)  # S3 says no fractions.
+    second = moment.replace(microsecond=0)  # S3 has no fractions of a second.
     removed = {
         marker["Key"]
         for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket)
@@ -252,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{copied} objects copied from {bucket} to {new_bucket}")
         copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")
-    # RuntimeError: there are no credentials. The others come from the buckets.
+    # RuntimeError: there are no credentials. BotoCoreError and ClientError come from S3.
     except (CannotCopy, RuntimeError, BotoCoreError, ClientError) as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1

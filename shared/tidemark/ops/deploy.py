@@ -1,7 +1,7 @@
-"""`make deploy`, after the main stack: the stacks beside it, `<stack>-container` and `<stack>-pipeline`.
+"""`make deploy`, after the main stack: the additional stacks `<stack>-container` and `<stack>-pipeline`.
 
-Each is deployed if samconfig.toml has its section (`[container.deploy.parameters]`). Parameters that are not
-named there come from the main stack, whose parameters and outputs have the same names.
+A stack is deployed if samconfig.toml has its section (`[container.deploy.parameters]`). Missing parameters
+come from the main stack, whose parameters and outputs have the same names.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 
 import boto3
 
-#: The folder of each one's template.
+#: The folder of each stack's template.
 PARTS = ("container", "pipeline")
 
 
 def main(arguments: list[str], config: Path = Path("samconfig.toml")) -> int:
-    """SAM's exit code. `--remove` deletes the stacks, the main one first: it uses the container's origin."""
+    """Deploy, or with `--remove` delete, the stacks; return SAM's exit code. The main stack is deleted first,
+    because it uses the container's origin."""
     sections = tomllib.loads(config.read_text())
     main = sections["default"]["deploy"]["parameters"]
     name, region, parts = main["stack_name"], main.get("region"), [each for each in PARTS if each in sections]
@@ -45,7 +46,7 @@ def main(arguments: list[str], config: Path = Path("samconfig.toml")) -> int:
 
 
 def values_of(stack: str, region: str | None) -> dict[str, str]:
-    """The parameters and outputs of a stack, whose names differ."""
+    """Return the parameters and outputs of a stack, whose names differ."""
     [found] = boto3.client("cloudformation", region_name=region).describe_stacks(StackName=stack)["Stacks"]
     values = {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}
     return values | {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}

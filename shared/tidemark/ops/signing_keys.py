@@ -1,8 +1,7 @@
-"""`python -m tidemark.ops.signing_keys`: the keys that sign webhooks; list, rotate and remove them.
+"""`python -m tidemark.ops.signing_keys`: list, rotate and remove the keys that sign webhooks.
 
-They are those of a deployed stack (`--stack`), of the folder of a server that is stopped (`--data-dir`), or
-of TABLE_NAME and WEBHOOK_KEYS, as in the functions' environment. Region and credentials are found as boto3
-finds them.
+The keys belong to a deployed stack (`--stack`), to the folder of a stopped server (`--data-dir`), or to
+TABLE_NAME and WEBHOOK_KEYS, as in the functions' environment. Region and credentials are found as in boto3.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from tidemark.subscriptions import signing_keys
 
 
 class CannotChangeKeys(Exception):
-    """The message says why, and what to do."""
+    """The message states the reason and the remedy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process's exit code."""
+    """Return the process's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.ops.signing_keys", description=__doc__)
     parser.add_argument("--stack", help="a deployed stack, by its name")
     parser.add_argument("--region", help="the stack's region, where the environment names another")
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as held:
             change(signing_keys_of(given, held), given)
-    # RuntimeError: there are no credentials, or a server holds the folder.
+    # RuntimeError: there are no credentials, or a server has locked the folder.
     except (
         CannotChangeKeys,
         NoStore,
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def change(keys: signing_keys.SigningKeys, given: argparse.Namespace) -> None:
-    """Raises CannotChangeKeys."""
+    """Run the command. Raises CannotChangeKeys."""
     now_ms = time.time_ns() // 1_000_000
     if given.command == "rotate":
         rotate(keys, now_ms)
@@ -76,7 +75,8 @@ def change(keys: signing_keys.SigningKeys, given: argparse.Namespace) -> None:
 
 
 def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.SigningKeys:
-    """A folder's lock is released by `held`. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
+    """Return the keys. `held` releases the lock of a folder. Raises CannotChangeKeys, DataDirectoryInUse,
+    NoStore."""
     if given.data_dir:
         database = database_of(given.data_dir)
         held.enter_context(locked(given.data_dir))
@@ -93,7 +93,7 @@ def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.
 
 
 def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
-    """The table of the public halves, and the value of WEBHOOK_KEYS: outputs of the stack. Raises
+    """Return two outputs of the stack: the table with the public keys, and the value of WEBHOOK_KEYS. Raises
     CannotChangeKeys."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -115,7 +115,7 @@ def rotate(keys: signing_keys.SigningKeys, now_ms: int) -> None:
 
 
 def remove_key(keys: signing_keys.SigningKeys, kid: str) -> None:
-    """Raises CannotChangeKeys."""
+    """Remove a key. Raises CannotChangeKeys."""
     published = {key.kid: key for key in keys.published()}
     if kid not in published:
         raise CannotChangeKeys(f"There is no key {kid}; list shows those that there are")

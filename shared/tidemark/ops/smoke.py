@@ -1,8 +1,8 @@
-"""`python -m tidemark.ops.smoke URL`: one stream's life against a deployed system, and what was seen.
+"""`python -m tidemark.ops.smoke URL`: run one stream's life against a deployed system, and print the results.
 
-Creates a stream, appends, reads, waits by long-poll for a second append and once more until the time is over,
-watches the stream by a socket, where there is one, and deletes it. It needs no more than the URL, and a token
-where the system asks for one (TIDEMARK_TOKEN in the environment).
+Creates a stream, appends, reads, waits by long-poll for a second append and once more until the timeout,
+watches the stream by a WebSocket if there is one, and deletes the stream. Needs only the URL, and a token if
+the system requires one (TIDEMARK_TOKEN in the environment).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
 _T = TypeVar("_T")
 
-#: The reader waits for so long before the second append, so that it is surely waiting.
+#: Seconds before the second append, so that the reader is surely waiting.
 _SETTLE_SECONDS: Final = 2.0
-#: Readers look by themselves every twenty seconds: a wait that ends later was not ended by the trigger.
+#: A longer wait was not ended by the trigger: readers also check every 20 s by themselves.
 _WOKEN_SECONDS: Final = 15.0
 _FIRST: Final = b"high tide"
 _SECOND: Final = b"low tide"
@@ -42,14 +42,14 @@ _ADVICE: Final[dict[int | str, str]] = {
 
 
 class SmokeFailed(Exception):
-    """The message says which step failed, what came and what was expected."""
+    """The message names the failed step, the result and the expected result."""
 
 
 def smoke(base_url: str, token: str) -> None:
-    """Raises SmokeFailed. The stream is deleted in any case."""
+    """Run all steps. Raises SmokeFailed. The stream is deleted in any case."""
     url = f"{base_url.rstrip('/')}/v1/stream/smoke-{uuid.uuid4()}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    once = Retry(max_retries=0)  # A first answer that is an error is a finding.
+    once = Retry(max_retries=0)  # An error in a first answer is a finding.
     stream = Stream(url, content_type="text/plain", headers=headers, retry=once)
     print(f"stream    {url}")
     try:
@@ -57,7 +57,7 @@ def smoke(base_url: str, token: str) -> None:
         step("append", lambda: stream.append(_FIRST))
         expect("read", step("read", stream.read), _FIRST)
         tail = wait_for_an_append(stream)
-        # An answer without a body, as most waits have: it must end, whatever passes it on.
+        # An answer without a body, as for most waits: it must end behind any proxy.
         expect("silence", step("silence", lambda: stream.read(tail, live="long-poll")), b"")
         watch_by_socket(base_url, stream, token)
     except BaseException:
@@ -76,7 +76,7 @@ def smoke(base_url: str, token: str) -> None:
 
 
 def wait_for_an_append(stream: Stream) -> str:
-    """A long-poll at the tail, and an append while it waits. Returns where to read on."""
+    """Run a long-poll at the tail, with an append while it waits. Returns the offset to read from next."""
     woken = step("long-poll", lambda: _woken_after(stream))
     late = " (late: the reader looked by itself; the notifier's log says why)"
     how = "" if woken < _WOKEN_SECONDS else late
@@ -87,7 +87,7 @@ def wait_for_an_append(stream: Stream) -> str:
 
 
 def _woken_after(stream: Stream) -> float:
-    """Seconds from the sending of an append to the answer of a long-poll that waits for it."""
+    """Return the seconds from the sending of an append to the answer of a waiting long-poll."""
 
     def append_late() -> float:
         time.sleep(_SETTLE_SECONDS)
@@ -99,13 +99,14 @@ def _woken_after(stream: Stream) -> float:
         chunk, sent = stream.read("now"), pool.submit(append_late)
         while not (chunk := stream.read(chunk.offset, live="long-poll")).data:
             if sent.done():
-                sent.result()  # Raises what the append has raised.
+                sent.result()  # Raises the append's exception.
         woken = time.monotonic()
         return woken - sent.result()
 
 
 def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
-    """A watch, and an append whose tail the socket has to tell. Said to be skipped where there is none."""
+    """Watch the stream, and append a message whose tail the socket must send. Prints SKIPPED if there are no
+    sockets."""
     try:
         answer = httpx.get(base_url.rstrip("/") + PATH, timeout=_WOKEN_SECONDS)
         if answer.status_code == 404:
@@ -133,7 +134,7 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
 
 
 def _told(socket: ClientConnection) -> dict[str, Any]:
-    """The next message about the stream. Raises SmokeFailed."""
+    """Return the next message about the stream. Raises SmokeFailed."""
     try:
         return parse_messages(socket.recv(timeout=_WOKEN_SECONDS))[0]
     except TimeoutError:
@@ -143,7 +144,7 @@ def _told(socket: ClientConnection) -> dict[str, Any]:
 
 
 def step(name: str, call: Callable[[], _T]) -> _T:
-    """Prints how long the call took. Raises SmokeFailed for what the client raises."""
+    """Run one step and print its duration. Raises SmokeFailed for the client's exceptions."""
     started = time.monotonic()
     try:
         result = call()
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{given.url!r} is no URL; write it with https://")
     try:
         smoke(given.url, os.environ.get("TIDEMARK_TOKEN", ""))
-    except (SmokeFailed, ValueError) as failure:  # ValueError: what was given cannot be sent.
+    except (SmokeFailed, ValueError) as failure:  # ValueError: the URL or token cannot be sent.
         print(f"FAILED    {failure}", file=sys.stderr)
         return 1
     print("all as expected")
