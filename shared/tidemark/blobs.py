@@ -24,8 +24,7 @@ _MEGABYTE: Final = 1024 * 1024
 _SMALLEST_PART: Final = 5 * _MEGABYTE
 #: Up to this size, reading the object and writing it again is simpler and takes fewer calls.
 SMALL_OBJECT: Final = 4 * _SMALLEST_PART
-#: S3 copies each part at about 100 MB/s, and many in parallel. A part of this size is copied before its
-#: client times out.
+#: S3 copies each part at about 100 MB/s. A part of this size is copied before its client times out.
 _COPIED_PART: Final = 64 * _MEGABYTE
 _AT_ONCE: Final = 16
 #: Separators in a name that stands for several objects. Neither occurs in the name of one object.
@@ -37,8 +36,7 @@ _MOST_DELETED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An existing object: its size in bytes, and an identifier of its bytes. S3 has an entity tag; files have
-    a CRC-32."""
+    """An existing object: its size in bytes, and its entity tag (S3) or CRC-32 (files)."""
 
     size: int
     etag: str | None = None
@@ -78,8 +76,7 @@ def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
 
 
 def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> list[dict[str, Any]]:
-    """Upload the parts. The first one is `before` and the source's beginning, because `before` alone may be
-    too small."""
+    """Upload the parts. `before` alone may be too small, so the first part includes 5 MB of the source."""
     source = {"Bucket": upload["Bucket"], "Key": wanted.source}
     rest = wanted.size - _SMALLEST_PART
     count = -(-rest // _COPIED_PART)
@@ -113,8 +110,7 @@ def _read(client: Any, size: int, **request: str) -> bytes:
 
 
 def batch_blob_key(incarnation: str, append_id: str) -> str:
-    """Return the key of a batch's body. The incarnation is its prefix, so that removing the log removes
-    unused bodies too."""
+    """Return the key of a batch's body. Removing the log by its prefix removes unused bodies too."""
     return f"{log_prefix(incarnation)}{append_id}"
 
 
@@ -187,8 +183,7 @@ class Blobs(Protocol):
         one, it is never served whole; raises Damaged if the difference is visible here."""
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        """Return a URL with which anybody may write this object once, within `seconds`. The request needs the
-        headers `PUT_HEADERS`."""
+        """Return a URL for one write of this object, within `seconds`, with the headers `PUT_HEADERS`."""
 
     def delete(self, *keys: str) -> None:
         """Remove the objects behind these keys. A missing object is no error."""

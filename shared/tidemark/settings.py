@@ -24,8 +24,8 @@ _FALSE: Final = frozenset({"false", "0", "no", "off"})
 
 
 class InvalidSetting(ValueError):
-    """An environment variable has an invalid value. The message names the variable and never quotes a
-    possible secret."""
+    """An environment variable has an invalid value. The message names it and never quotes a possible
+    secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,12 @@ class Settings:
     metrics_namespace: str = "Tidemark"
     #: The queue of the function that delivers to subscriptions. Empty: no deliveries.
     subscriptions_queue_url: str = ""
-    #: The location of the private keys that sign webhooks: `ssm:` and a prefix of parameter names, or a
-    #: folder. Empty: no webhooks.
+    #: The location of the private keys that sign webhooks: `ssm:` and a name prefix, or a folder. Empty: no
+    #: webhooks.
     webhook_keys: str = ""
     #: The public URL of this server, for receivers of webhooks: scheme and host, without a trailing slash.
     public_url: str = ""
-    #: The address at which clients open a WebSocket: a path of this server, or a `wss://` URL. Empty: no
-    #: sockets.
+    #: Address for clients' WebSockets: a path of this server, or a `wss://` URL. Empty: no sockets.
     socket_url: str = ""
     #: The address to which functions send for connected sockets: `https://` and the stage (`@connections`).
     socket_endpoint: str = ""
@@ -161,8 +160,7 @@ class Settings:
 
     @property
     def allows_local_webhooks(self) -> bool:
-        """Whether webhooks may use plain HTTP to this machine: only if the server itself is reachable only
-        from here."""
+        """Whether webhooks may use plain HTTP to this machine, because only it can reach the server."""
         return urlsplit(self.public_url).hostname in _LOOPBACK
 
     @classmethod

@@ -18,8 +18,7 @@ from tidemark.observability.metrics import CLOCK_OFF, PROCESS
 
 #: Smaller differences between clocks are normal, and `Date` has whole seconds.
 TOLERATED_SECONDS: Final = 2.0
-#: Seconds between two checks of a reply's date, because parsing costs microseconds. A jump of the clock is
-#: checked at once.
+#: Seconds between two checks of a reply's date. A jump of the clock is checked at once.
 BETWEEN_LOOKS_SECONDS: Final = 10.0
 
 _log: Final = logging.getLogger("tidemark")
@@ -38,8 +37,7 @@ class StorageClock:
         self.ahead_seconds = 0.0
 
     def sent(self) -> float | None:
-        """Return the time of sending if the reply's date should be checked; None if the last check is
-        recent."""
+        """Return the time of sending; None if the last check of a reply's date is recent."""
         now, up = self._clock(), self._monotonic()
         has_jumped = abs(now - up - self._apart) >= TOLERATED_SECONDS
         return now if has_jumped or up >= self._next_look else None

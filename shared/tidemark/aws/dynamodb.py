@@ -18,8 +18,7 @@ from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 SendOperation = Callable[[str, bytes], tuple[int, bytes]]
-"""Sends one operation and its JSON to DynamoDB, and returns status and JSON. Raises NoAnswer. Tests replace
-it to count and break calls."""
+"""Sends one operation and its JSON, and returns status and JSON. Raises NoAnswer. Tests replace it."""
 
 _ANSWER_SECONDS: Final = 5.0
 
@@ -47,8 +46,7 @@ _OUT_OF_REACH: Final = frozenset(
     }
 )
 
-#: The members that a reply of 200 always has, or the only ones that it may have. Any other reply belongs to
-#: another operation.
+#: The required members of a 200, or its only possible ones. Any other reply belongs to another operation.
 _ALWAYS: Final = {
     "Query": "Items",
     "Scan": "Count",
@@ -106,8 +104,8 @@ class DynamoDB:
         StorageSilent if the call was not sent because DynamoDB has stopped answering, and OutcomeUnknown if
         an attempt got no reply: the call may have been executed.
 
-        A call that may succeed later is retried. A repeated write recognizes its own item, so sending it
-        twice is safe.
+        A call that may succeed later is retried. This is safe, because a repeated write recognizes its own
+        item.
         """
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}

@@ -122,8 +122,7 @@ class EnvironmentCredentials(NamedTuple):
 
 
 def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | None:
-    """Return the credentials in the environment, if they do not expire while the process lives; otherwise
-    None."""
+    """Return the credentials in the environment; None if they expire or are missing."""
     access_key = environment.get("AWS_ACCESS_KEY_ID")
     secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key or environment.get("AWS_CREDENTIAL_EXPIRATION"):
@@ -133,8 +132,7 @@ def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | N
 
 
 class Account:
-    """Region and credentials, looked up once for all services. Raises RuntimeError if there are no
-    credentials."""
+    """Region and credentials, looked up once for all services. Raises RuntimeError without credentials."""
 
     def __init__(self, region: str | None = None) -> None:
         configured = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -223,8 +221,7 @@ def has_tag(headers: Mapping[str, str]) -> bool:
 
 
 def crc32_header(body: bytes) -> dict[str, str]:
-    """Return the checksum header of an object: S3 checks and stores the checksum, and returns it with each
-    read."""
+    """Return the checksum header of an object. S3 checks and stores it, and returns it with each read."""
     return {_CRC32: crc32_text(body)}
 
 
@@ -236,8 +233,7 @@ def crc32_text(body: bytes) -> str:
 _CONNECT_SECONDS: Final = 2
 _CONNECTIONS: Final = 64
 
-# urllib3 logs a reply that is cut in its headers as a warning with a traceback. Here the reply counts as no
-# answer (`missing`).
+# urllib3 logs a reply cut in its headers as a warning with a traceback. Here it is no answer (`missing`).
 logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
 
 Http = Callable[[AwsRequest], tuple[int, bytes]]

@@ -36,8 +36,7 @@ BETWEEN_PROBES_SECONDS: Final = 0.5
 
 
 class Breaker:
-    """The circuit breaker of one client. `probe_at` is the time of the next allowed attempt; None while the
-    breaker is closed."""
+    """The circuit breaker of one client. `probe_at` is the time of the next probe; None while closed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -119,8 +118,7 @@ class Silent(Failure):
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """The most attempts of a call, and the most seconds between the first attempt and the start of the last.
-    `pause_seconds` maps the number of failed attempts to a pause; `retryable` decides which failures are
-    retried."""
+    `pause_seconds` maps the number of failed attempts to a pause; `retryable` selects failures."""
 
     tries: float
     patience_seconds: float

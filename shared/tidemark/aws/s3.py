@@ -16,8 +16,7 @@ from tidemark.protocol.errors import BlobUnreadable, Busy, Damaged, StorageSilen
 
 _Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Sends one operation (`GetObject`, `GetRange`, `PutObject`) with a key and a body, and returns status and
-body. For `GetRange` the body is the value of the Range header. Raises NoAnswer. Tests replace it to count and
-break calls."""
+body. For `GetRange` the body is the Range header's value. Raises NoAnswer. Tests replace it."""
 
 _ANSWER_SECONDS: Final = 6.0
 
@@ -95,9 +94,8 @@ def storage_error(failure: Failure) -> Exception:
     """Translate a failed call to S3 into the request's error, for any client. Any other failure is returned
     unchanged. A body is stored before anything refers to it, so nothing has changed.
 
-    Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
-    has stopped answering. BlobUnreadable: S3 reports a missing or forbidden object. StorageUnavailable: no
-    reply.
+    Busy: S3 throttles. Damaged: the object has another size. StorageSilent: S3 has stopped answering, and the
+    call was not sent. BlobUnreadable: the object is missing or forbidden. StorageUnavailable: no reply.
     """
     if isinstance(failure, Refusal):
         if failure.code in _THROTTLED:
@@ -113,8 +111,7 @@ def storage_error(failure: Failure) -> Exception:
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
     """Send in path style, so that a local endpoint needs no host name for the bucket."""
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
-    # The signature covers the body's hash, so the received body is the sent one. S3 stores the checksum with
-    # the body.
+    # The signature covers the body's hash, so the received body is correct. S3 stores the checksum.
     headers = crc32_header(body) if operation == "PutObject" else _WITH_CHECKSUM
     if operation == "GetRange":
         headers, body = {"Range": body.decode()}, b""

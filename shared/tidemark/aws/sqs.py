@@ -45,8 +45,7 @@ def receiving_client() -> Any:
 
 class Queues:
     """The queues of one system, with the name prefix `prefix`. Clients are created at their first use,
-    because most requests use no queue. `make_receiving` creates the client that receives; without it one
-    client does both."""
+    because most requests use no queue. `make_receiving` creates a second client for receiving."""
 
     def __init__(
         self, make_client: Callable[[], Any], prefix: str, make_receiving: Callable[[], Any] | None = None
@@ -64,8 +63,7 @@ class Queues:
         return self._make_receiving() if self._make_receiving else self._client
 
     def create(self, now_ms: int) -> str:
-        """Create a queue and return its URL. The unique name contains the time, so that a sweep needs no
-        request for it."""
+        """Create a queue and return its URL. The unique name contains the time, for sweeps."""
         name = f"{self._prefix}{now_ms // 1000:x}-{secrets.token_hex(8)}"
         attributes = {
             "MessageRetentionPeriod": str(RETENTION_SECONDS),
@@ -95,8 +93,7 @@ class Queues:
         return [message["Body"] for message in answer.get("Messages", ())]
 
     def send(self, url: str, bodies: Sequence[str]) -> None:
-        """Send the messages, ten in each call. Raises QueueGone or QueueUnavailable, perhaps after some were
-        sent."""
+        """Send the messages, ten a call. Raises QueueGone or QueueUnavailable; some may be sent then."""
         _send(self._client, url, bodies)
 
     def delete(self, url: str) -> None:

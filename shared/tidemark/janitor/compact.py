@@ -78,8 +78,7 @@ def _make_passes(
 
 def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
     """Return the stream's own packs from the retained offset on, without a gap up to the last one. The search
-    begins at the start of the log, because only the pack before an entry shows whether the entry was
-    replaced."""
+    begins at the start of the log: only an earlier pack shows whether an entry was replaced."""
     packs: list[Pack] = []
     at_least, more = render_offset(record.base), record.base < record.packed
     while more:
@@ -141,8 +140,7 @@ def _bytes(packs: Sequence[Pack]) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """Remaining messages without a gap and with the same time: their range in the stream, and their end in
-    the block's data."""
+    """Remaining messages without a gap, of one time: their range, and their end in the block's data."""
 
     start: int
     end: int
@@ -163,8 +161,7 @@ class _Survey:
 
 
 class _Pass:
-    """A pass in progress. The next pack replaces the packs in `replaced`; `writer` has their remaining
-    messages."""
+    """A pass in progress. `writer` has the remaining messages of the packs in `replaced`."""
 
     def __init__(
         self,
@@ -220,8 +217,7 @@ class _Pass:
         return read_blocks(self._stores, pack)
 
     def _rewrite(self, pack: Pack) -> None:
-        """Add the remaining messages of the pack to the next one. A large pack without removals stays
-        unchanged."""
+        """Add the pack's remaining messages to the next one. A large pack without removals stays."""
         plan, packing = self._plan, self._stores.packing
         can_commit = not self._replaced or self._writer.batch_count > 0
         may_stay = can_commit and pack.compacted and 2 * pack.index.data_bytes >= packing.pack_bytes

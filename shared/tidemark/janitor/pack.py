@@ -110,8 +110,7 @@ class _Packer:
 
     def pack_all(self) -> NextLook | None:
         """Pack all old batches. Returns the time of the next look, if more is expected. Raises PackRefused,
-        NoTimeLeft. The looks at a stream with compaction continue while batches follow its last pack, because
-        only packs are compacted."""
+        NoTimeLeft. A stream with compaction is checked until all its batches are packed."""
         packing, now_ms = self._packing, self._stores.clock_ms()
         old = _OldBatches(self._stores, self.record, now_ms - packing.after_ms)
         for batch in old:
@@ -143,8 +142,7 @@ class _Packer:
             self._finish(run)
 
     def _with_body(self, batch: Batch) -> Batch:
-        """Return the batch with its body from S3. Raises Damaged, so that the janitor continues with other
-        streams."""
+        """Return the batch with its body from S3. Raises Damaged: the janitor then continues."""
         try:
             return with_blobs(self._stores, Page(batch.start, (batch,), up_to_date=False)).batches[0]
         except BlobUnreadable as fault:

@@ -35,8 +35,7 @@ class NoTimeLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NextLook:
-    """The time of the next look at a stream. Looks with the same `mark` and time are one entry of the
-    queue."""
+    """The time of the next look at a stream. The same `mark` and time make one entry of the queue."""
 
     at_ms: int
     mark: str = ""

@@ -1,7 +1,6 @@
 """The janitor: ends expired streams and frees their storage.
 
-The janitor works through the queue of due entries. Every step may be repeated, and a run may stop anywhere:
-the rest stays due.
+A run works through the due entries. Every step may be repeated, and a run may stop anywhere.
 """
 
 from __future__ import annotations
@@ -120,14 +119,12 @@ def trim(run: Sweep, due: Due) -> bool:
     stores, record = run.stores, load_incarnation(run.stores.table, due)
     if record is not None:
         if record.references:
-            # An entry without a blob and below the retained offset is settled: the latest entry covers its
-            # batches.
+            # An entry without a blob, below the retained offset, is settled: the latest one covers it.
             if due.blob is not None or due.offset >= record.retained:
                 schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
             return True
         if due.offset > record.retained:
-            # One transaction wrote the retained offset and this entry. Retained data stays, whatever an entry
-            # asks.
+            # One transaction wrote the retained offset and this entry. Retained data always stays.
             _log.error(
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )
@@ -188,8 +185,7 @@ def reclaim_log(run: Sweep, due: Due) -> bool:
 
 def remove_log(table: Table, due: Due) -> bool:
     """Remove every batch and producer of an incarnation, and its tombstone last, because a tombstone or an
-    empty log proves that the stream has ended. Removes nothing and returns False if the log has not ended.
-    Safe to repeat."""
+    empty log proves that the stream has ended. Returns False if the log has not ended. Safe to repeat."""
     pk = log_pk(due.key, due.incarnation)
     last = load_last(table, pk)
     if isinstance(last, Batch):

@@ -27,8 +27,8 @@ _NEXT: Final = "\x00"
 
 
 class DatedTooEarly(Exception):
-    """The refused change must be dated later than `changed_ms`, when the bucket was created or deleted, or a
-    stream of this name ended."""
+    """The change must be dated after `changed_ms`, the last change of the bucket or end of a stream of this
+    name."""
 
     def __init__(self, changed_ms: int) -> None:
         super().__init__(f"the last change was at {changed_ms}")
@@ -142,8 +142,7 @@ def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> li
 
 
 def count_created(record: StreamRecord) -> list[tables.Write]:
-    """Return the writes of `count_streams`, refused also if the bucket has a setting that the stream
-    lacks."""
+    """Return the writes of `count_streams`, refused also for a bucket's setting that the stream lacks."""
     limits = () if record.retention.is_limited else (schema.RETAIN_SECONDS, schema.RETAIN_BYTES)
     may_compact = record.compaction is None and record.content_type.is_json
     compaction = (schema.COMPACTION,) if may_compact else ()

@@ -75,9 +75,8 @@ def _ignore_gap(_begin: int, _end: int) -> None:
 
 
 class ChainWalk(Generic[LinkT]):
-    """Yield the batches of `spans` in order, beginning with the one that contains `start`. If no batch begins
-    at `start`, the batch before it is yielded even if it ends there, as proof that the offset is in the
-    stream.
+    """Yield the batches of `spans` in order, from the one that contains `start`. If no batch begins at
+    `start`, the one before is yielded even if it ends there, as proof that the offset is in the stream.
 
     A query is made only when no found batch is left, and a batch is decoded only when it is yielded: a reader
     that stops early pays for no more.
@@ -85,8 +84,8 @@ class ChainWalk(Generic[LinkT]):
     `known(incarnation, begin)` returns batches of a log that need no query. Batches that begin at `until` or
     later are left out. `max_queries` limits the queries for one span; after the last one the walk ends, and
     `at_tail` is False. `on_gap` receives the bounds of missing data. `packed` is the known end of packs in
-    the last span: below it the walk looks for a pack first. The reader may set `limit` at any batch: the most
-    items of the next query.
+    the last span: below it the walk looks for a pack first. The reader may set `limit`, the most items of the
+    next query.
     """
 
     def __init__(
@@ -117,8 +116,8 @@ class ChainWalk(Generic[LinkT]):
         #: In the current span: the last batch, and the highest end offset so far.
         self._last: LinkT | None = None
         self._reached = start
-        #: Items of the last query that are not yielded yet, less the known batches before it, and whether the
-        #: table has more.
+        #: Items of the last query that are not yielded yet (less known batches), and whether the table has
+        #: more.
         self.items_left, self._has_more = 0, True
         #: The span of the batch that was yielded last.
         self.span = spans[0]
@@ -205,8 +204,7 @@ class ChainWalk(Generic[LinkT]):
         first = list(islice(batches, 1))
         if first and first[0].start == begin:
             return chain(first, batches)
-        # A batch that begins at `begin` may have been written since, so the walk queries the batch before
-        # `begin`.
+        # A batch at `begin` may have been written since, so the walk queries the one before.
         items, _ = self._query(pk, at_most=render_offset(begin - 1), limit=1, backward=True)
         before = list(self._decode(items))
         if before and before[0].end < begin:

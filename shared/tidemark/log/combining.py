@@ -58,8 +58,7 @@ _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
 #: Overhead of a mail's item beside its append, in bytes.
 _MAIL_OVERHEAD_BYTES: Final = 100
-#: Seconds, least and most, for which the leader waits for senders of the last batch. `lot` of its mail's id
-#: picks the time.
+#: Seconds, least and most, for which a leader waits for senders of the last batch; `lot` picks the time.
 _LINGER_SECONDS: Final = (0.004, 0.012)
 #: A batch of more appends shows more writers than one stream can serve: a share of the appends is then
 #: refused before any write, and a larger share of a throttled writer's appends.
@@ -70,8 +69,7 @@ _REFUSED_WHERE_THROTTLED: Final = 0.75
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: The pause before the first look. Posts are dated in whole milliseconds, so the time of the last one is not
-#: exact.
+#: The pause before the first look. Posts are dated in whole milliseconds, so the last one's time is inexact.
 _FIRST_PAUSE_SECONDS: Final = 0.0012
 #: The pause between two looks: the minimum, and the addition for each writer of a larger group.
 _PAUSE_SECONDS: Final = 0.0008
@@ -111,8 +109,7 @@ class Mailed:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """The offset of the next batch, the start of the last one (None: not known), and the mail in the last
-    one."""
+    """The offset of the next batch, and the start (None: not known) and mail of the last one."""
 
     offset: int
     last_start: int | None
@@ -141,7 +138,7 @@ class ChainEnd:
 
 
 def fits_mail(append: Append) -> bool:
-    """Whether the append may be posted as mail. An append that closes the stream or has a precondition races
+    """Whether the append may be posted as mail. One that closes the stream or has a precondition races
     instead."""
     is_plain = append.fault is None and append.if_match is None and not append.close
     return is_plain and append.messages.size > 0
@@ -174,8 +171,8 @@ def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """A waiting writer's view of the group: the `writers` it expects, the bytes (`size`) in the box, and its
-    looks since the last batch."""
+    """A waiting writer's view: the `writers` it expects, the bytes in the box, its looks since the last
+    batch."""
 
     writers: int
     size: int

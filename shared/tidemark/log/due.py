@@ -1,5 +1,4 @@
-"""The janitor's queue: tasks for later with their due times, and the policy that decides when batches become
-a pack."""
+"""The janitor's queue of tasks with due times, and the policy that decides when batches become a pack."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def _pages(table: tables.Table, pk: str, now_ms: int) -> Iterator[list[schema.It
 
 
 def schedule(table: tables.Table, due: Due) -> None:
-    """Put an entry into the queue. A repeated entry does no harm: the janitor checks whether there is
-    work."""
+    """Put an entry into the queue. Repeats do no harm: the janitor checks for work."""
     table.put(schema.encode_due(due))
 
 
@@ -81,8 +79,7 @@ class Packing:
         return cls(round(seconds * 1000))
 
     def of(self, record: StreamRecord) -> Packing:
-        """Return these limits, lowered for a stream with compaction, because only packed messages are
-        compacted."""
+        """Return these limits, lowered for compaction, because only packed messages are compacted."""
         if record.compaction is None:
             return self
         limits = {"every_bytes": 64 * _KILOBYTE, "min_bytes": 4 * _KILOBYTE, "min_batches": 8}
@@ -116,8 +113,7 @@ class Packing:
         )
 
     def has_waited(self, oldest_ms: int, now_ms: int) -> bool:
-        """Whether a small pack is written because its batches are old, so that a stream with slow but steady
-        writes is packed too."""
+        """Whether old batches make a small pack, so that slow but steady streams are packed too."""
         return now_ms - oldest_ms >= 24 * self.after_ms
 
     def next_look_ms(self, oldest_ms: int, now_ms: int) -> int:
@@ -128,8 +124,8 @@ class Packing:
 def schedule_packing(
     table: tables.Table, record: StreamRecord, batch: Batch, packing: Packing, now_ms: int
 ) -> None:
-    """Schedule the janitor after a write, if packing is due. A failure is ignored: the next entry makes the
-    janitor pack all old batches."""
+    """Schedule the janitor after a write, if packing is due. A failure is ignored: the next entry packs the
+    batches too."""
     if not packing.of(record).is_due(batch.start, batch.after):
         return
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)

@@ -66,8 +66,8 @@ def if_unreferenced(incarnation: str) -> tables.Condition:
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
-    """Return the write that counts a new fork, the stream `made`. It is refused if the source was deleted,
-    replaced, trimmed or compacted in the meantime, because inherited data may be removed until the fork is
+    """Return the write that counts a new fork, the stream `made`. The write is refused if the source was
+    deleted, replaced, trimmed or compacted since, because inherited data may be removed before the fork is
     counted."""
     one_more = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
     as_seen = tables.AllOf(
@@ -186,8 +186,7 @@ def _creation_extras(creation: Creation) -> list[tables.Write]:
 
 
 def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, written_ms: int) -> int:
-    """Return the time of the janitor's next retention check. The phase spreads the hourly checks of
-    streams."""
+    """Return the time of the janitor's next retention check, with a phase that spreads the streams."""
     phase_ms = crc32(record.incarnation.encode()) % 3_600_000
     return record.retention.next_look_ms(now_ms, oldest_ms, written_ms, phase_ms)
 
@@ -248,8 +247,8 @@ def replace_stream(
     *,
     release: Sequence[tables.Write] = (),
 ) -> None:
-    """Create a stream in place of an expired one that still has its item. The bucket's count stays the same.
-    Raises as `end_stream`."""
+    """Create a stream in place of an expired one with an item; the bucket's count stays. Raises as
+    `end_stream`."""
     fresh = tables.Write(
         schema.encode_stream(creation.record), condition=if_unreferenced(expired.incarnation)
     )
@@ -259,10 +258,9 @@ def replace_stream(
 
 def bury(table: tables.Table, record: StreamRecord, now_ms: int) -> None:
     """Replace the item of a stream whose log has ended with an end mark. Only a late write leaves such an
-    item: by a version without end marks, or by a process with a clock far ahead. Raises StreamChanged if the
-    item has changed."""
-    # A stream that was deleted while it had forks is ended by its release, which also schedules the removal
-    # of its log.
+    item: by a version without end marks, or by a process with a clock far ahead. Raises StreamChanged for a
+    changed item."""
+    # A stream that was deleted while it had forks is ended by its release, which also reclaims its log.
     is_free = tables.AllOf(if_live(record.incarnation), NONE_LEFT)
     ended = tables.Write(end_mark(record, now_ms), condition=is_free)
     try:

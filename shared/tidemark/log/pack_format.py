@@ -56,8 +56,7 @@ _COUNTS: Final = struct.Struct("<III")
 _FOOTER: Final = struct.Struct("<II8s")
 #: A high level, because a pack is written once and read often.
 _LEVEL: Final = 6
-#: The most bytes that a message of one byte takes in the inflated block: byte, length, append, batch, time,
-#: gap.
+#: The most inflated bytes of a message of one byte: byte, length, append, batch, time, gap.
 _MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8 + 8
 
 
@@ -67,8 +66,8 @@ class CorruptPack(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """The place in the object of the block with the stream's data in [start, end). `data_bytes` is the size
-    of the data after compaction."""
+    """A block's place in the object, and its range [start, end) of the stream. Compaction leaves
+    `data_bytes`."""
 
     start: int
     end: int
@@ -90,8 +89,8 @@ class BlockEntry:
 @dataclass(frozen=True, slots=True)
 class Block:
     """The content of a block. `appends` counts the messages of each append, `batches` the messages of each
-    batch; `times_ms` is the time of each batch. `gaps` are the bytes that compaction removed before each
-    message; None means none."""
+    batch; `times_ms` is the time of each batch. `gaps` are the bytes removed before each message; None means
+    none."""
 
     data: bytes
     lengths: array[int]
@@ -146,8 +145,7 @@ class PackIndex:
             yield block, stored[begin : begin + block.stored_bytes]
 
     def blocks_from(self, offset: int) -> Iterator[BlockEntry]:
-        """Yield the blocks from the one that contains `offset`, or all blocks for an offset below the
-        pack."""
+        """Yield the blocks from the one that contains `offset`; all for an offset below the pack."""
         first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
         return iter(self.blocks[first:])
 
@@ -315,7 +313,7 @@ def fast_zlib() -> ModuleType:
 
 
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
-    """Return the block's content. Raises CorruptPack as `check_block` does, and if the block contradicts the
+    """Return the block's content. Raises CorruptPack as `check_block`, and if the block contradicts the
     index."""
     check_block(entry, stored)
     size = entry.data_bytes
@@ -350,8 +348,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
 
 
 def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int, ...], int]]:
-    """Yield for each batch its data, the lengths of its messages, the messages of each append, and its
-    time."""
+    """Yield each batch: its data, the lengths of its messages, the messages of each append, and its time."""
     lengths, appends, position = iter(block.lengths), iter(block.appends), 0
     for messages, time_ms in zip(block.batches, block.times_ms, strict=True):
         own = tuple(islice(lengths, messages))

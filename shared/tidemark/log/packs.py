@@ -45,9 +45,9 @@ def blocks_of(pack: Pack, start: int) -> Iterator[UnreadBlock]:
 
 
 def fill_blocks(pieces: Sequence[Piece], fetch: FetchRange, each: _Each) -> list[Batch]:
-    """Read the bytes of every block; batches stay unchanged. Blocks of one pack are one range, and the ranges
-    of several packs are fetched in parallel. Raises Damaged if a block's bytes do not match the index, and
-    the exceptions of `fetch`."""
+    """Read the bytes of every block; batches stay unchanged. Blocks of one pack are one range, and several
+    packs are fetched in parallel. Raises Damaged if bytes do not match the index, and the exceptions of
+    `fetch`."""
 
     def fill_run(run: Sequence[Piece]) -> list[Batch]:
         blocks = [piece for piece in run if isinstance(piece, UnreadBlock)]
@@ -127,8 +127,7 @@ def cut_front(batch: Batch, begin: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """A new pack that replaces all entries from `first` to `last`, with its object already in S3. `compacted`
-    as in `Pack.compacted`."""
+    """A new pack that replaces all entries from `first` to `last`. Its object is already in S3."""
 
     first: Batch | Pack
     last: Batch | Pack
@@ -147,8 +146,8 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
       of that pack's object, because nothing else does after the commit.
     - The stream exists, and no pack was made since `record` was read. Otherwise two packs could overlap,
       because a replaced pack may still be there.
-    - The retained offset is not after the pack's start: a running trim removes batches by key, and would miss
-      the pack.
+    - The retained offset is not after the pack's start: a running trim removes batches by key, and none of
+      these keys may be the pack's.
     """
     first, last = new.first, new.last
     pk = schema.log_pk(record.key, record.incarnation)

@@ -135,8 +135,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 PAGE_QUERIES: Final = 4
 #: The most items in one query for batches with their bytes in S3: small items that make up several pages.
 _BODIES_AHEAD: Final = 256
-#: Such a batch is kept in memory if its messages and producers are no more than this: at most 12 KB each,
-#: mostly 1 KB.
+#: The most messages and producers of such a batch in memory: at most 12 KB each, mostly 1 KB.
 _LIGHT: Final = 50
 
 
@@ -145,8 +144,8 @@ class Page:
     """Batches from `start` on, without a gap.
 
     `up_to_date`: the page reaches the tail. `closed`: nothing will follow. `ended`: the stream was deleted or
-    has expired. `skip`: bytes of `batches[0]` before `start`, which are left out. `compacted`: superseded
-    messages may be missing.
+    has expired. `skip`: excluded bytes of `batches[0]` before `start`. `compacted`: superseded messages may
+    be missing.
     """
 
     start: int

@@ -63,8 +63,8 @@ def _crc(before: int | None, start: int, data: bytes) -> int:
 
 def crc32_joined(first: int, second: int, size: int) -> int:
     """Return the CRC-32 of two joined pieces, given the CRC-32 of each and the size of the second. As in
-    zlib's `crc32_combine`, the first is advanced by `size` zero bytes; each power of two is a linear map of
-    its bits."""
+    zlib's `crc32_combine`, the first is advanced by `size` zero bytes, with a linear map for each power of
+    two."""
     bit = 0
     while size:
         if size & 1:
@@ -83,8 +83,7 @@ def _mapped(columns: tuple[int, ...], value: int) -> int:
 
 @cache
 def _zeros(bit: int) -> tuple[int, ...]:
-    """Return the map of each bit of a CRC-32 over 2 ** `bit` zero bytes; CRC-32 is complemented before and
-    after."""
+    """Return the linear map of a CRC-32 over 2 ** `bit` more zero bytes: one column for each of its bits."""
     if not bit:
         return tuple(zlib.crc32(b"\0", 1 << index) ^ zlib.crc32(b"\0", 0) for index in range(32))
     half = _zeros(bit - 1)
@@ -149,8 +148,7 @@ class Batch(_Written):
         return list(self.each_message_end())
 
     def messages_before(self, offset: int) -> int | None:
-        """Return the number of messages that end at or before the offset; None if the offset is inside a
-        message."""
+        """Return the number of messages up to the offset; None if the offset is inside a message."""
         ends = self.message_ends()
         count = bisect_right(ends, offset)
         is_inside = count < len(ends) and ends[count] - self.lengths[count] < offset
@@ -166,8 +164,7 @@ class Pack(_Written):
     """One entry in place of many batches. The bytes are in the blocks of the object `blob` (None if the name
     was not read), and `index` has the place of each block (`log/packs.py`). A pack is never the last entry of
     a log, so it has no state of writers. `append_id` is from its first batch, `time_ms` from its last. Below
-    the offset `compacted`, no other message supersedes a message of the pack; 0 means that no pass has read
-    the pack."""
+    the offset `compacted`, no message supersedes one of the pack; 0 means that no pass has read it."""
 
     blob: str | None
     index: PackIndex
@@ -228,8 +225,8 @@ class EndMark:
     """Replaces the item of an ended bucket or stream. Only a creation dated after `ended_ms` overwrites the
     mark, so a late retry of an earlier creation does not bring the stream back.
 
-    `ended_id` is the stream's incarnation, or the id of the bucket's deletion. `expired`: the stream expired
-    and was not deleted.
+    `ended_id` is the stream's incarnation, or the id of the bucket's deletion. `expired`: the stream was not
+    deleted.
     """
 
     ended_ms: int
@@ -253,8 +250,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A range of another stream's log that a fork inherits, from the end of the previous segment up to
-    `end`."""
+    """An inherited range of another stream's log, from the end of the previous segment up to `end`."""
 
     key: StreamKey
     incarnation: str
@@ -279,8 +275,8 @@ class StreamRecord:
     `lineage` lists all inherited segments in order of offsets, also for a fork of a fork. `packed` is the end
     of the last pack in the stream's own log (`docs/internals/packs.md`), and `packs_made` counts packs. Below
     `compacted`, superseded messages may be missing; `horizon` decides which messages that delete their key
-    may be removed. `references` counts the forks of this stream; `deleted` means that it exists only for
-    them.
+    may be removed. `references` counts the forks of this stream; a `deleted` stream exists only for its
+    forks.
     """
 
     key: StreamKey
@@ -355,8 +351,8 @@ class DueKind(Enum):
     REPLACED = "replaced"
     #: Remove an upload or an orphan that the janitor has claimed: nothing can use the blob any more.
     REMOVE = "remove"
-    #: The upload was published, or the stream created. The entry stays until it is due, so that a late copy
-    #: of its first write is refused.
+    #: The upload was published, or the stream created. The entry stays until due: a late copy of its first
+    #: write is refused.
     SETTLED = "settled"
 
 
@@ -381,8 +377,7 @@ class Waiter:
     """A receiver that is notified until `until_ms` when a stream grows. `address` is the queue URL of a
     process with readers at the tail, or the id of a WebSocket connection, whose client calls the stream
     `name` and subscribed at `asked_ms`, by API Gateway's clock. If `content_type` is set, to the stream's,
-    the receiver accepts data. `mark` distinguishes the waiters of earlier releases, which had one for each
-    name."""
+    the receiver accepts data. `mark` is from earlier releases, with one waiter for each name."""
 
     incarnation: str
     address: str

@@ -1,5 +1,4 @@
-"""Removing the start of a stream: the retained offset in the stream's item, the snapshot that moves this
-offset, and the batches below."""
+"""Removing the start of a stream: the retained offset, the snapshot that moves it, and earlier batches."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from tidemark.protocol.offset import render_offset
 
 
 class RetainedMoved(Exception):
-    """Another process trimmed the stream, published a snapshot or ended the stream; `latest` is its current
-    record."""
+    """Another process trimmed or ended the stream or published a snapshot; `latest` is the current record."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("what is retained has moved")
@@ -30,7 +28,7 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
 
     The conditions: the stream is still this incarnation; the retained offset is lower, so that a late copy of
     this write changes nothing; and the stream has no snapshot, because bootstrap needs every message after
-    the snapshot.
+    one.
     """
     rises = tables.AnyOf(tables.Missing(schema.RETAINED), tables.Compared(schema.RETAINED, "<", trim.offset))
     condition = tables.AllOf(if_live(record.incarnation), shows_snapshot(None), rises)
@@ -41,8 +39,7 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
         )
     except tables.TransactionRefused as refused:
         latest = stream_in(refused.existing[0])
-        # The response to this write may have been lost, or another process has raised the offset at least as
-        # far.
+        # The response to this write was lost, or another process has raised the offset at least as far.
         if latest is None or latest.incarnation != record.incarnation or latest.retained < trim.offset:
             raise RetainedMoved(latest) from refused
 
@@ -68,9 +65,8 @@ def commit_snapshot(
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> tables.Write:
-    """Return the write that publishes the snapshot. It succeeds if the stream is still this incarnation with
-    the snapshot in `record`. Publishing is a use of the stream: the snapshot's time renews a sliding
-    expiry."""
+    """Return the write that publishes the snapshot, if the stream still has this incarnation and snapshot.
+    Publishing is a use of the stream: the snapshot's time renews a sliding expiry."""
     attributes = schema.encode_snapshot(snapshot) | {schema.RETAINED: {"N": str(snapshot.offset)}}
     # Data that was trimmed meanwhile stays trimmed.
     as_seen = tables.AllOf(

@@ -48,8 +48,8 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The attribute compares in this way with a text or a number. A missing attribute, or one of the other
-    type, satisfies only `<>`."""
+    """A comparison with a text or a number. A missing attribute, or one of the other type, satisfies only
+    `<>`."""
 
     name: str
     by: Literal["=", "<>", "<", "<=", ">"]
@@ -120,8 +120,8 @@ def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
 class ConditionFailed(Exception):
     """The item's condition did not hold; `existing` is the item under the key.
 
-    `maybe_landed`: the same write was sent before without a response. That first one may have succeeded, and
-    its item may be gone again.
+    `maybe_landed`: the same write was sent before without a response. The first one may have succeeded, even
+    if its item is gone.
     """
 
     def __init__(self, existing: Item | None, *, maybe_landed: bool = False) -> None:
@@ -215,8 +215,7 @@ def pages_around_damage(
 def check_format(table: Table, needed: int = 0) -> int:
     """Return the format epoch: the lowest epoch of a release that may use the table
     (docs/schema-evolution.md). A release that writes raises the epoch to `needed`, so that releases that
-    cannot read its data stop. Raises FormatTooNew if a later release has stored data that this one would
-    misread."""
+    cannot read its data stop. Raises FormatTooNew for data that this release would misread."""
     least = decode_format(table.get(FORMAT_KEY))
     if least < needed:
         least = _raise_format(table, needed)

@@ -21,8 +21,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
 #: A tail learned longer ago is not used. With RECLAIM_AFTER_MS, this guarantees that no write goes to a key
-#: that once held a batch: the second half of the proof that no append is lost (the first is the conditional
-#: write).
+#: that once held a batch: half of the proof that no append is lost (the other is the conditional write).
 MAX_AGE_MS: Final = 5 * 60 * 1000
 
 #: Tombstones and the batches before them stay at least this long (`janitor/sweep.py`).
@@ -72,8 +71,7 @@ class TailCache:
     """The tails of streams, up to `capacity_bytes`; safe to share between threads.
 
     A full cache evicts at random. LRU would be worse for writers that take turns over slightly more streams
-    than fit: it evicts each stream just before its turn, and every lookup misses. With random eviction, most
-    lookups hit.
+    than fit: it evicts each stream just before its turn, and every lookup misses. At random, most hit.
     """
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES, chance: random.Random | None = None) -> None:
@@ -194,8 +192,7 @@ class RecentBatches:
         return tuple(shared)
 
     def keep_found(self, incarnation: str, entry: Batch | Pack) -> None:
-        """Keep a pack that was just found, or a batch with its bytes in S3. An entry that is kept already
-        keeps its time."""
+        """Keep a pack that was just found, or a batch with its bytes in S3. A known entry keeps its time."""
         held, place, most = self._packs, (incarnation, 0), _MOST_PACKS
         if isinstance(entry, Batch):
             held, place, most = self._bodies, (incarnation, entry.start), _MOST_BODIES
@@ -247,11 +244,9 @@ CROWDED_MS: Final = 1_000
 #: The same, measured from the time in a batch of several writers: its writer's clock may differ from this
 #: process's by 2 s (`aws/clock.py` corrects larger differences).
 CROWDED_APART_MS: Final = CROWDED_MS + 2_000
-#: Milliseconds after a lost race for which other processes are expected to write occasionally to the same
-#: stream.
+#: Milliseconds after a lost race for which other processes are expected to write to the stream now and then.
 SHARED_MS: Final = 60_000
-#: A tail this old, in milliseconds, is read again if others write to the stream: a lost put costs more than a
-#: read.
+#: A tail older than this, in ms, is read again if others write: a lost put costs more than a read.
 STALE_MS: Final = 50
 #: A batch with this many appends shows that writers combine.
 CROWD: Final = 2

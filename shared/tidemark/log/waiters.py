@@ -88,8 +88,8 @@ def _still_watched(
 def end_watches(
     table: tables.Table, connection_id: str, keys: Iterable[StreamKey], asked_ms: int, each: Each
 ) -> None:
-    """Remove a connection's waiters of these streams, unless it has subscribed again later: one read, and one
-    deletion for each stream."""
+    """Remove a connection's waiters of these streams, unless it has subscribed again: one read, and one
+    deletion each."""
     known, _ = schema.decode_asked_for(table.get(schema.connection_key(connection_id)))
 
     def end(incarnation: str) -> None:

@@ -1,5 +1,4 @@
-"""The call of a function by Lambda: its event loop, the Web Adapter's header about an invocation, and the
-path written by the edge."""
+"""Lambda's call of a function: event loop, the Web Adapter's header, and the path written by the edge."""
 
 from __future__ import annotations
 

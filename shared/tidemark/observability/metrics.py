@@ -1,8 +1,7 @@
 """Metrics of one process, in memory: counters, and histograms of durations.
 
-The module does not depend on their destination: the local server shows them to Prometheus
-(`http/metrics.py`), and a deployed function sends them through Powertools (`report.py`). They cost an append
-a few additions under a lock.
+The local server shows them to Prometheus (`http/metrics.py`), and a deployed function sends them through
+Powertools (`report.py`). They cost an append a few additions under a lock.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ _MAX_VALUES: Final = 60
 
 
 class Reporter:
-    """Reports for one function. Its name (`service`) is the only dimension, because each dimension costs
-    money."""
+    """Reports for one function. Its name (`service`) is the only dimension, because each one costs money."""
 
     def __init__(
         self,
@@ -51,8 +50,7 @@ class Reporter:
         self._due_at = 0.0
 
     def report(self, lasted_ms: Mapping[str, float] | None = None) -> None:
-        """Write the counts since the last report, at most every 10 s, and `lasted_ms`: durations by metric
-        name."""
+        """Write the counts since the last report, at most every 10 s, and the durations `lasted_ms`."""
         seconds = self._clock()
         if seconds < self._due_at:
             return
@@ -132,8 +130,7 @@ def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], di
 
 
 class Reporting:
-    """ASGI middleware that reports at the end of a request, because Lambda freezes an environment between
-    requests."""
+    """ASGI middleware that reports at a request's end, because Lambda freezes idle environments."""
 
     def __init__(self, app: ASGIApp, reporter: Reporter) -> None:
         self._app = app

@@ -150,9 +150,8 @@ class Copy:
             self._dynamodb.sleep(left_seconds)
 
     def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
-        """Copy one segment of the table, and defer the items that must be written later. Waiters are left
-        out, because they waited on the old stack, and so is the format, because the new stack may be
-        ahead."""
+        """Copy one segment of the table, and defer the items that must be written later. Waiters of the old
+        stack are left out, and so is the format, because the new stack may be ahead."""
 
         def items_to_copy_now() -> Iterator[Item]:
             for item in self._scan(segment):

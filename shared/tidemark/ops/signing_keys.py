@@ -75,8 +75,7 @@ def change(keys: signing_keys.SigningKeys, given: argparse.Namespace) -> None:
 
 
 def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.SigningKeys:
-    """Return the keys. `held` releases the lock of a folder. Raises CannotChangeKeys, DataDirectoryInUse,
-    NoStore."""
+    """Return the keys; `held` unlocks the folder. Raises CannotChangeKeys, DataDirectoryInUse, NoStore."""
     if given.data_dir:
         database = database_of(given.data_dir)
         held.enter_context(locked(given.data_dir))
@@ -93,8 +92,7 @@ def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.
 
 
 def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
-    """Return two outputs of the stack: the table with the public keys, and the value of WEBHOOK_KEYS. Raises
-    CannotChangeKeys."""
+    """Return the stack's table of public keys, and its value of WEBHOOK_KEYS. Raises CannotChangeKeys."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 

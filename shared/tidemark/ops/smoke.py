@@ -105,8 +105,7 @@ def _woken_after(stream: Stream) -> float:
 
 
 def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
-    """Watch the stream, and append a message whose tail the socket must send. Prints SKIPPED if there are no
-    sockets."""
+    """Watch the stream, and append a message whose tail the socket must send. Skipped without sockets."""
     try:
         answer = httpx.get(base_url.rstrip("/") + PATH, timeout=_WOKEN_SECONDS)
         if answer.status_code == 404:

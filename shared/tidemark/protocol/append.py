@@ -38,8 +38,8 @@ class Kind(Enum):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the incarnation
-    of the stream."""
+    """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the
+    incarnation."""
 
     kind: Kind
     next_offset: int
@@ -71,8 +71,7 @@ class AppendPlan:
         return self.after.offset - self.before.offset
 
     def body(self) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
-        """Return the bytes of the batch, the length of each message, and the number of messages of each
-        append."""
+        """Return the bytes of the batch, the length of each message, and the messages of each append."""
         data = b"".join([messages.data for messages in self.accepted])
         lengths = tuple([length for messages in self.accepted for length in messages.lengths])
         return data, lengths, tuple([len(each.lengths) for each in self.accepted if each.lengths])
@@ -89,8 +88,7 @@ def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
 def plan_appends(
     tail: Tail, appends: Sequence[Append], looked_up: Mapping[str, ProducerState | None]
 ) -> AppendPlan:
-    """Decide each append in order, as if each were alone. `looked_up` holds the states of
-    `unknown_producers`."""
+    """Decide each append in order, as if alone. `looked_up` holds the states of `unknown_producers`."""
     producers = {append.claim.producer_id for append in appends if append.claim}
     plan = AppendPlan(before=tail, after=tail, looked_up=looked_up, producers=len(producers))
     for append in appends:
@@ -128,8 +126,7 @@ def _decide_append(
 
 
 def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """Decide on a closed stream (§5.2.1): the request that closed it may be repeated; every other append is
-    refused."""
+    """Decide on a closed stream (§5.2.1): only the request that closed it may be repeated."""
     claim = append.claim
     if claim is None:
         if append.close and not append.messages.lengths and append.fault is None:
@@ -143,8 +140,7 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
 
 
 def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """Answer a retry with the offset after the original if that was the producer's last append, else with the
-    tail."""
+    """Answer a retry: the offset after the original if it was the producer's last append, else the tail."""
     known = state is not None and append.claim is not None and state.seq == append.claim.seq
     next_offset = state.end if state is not None and known else tail.offset
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state, append.incarnation)

@@ -85,8 +85,7 @@ class RequiredScope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A client's grants with their end, and its identity: the token's `sub` and `jti`, and the id of the
-    key."""
+    """A client's grants, their end, and its identity: the token's `sub` and `jti`, and the id of the key."""
 
     grants: tuple[Grant, ...] = ()
     until_ms: int | None = field(default=None, compare=False)

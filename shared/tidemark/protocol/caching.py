@@ -1,5 +1,4 @@
-"""Cache-Control, entity tags and cursors (§10): how long a cache between server and reader may keep a
-response.
+"""Cache-Control, entity tags and cursors (§10): how long a cache may keep a response.
 
 Data at an offset never changes, so a response with data may be cached: at worst it ends before the current
 tail, and the reader continues at its end. A response without data becomes false with the next append and is
@@ -34,8 +33,7 @@ from tidemark.protocol.errors import Malformed, PreconditionFailed
 from tidemark.protocol.header_values import MAX_SAFE_INTEGER, parse_integer
 from tidemark.protocol.offset import render_offset
 
-#: For every response that describes one moment: errors, a stream's metadata, buckets, snapshots, health,
-#: metrics.
+#: For every response about one moment: errors, a stream's metadata, buckets, snapshots, health, metrics.
 NO_STORE: Final = "no-store"
 FRESH_SECONDS: Final = 60
 STALE_SECONDS: Final = 300
@@ -74,8 +72,8 @@ def decide_cache_control(
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:
     """Return the Cache-Control of a response that is not public: only the reader's own cache may keep it.
 
-    A URL with a token is a secret, so no cache keeps the response. `cache_control` is the response's own
-    value; with None it is not kept.
+    A URL with a token is a secret, so no cache keeps the response. `cache_control` is the response's own;
+    with None it is not kept.
     """
     if token_in_query:
         return f"private, {EVENT_STREAM}"
@@ -88,8 +86,7 @@ _ENTITY_TAGS: Final = re.compile(rf"{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*
 
 def render_etag(incarnation: str, start: int, end: int, *, closed: bool, crc: int | None = None) -> str:
     """Return the entity tag of a page. Closing adds `:c`, so that a 304 never hides it. `crc` distinguishes
-    the histories of a restored stream. It follows the start, where older releases of the Spark source ignore
-    it."""
+    the histories of a restored stream; it follows the start, where older Spark sources ignore it."""
     history = "" if crc is None else f".{crc:08x}"
     suffix = ":c" if closed else ""
     return f'"{incarnation}:{render_offset(start)}{history}:{render_offset(end)}{suffix}"'
@@ -140,8 +137,7 @@ def parse_if_match(value: str | None) -> IfMatch | None:
 INTERVAL_SECONDS: Final = 20
 #: October 9, 2024 00:00:00 UTC, the protocol's default epoch, in Unix seconds.
 EPOCH_SECONDS: Final = 1_728_432_000
-#: Two incarnations have the same mark once in 67 million. The other bits of a JavaScript safe integer count
-#: intervals for 85 years.
+#: Two incarnations share a mark once in 67 million. The other bits of a safe integer count for 85 years.
 MARK_BITS: Final = 26
 #: No cursor could follow this one.
 LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS
@@ -150,8 +146,7 @@ LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS
 #: The interval in the cursor of a catch-up read, which has no time: June 2025, before the first release, so
 #: that every live cursor is greater.
 CATCH_UP_INTERVAL: Final = 1 << 20
-#: The most intervals by which a busy reader's cursor runs ahead of the clock: each request increments it by
-#: at least one.
+#: The most intervals by which a busy reader's cursor is ahead: each request increments it by one or more.
 _MOST_AHEAD: Final = 1 << 20
 
 
@@ -195,8 +190,7 @@ def _interval_at(now_ms: int) -> int:
 def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> int:
     """Return a cursor with the interval of `now_ms`, and always greater than the client's.
 
-    A client ahead of the clock still moves forward. Otherwise a cache would return the response to its own
-    last request forever.
+    A client ahead of the clock still moves forward. Otherwise a cache would repeat its last response forever.
     """
     interval = _interval_at(now_ms)
     if client_cursor is not None:

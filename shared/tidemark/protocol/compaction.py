@@ -22,8 +22,7 @@ COMPACTION_HEADERS: Final = (MODE_HEADER, AFTER_HEADER, TOMBSTONES_HEADER, KEY_H
 #: The only mode.
 LAST_BY_KEY: Final = "last-by-key"
 
-#: A JSON pointer (RFC 6901) of one level or more, without a comma, because gateways join repeated headers
-#: with one.
+#: A JSON pointer (RFC 6901) without a comma, because gateways join repeated headers with one.
 POINTER: Final = re.compile(r"(/([!-+\--.0-}]|~[01])*)+", re.ASCII)
 MAX_POINTER: Final = 256
 
@@ -32,8 +31,8 @@ MAX_POINTER: Final = 256
 class Compaction:
     """The rule by which a stream is compacted. Messages are all kept for `after_seconds`. A message that
     deletes its key is kept for at least `tombstone_seconds` after all earlier ones of that key are gone.
-    `key` is a JSON pointer (RFC 6901) to the key in a message; None means the key of the State Protocol:
-    `type` and `key`."""
+    `key` is a JSON pointer (RFC 6901) to a message's key; None means the State Protocol's `type` and
+    `key`."""
 
     after_seconds: int = 3600
     tombstone_seconds: int = 24 * 3600
@@ -107,8 +106,7 @@ class Horizon:
         return Horizon(self.next_offset) if is_due else self
 
     def after_pass(self, compacted: int, now_ms: int, tombstone_seconds: int) -> Horizon:
-        """Return the horizon after a pass up to `compacted`. A next horizon that is not due yet is not
-        postponed."""
+        """Return the horizon after a pass up to `compacted`. A waiting horizon is not postponed."""
         reached = self.at(now_ms)
         if reached.next_offset or compacted <= reached.offset:
             return reached

@@ -50,8 +50,7 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
 #: A read visits each generation's log at most once, and the item that lists them must stay small.
 MAX_GENERATIONS: Final = 32
 
-#: The start of a stream as other servers write it. Clients that fork at the start use this form, and so does
-#: the official suite.
+#: The start of a stream as other servers write it. Clients and the official suite fork there in this form.
 _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 
@@ -138,8 +137,7 @@ def decide_sub_offset(
 def _following(
     content_type: ContentType, lengths: Sequence[int], appends: Sequence[int], skip: int
 ) -> list[int]:
-    """Return the lengths of the messages from `skip` to the end of its append; the first may be a rest of
-    one."""
+    """Return the lengths of the messages, the first perhaps cut, from `skip` to the end of its append."""
     if not content_type.is_json:
         appends = [1] * len(lengths)
     rest = iter(lengths)

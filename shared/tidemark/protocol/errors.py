@@ -16,8 +16,8 @@ _IN_FIVE_SECONDS: Final[Mapping[str, str]] = {"Retry-After": "5"}
 
 
 class ProtocolError(Exception):
-    """The request was not executed, and nothing has changed. A fact without values has its message and
-    headers in its class."""
+    """The request was not executed, and nothing has changed. A fact without values has its message in its
+    class."""
 
     status = 400
     message = ""
@@ -33,8 +33,7 @@ class ProtocolError(Exception):
         super().__init__(self.message)
 
     def without_frames(self) -> Self:
-        """Return the error to raise later, without its traceback, whose frames keep the body and often the
-        error in memory."""
+        """Return the error to raise later, without its traceback, whose frames keep the body in memory."""
         self.__context__ = None
         return self.with_traceback(None)
 
@@ -309,8 +308,7 @@ class UploadNotFound(Conflict):
 
 
 class RetentionGone(ProtocolError):
-    """The offset is no longer retained. A header names the offset to continue from. Earlier data is in the
-    snapshot, if there is one."""
+    """The offset is no longer retained. A header names the offset to continue from."""
 
     status = 410
 
@@ -353,8 +351,7 @@ class StaleCursor(ProtocolError):
 
 
 class StaleEpoch(ProtocolError):
-    """The producer was replaced (zombie fencing). A header with the current epoch lets the client claim the
-    next one (§5.2.1)."""
+    """The producer was replaced (zombie fencing). A header names the current epoch (§5.2.1)."""
 
     status = 403
 
@@ -458,8 +455,7 @@ class BlobUnreadable(StorageUnavailable):
 
 
 class Damaged(ProtocolError):
-    """Stored bytes do not match the log. The process logs the batch or object; a reader gets this error
-    rather than a gap."""
+    """Stored bytes do not match the log. The process logs the place; a reader gets this error and no gap."""
 
     status = 503
     message = "Stored data is damaged and is not returned; the server's log says where"
@@ -479,8 +475,7 @@ class StorageSilent(ProtocolError):
 
 
 class EdgeTooNew(ProtocolError):
-    """The edge function is from a later release. This function might misread its headers and create a stream
-    of the wrong type."""
+    """The edge is from a later release, and this function might misread its headers."""
 
     status = 503
     message = "CloudFront's function is newer than this one; try again"

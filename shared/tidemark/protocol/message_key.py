@@ -21,8 +21,7 @@ Keyed: TypeAlias = tuple[bytes, bool]
 #: Takes a stored message, with or without the comma after it. Returns None if it has no key.
 KeyRule: TypeAlias = Callable[[bytes], Keyed | None]
 
-#: The changes of the State Protocol and its client. A message with another operation might change a part of a
-#: row, so it is kept.
+#: The State Protocol's changes. A message with another operation may change a part of a row, so it is kept.
 _Operation: TypeAlias = Literal["insert", "update", "upsert", "delete"]
 #: Bytes that are equal for two keys only if the keys are equal (None: no key), and the operation.
 _Found: TypeAlias = tuple[str | None, Any]
@@ -109,8 +108,8 @@ _HEADERS: Final[Any] = _AnyHeaders | list[msgspec.Raw] | str | int | float | boo
 
 
 def _make_reader(path: list[str]) -> _Reader:
-    """Return a reader for this path. Raises ValueError for names that msgspec does not accept: with quotes,
-    or repeated."""
+    """Return a reader for this path. Raises ValueError for names with quotes or repeated ones, as msgspec
+    does."""
     key: Any = Any
     for name in reversed(path[1:]):
         key = msgspec.defstruct("Inner", [("at", key)], rename={"at": name}, gc=False)

@@ -4,8 +4,7 @@ Content types match by type and subtype alone, in any case, without parameters. 
 append, with the end of each message (§9.1).
 
 A JSON stream stores every message exactly as sent, each followed by a comma, so that a read joins stored
-bytes into an array without parsing. A stream of any other type stores the body unchanged: one append is one
-message.
+bytes into an array without parsing. Any other stream stores the body unchanged: one append is one message.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class StoredBody:
 
 
 class Messages(NamedTuple):
-    """Bytes in stored form, and the stored length of each message. `data` is empty if the bytes are already
-    in S3."""
+    """Stored bytes, and the stored length of each message. `data` is empty if the bytes are already in S3."""
 
     data: bytes
     lengths: tuple[int, ...]
@@ -96,8 +94,7 @@ NOTHING: Final = Messages(b"", ())
 
 
 def parse_messages(content_type: ContentType, body: bytes) -> Messages:
-    """Return the messages of a body. Raises Malformed for invalid JSON in a JSON stream, and
-    TooManyMessages."""
+    """Return the messages of a body. Raises Malformed for invalid JSON, and TooManyMessages."""
     if not body:
         return NOTHING
     if not content_type.is_json:

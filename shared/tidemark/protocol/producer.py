@@ -28,8 +28,7 @@ def parse_stream_seq(value: str | None) -> str | None:
 
 
 def check_sent_once(name: str, value: str) -> None:
-    """Refuse a comma in a free-text header, because gateways join repeated headers with one. Raises
-    Malformed."""
+    """Raise Malformed for a comma in free text, because gateways join repeated headers with one."""
     if "," in value:
         raise Malformed(
             f"{name} must be sent once and must not contain a comma: gateways join repeated headers with one"
@@ -37,8 +36,7 @@ def check_sent_once(name: str, value: str) -> None:
 
 
 def check_stream_seq(last: str | None, received: str) -> None:
-    """Raise SequenceRegression unless `received` is greater than `last`. Both are ASCII, so comparing
-    characters compares bytes."""
+    """Raise SequenceRegression unless `received` is greater than `last`, byte by byte (both are ASCII)."""
     if last is not None and received <= last:
         raise SequenceRegression(last, received)
 

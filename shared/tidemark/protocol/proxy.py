@@ -91,8 +91,7 @@ def _decoded(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllowEntry:
-    """One entry of the allow-list. `secret` is the place of the upstream's key; `header` is the header for
-    the key."""
+    """One entry of the allow-list. `secret` locates the upstream's key, which is sent in `header`."""
 
     name: str
     pattern: Pattern[str]
@@ -194,8 +193,7 @@ _NOT_FORWARDED: Final = re.compile(
 )
 
 
-#: Headers of an upstream's error for the client: whether and when to retry, and ids for the upstream's
-#: support.
+#: Headers of an upstream's error for the client: whether and when to retry, and request ids.
 _HANDED_ON: Final = re.compile(
     "retry-after(-ms)?|(x-)?request-id|x-should-retry|(x|anthropic)-ratelimit-[a-z0-9-]{1,64}"
 )
@@ -228,16 +226,14 @@ def with_key(headers: Sequence[tuple[str, str]], entry: AllowEntry, key: str) ->
 
 
 def keys_in(headers: Iterable[tuple[str, str]], entry: AllowEntry) -> Iterator[str]:
-    """Yield the secrets in the headers, which only the upstream may see. A value of a few letters is no
-    key."""
+    """Yield the headers' secrets, which only the upstream may see. A value of a few letters is no key."""
     for name, value in headers:
         if name in {"authorization", entry.header.lower()} and len(key := value.rpartition(" ")[2]) > _SHORT:
             yield key
 
 
 def without_keys(body: bytes, keys: Sequence[bytes]) -> bytes:
-    """Return the body of an error with its keys hidden, including a prefix of a key at the end, where the
-    body may be cut."""
+    """Return the body of an error with its keys hidden, also a key that is cut at the body's end."""
     longest_first = sorted(keys, key=len, reverse=True)
     ends = (key[:size] for key in longest_first for size in range(len(key), _BEGINNING - 1, -1))
     if end := max(filter(body.endswith, ends), key=len, default=b""):

@@ -73,8 +73,7 @@ class RegistryEvent:
 
 
 def producer_of(stream_id: str) -> str:
-    """Return the producer id of a stream's events: a hash, because a name may be longer than an id and
-    non-ASCII."""
+    """Return the producer id of a stream's events: a hash, because names may be long and non-ASCII."""
     return blake2b(stream_id.encode(), digest_size=16).hexdigest()
 
 
@@ -82,8 +81,7 @@ def events_of(seen: LiveStream | EndedStream, known_epoch: int | None) -> list[R
     """Return the missing events of a stream, in order. `known_epoch` is the epoch of its producer in the
     registry; None if the registry has no event of the stream."""
     if isinstance(seen, EndedStream):
-        # Written even without an earlier creation: another process may have seen the stream alive and write
-        # that later.
+        # Written even without an earlier creation: another process may have seen the stream, and write later.
         return _later([_delete(seen.stream_id, seen.since_ms, Stage.ENDED, seen.reason)], known_epoch)
     found = []
     if known_epoch is not None and known_epoch % _STAGES in {Stage.CREATED, Stage.CLOSED}:

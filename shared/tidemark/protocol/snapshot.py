@@ -117,8 +117,7 @@ def check_boundary(offset: int, boundaries: Sequence[int]) -> None:
     """Check that a snapshot's offset is the end of a message or the start of the first one.
 
     `boundaries` belong to the last batch that begins at or before the offset: its start, and the ends of its
-    messages. If this batch ends before the offset, the offset is beyond the tail. Raises OffsetBeyondTail,
-    Malformed.
+    messages. An offset after its end is beyond the tail. Raises OffsetBeyondTail, Malformed.
     """
     if offset > boundaries[-1]:
         raise OffsetBeyondTail(boundaries[-1])

@@ -2,8 +2,7 @@
 (`docs/reference/socket.md`).
 
 A client names streams by their paths. The server sends the tail of each, now and whenever it moves, with the
-new bytes if they fit the frame. The client reads larger data over HTTP. Sockets are our extension and not
-part of the specification.
+new bytes if they fit the frame. The client reads larger data over HTTP. Sockets are our extension.
 """
 
 from __future__ import annotations
@@ -139,8 +138,7 @@ def decide_lease_seconds(expiry: Expiry, used_ms: int, now_ms: int, token_until_
 
 
 def tail_message(name: str, tail: Tail, lease_seconds: int | None = None) -> Message:
-    """Return the message with the stream's tail. With a lease it answers a watch. After `closed` the watch is
-    over."""
+    """Return the message with the tail. With a lease it answers a watch. After `closed` the watch is over."""
     message: Message = {"stream": name, "offset": render_offset(tail.offset)}
     if tail.closed:
         return message | {"closed": True}

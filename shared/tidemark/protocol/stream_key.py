@@ -77,8 +77,7 @@ def check_new_name(key: StreamKey) -> None:
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:
-    """Decode one segment of a path. Raises Malformed if it is not percent-encoded UTF-8, or if it was decoded
-    before and is ambiguous."""
+    """Decode one segment of a path. Raises Malformed for invalid UTF-8 or escapes, or an ambiguous name."""
     if not encoded:
         if found := _UNTELLABLE.search(segment):
             raise Malformed(
@@ -165,8 +164,7 @@ def parse_listing(prefix: str, after: str, limit: int) -> ListingRequest:
 
 
 def parse_plain_listing(prefix: str, after: str, limit: int) -> ListingRequest:
-    """Parse the listing of the plain surface, whose names have slashes, or of all buckets. Raises
-    Malformed."""
+    """Parse a listing of the plain surface, whose names have slashes, or of buckets. Raises Malformed."""
     request = ListingRequest(prefix, after, _check_limit(limit))
     for name, text in (("prefix", request.prefix), ("after", request.after)):
         if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:

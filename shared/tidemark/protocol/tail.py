@@ -14,16 +14,14 @@ from tidemark.protocol.producer import Claim, ProducerState
 
 #: The producers in a batch; all others have items of their own.
 RECENT_PRODUCERS: Final = 8
-#: The most producers in a batch while displaced producers return: displacing and looking up again costs more
-#: than carrying them.
+#: The most producers in a batch while displaced ones return: another lookup costs more than carrying them.
 MOST_PRODUCERS: Final = 192
 #: The most bytes of ids, so that a batch with few producers stays within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
 MOST_PRODUCERS_BYTES: Final = 6144
 #: The most producers that leave with one batch: its transaction writes their items, at most 100 in all.
 MOST_PUSHED_OUT: Final = 90
-#: A large transaction takes a partition's write units at once, so few leave while the list is only slightly
-#: long.
+#: A large transaction takes a partition's write units at once, so few leave while the list is not very long.
 _FEW_PUSHED_OUT: Final = 16
 #: While a batch carries more than 8 producers, every 16th append drops one.
 _FORGETS_EVERY: Final = 16
@@ -71,16 +69,14 @@ def room_for(
 
 
 def most_pushed_out(carried: int) -> int:
-    """Return the most producers that may leave with one batch, if `carried` producers are in the batch
-    before."""
+    """Return the most producers that may leave with one batch, if the batch before carries `carried`."""
     return _FEW_PUSHED_OUT if carried <= 2 * MOST_PRODUCERS else MOST_PUSHED_OUT
 
 
 def remember(
     producers: Sequence[ProducerState], latest: ProducerState, room: int, most_out: int = MOST_PUSHED_OUT
 ) -> tuple[tuple[ProducerState, ...], tuple[ProducerState, ...]]:
-    """Return the recent producers with `latest` added, and the ones pushed out: at most `most_out`, until no
-    more than `room` remain."""
+    """Return the producers with `latest`, and the ones pushed out to keep to `room`: at most `most_out`."""
     most_bytes = RECENT_PRODUCERS_BYTES if room <= RECENT_PRODUCERS else MOST_PRODUCERS_BYTES
     kept = [state for state in producers if state.producer_id != latest.producer_id]
     kept.append(latest)

@@ -22,8 +22,7 @@ from tidemark.protocol.tail import Tail
 
 #: If this many bytes at the start of a body do not shrink, the rest is not compressed.
 _PROBE_BYTES: Final = 2048
-#: The fastest level of ISA-L for text. In zlib it takes a third of the default level's time, for a tenth more
-#: bytes.
+#: The fastest level of ISA-L for text. In zlib, a third of the default's time, for a tenth more bytes.
 _LEVEL: Final = 2
 
 
@@ -47,8 +46,7 @@ def inflate(deflated: bytes, size: int) -> bytes:
 
 
 def inflate_all(deflated: bytes) -> bytes:
-    """Return the inflated bytes, if they are few and were deflated here. Raises ValueError if they are
-    incomplete."""
+    """Return the inflated bytes, if few and deflated here. Raises ValueError if they are incomplete."""
     try:
         data: bytes = fast_zlib().decompress(deflated, RAW)
     except fast_zlib().error as failure:
@@ -94,8 +92,7 @@ BOUNDARY_ATTRIBUTES: Final = (
     CHECKSUMS,
     PACK_INDEX,
 )
-#: The attributes for a read of the tail: all except the bytes. A pack is found only by a writer that has
-#: slept.
+#: The attributes for a read of the tail: all except the bytes. Only a writer that has slept finds a pack.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,
@@ -114,7 +111,7 @@ STATE_ATTRIBUTES: Final = (
 
 
 def log_pk(key: StreamKey, incarnation: str) -> str:
-    """Return the log's partition. Its key names the stream, so that the notifier knows which readers to
+    """Return the log's partition key, which names the stream, so that the notifier knows the readers to
     wake."""
     return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
 
@@ -334,8 +331,7 @@ def decode_data(item: Item, size: int) -> bytes | None:
         found = item.get(DEFLATED_DATA) or item.get(DATA)
         if found is None:
             return None if size else b""
-        # msgspec takes a quarter of the time if it is loaded, as in a server. Its import takes longer than
-        # one page.
+        # Used only if loaded, as in a server: a quarter of the time, but its import costs more than a page.
         msgspec = sys.modules.get("msgspec")
         data: bytes = msgspec.convert(found["B"], bytes) if msgspec else a2b_base64(found["B"])
         if DEFLATED_DATA in item:

@@ -36,8 +36,8 @@ COMPACTION: Final = "cp"  # JSON
 END: Final = "e"
 #: Of the format's item: the lowest `FORMAT_EPOCH` of a release that may use this table.
 LEAST_EPOCH: Final = "fe"
-#: The storage format that this release reads. Increment it if an earlier release would misread new items. 1:
-#: packs. 2: packs with gaps.
+#: The storage format of this release. Increment it if earlier ones would misread items. 1: packs. 2: packs
+#: with gaps.
 FORMAT_EPOCH: Final = 2
 #: The epoch that stored data needs: without compaction, and once a stream or a bucket has compaction.
 PLAIN_EPOCH: Final = 1
@@ -70,8 +70,7 @@ def encode_format(epoch: int) -> Item:
 
 
 def decode_format(item: Item | None) -> int:
-    """Return the lowest epoch that may use the table. A table without the item was used only by earlier
-    releases."""
+    """Return the lowest epoch that may use the table. Earlier releases wrote no such item."""
     return (number(item, LEAST_EPOCH) if item else None) or 0
 
 

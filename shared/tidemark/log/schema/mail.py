@@ -26,8 +26,7 @@ POSTED_MS: Final = "po"
 CHECKSUM: Final = "c"  # CRC-32 of bytes that are in S3 already
 CLAIM: Final = "cl"  # JSON: id, epoch, seq, and the looked-up state of the producer
 
-#: Milliseconds until DynamoDB removes mail and receipts for free. By then nothing needs them. A late copy has
-#: the same time of removal.
+#: Milliseconds until DynamoDB removes mail and receipts for free. A late copy has the same time of removal.
 MAIL_KEPT_MS: Final = 60 * 60 * 1000
 #: Sorts before all mail.
 _RECEIPT_SK: Final = "."

@@ -1,5 +1,4 @@
-"""Items of a bucket and of a stream: their own, their end marks, and a stream's producers, due work and
-waiters."""
+"""Items of buckets and streams: their own, their end marks, and producers, due work and waiters."""
 
 from __future__ import annotations
 
@@ -129,8 +128,8 @@ SNAPSHOT_BLOB: Final = "sb"
 SNAPSHOT_CONTENT_TYPE: Final = "sc"
 SNAPSHOT_SIZE: Final = "sz"
 SNAPSHOT_PUBLISHED_MS: Final = "sp"
-# The value ends with the last part of the blob's name: a release that does not know the attribute leaves it
-# unchanged.
+# The value ends with the last part of the blob's name, so that a stale one is recognized: a release that does
+# not know the attribute leaves it unchanged.
 SNAPSHOT_CRC: Final = "sh"
 SNAPSHOT_ETAG: Final = "se"
 SNAPSHOT_BOOTSTRAP_CRC: Final = "sx"
@@ -319,8 +318,7 @@ DUE_SHARDS: Final = 8
 
 
 def due_pk(shard: int, *, packing: bool = False) -> str:
-    """Return the partition of the queue. Packing has partitions of its own, because it takes long and would
-    delay other work."""
+    """Return the queue's partition. Packing has its own, because it would delay other work."""
     return f"due/p{shard}" if packing else f"due/{shard}"
 
 
@@ -419,8 +417,7 @@ def decode_waiter(item: Item) -> records.Waiter:
 
 
 def connection_key(connection_id: str) -> Key:
-    """Return the key of a connection. It sorts before all waiters of the partition, which are listed from `-`
-    on."""
+    """Return the key of a connection, which sorts before all waiters of the partition (from `-` on)."""
     return make_key(wait_pk(shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
 
 
