@@ -1,4 +1,5 @@
-"""The wheel has the package and nothing else of the tree, and runs without a clone."""
+"""The wheel has the package and nothing else of the tree, and runs without a clone. Each extra has the packages
+that its commands import."""
 
 from __future__ import annotations
 
@@ -6,17 +7,53 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from tests.available import require_engine
+from tests.available import require_engine, require_registry
+from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.server.test_testing import PRINTED
+from tidemark.client import Stream
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "shared" / "tidemark"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+READ_THE_LAKE = """
+from pyiceberg.catalog import load_catalog
+from tidemark.spark.lake import LakeTable
+properties = dict(type="sql", uri="sqlite:///lake/catalog.db")
+assert load_catalog("default", **properties).load_table("lake.messages").scan().to_arrow().num_rows == 1
+LakeTable("other", properties, "lake.messages").load()
+"""
+#: A command of each extra, and a part of its output; `serve` runs a server. `dev` is the environment of tests.
+COMMANDS = {
+    "": ("tidemark cat lines", "1"),
+    "archive": (
+        f"""mkdir lake
+        tidemark archive --pattern lines --iceberg lake.messages --catalog-property type=sql \\
+            --catalog-property uri=sqlite:///lake/catalog.db --catalog-property warehouse=file://$PWD/lake
+        python -c '{READ_THE_LAKE}' 2>&1 | tail -n 1""",
+        "has only the tables that were made under its own name)",
+    ),
+    "aws": (
+        f"""export AWS_ACCESS_KEY_ID=testing AWS_SECRET_ACCESS_KEY=testing AWS_REGION=us-east-1
+        export AUTH_SECRET=$(printf %032d)
+        for each in {ROOT}/functions/*/app.py; do python $each; done""",
+        "",
+    ),
+    "bench": (f"PYTHONPATH={ROOT} python -c 'import benchmarks.plot'", ""),
+    "container": ("serve python -m tidemark.server.container", ""),
+    "local": ("serve tidemark serve", ""),
+    "server": ("serve tidemark serve", ""),
+    "test": ("echo 'def test_url(tidemark_url): assert tidemark_url' >test_it.py; pytest -q", "1 passed"),
+    "test-aws": (
+        "echo 'def test_table(tidemark_aws): assert tidemark_aws' >test_it.py; pytest -q",
+        "1 passed",
+    ),
+}
 
 pytestmark = pytest.mark.artifact
 
@@ -83,3 +120,29 @@ def test_the_guides_tests_pass_with_the_fixtures_of_the_wheel(
     ran = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
     assert f"= {1 + len(PRINTED)} passed in" in ran.stdout
+
+
+@pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"dev"})])
+def test_an_extra_has_all_that_its_command_needs(wheel: Path, tmp_path: Path, extra: str) -> None:
+    require_registry("pip")
+    environment = tmp_path / "fresh"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    named = f"{wheel}[{extra}]" if extra else str(wheel)
+    subprocess.run([environment / "bin" / "pip", "install", "--quiet", named], check=True)
+    command, end = COMMANDS[extra]
+    path = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
+    if command.startswith("serve "):
+        words = ["env", *command.split()[1:]]
+        quiet = {**path, "HOST": "127.0.0.1", "ALLOW_ANONYMOUS": ""}
+        with running(Server("fresh", words, quiet, tmp_path / "data", "/v1/health")):
+            return
+    with running(tidemark_server("asgi", tmp_path)) as server:
+        url = f"{server.base_url}/v1/stream/lines"
+        Stream.create(url, content_type="application/json").append(1)
+        ran = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=tmp_path, env=own_environment() | path | {"TIDEMARK_URL": server.base_url},
+            capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert end in ran.stdout, ran.stderr

@@ -85,7 +85,10 @@ class LakeTable:
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError as fault:
-            raise NoLakeTable(f"tidemark: the catalog has no table {self._identifier}") from fault
+            raise NoLakeTable(
+                f"tidemark: the catalog {self._name} has no table {self._identifier} (a catalog of type=sql "
+                "has only the tables that were made under its own name)"
+            ) from fault
 
     def ensure(self) -> None:
         """Create the table if it is missing, and add columns that it lacks."""
