@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,6 +118,13 @@ def test_every_route_finds_itself() -> None:
         path = operation.path.format(**names, file="a.js")
         scope = {"type": "http", "method": operation.method, "path": path, "raw_path": path.encode()}
         assert application.find(scope) is operation, path
+
+
+def test_the_description_of_every_response_names_a_thing() -> None:
+    """And is no pronoun alone."""
+    described = [each["description"] for _, one in DESCRIBED for each in one["responses"].values()]
+    vague = re.compile(r"\S*|(It|Its|They|Them|There|Where|That|This|As)\b.*")
+    assert {text for text in described if vague.fullmatch(text)} == set()
 
 
 def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:

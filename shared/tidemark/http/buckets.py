@@ -146,7 +146,9 @@ def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
     "/{bucket}",
     dependencies=_BUCKET_MANAGE,
     status_code=201,
-    responses=answers({201: ("It was made.", "Location", *requests.SETTING_HEADERS), 409: ("It is there.",)}),
+    responses=answers(
+        {201: ("The bucket is created.", "Location", *requests.SETTING_HEADERS), 409: ("The bucket exists.",)}
+    ),
     openapi_extra=takes(*requests.SETTING_HEADERS),
 )
 async def create_bucket(request: Request, backend: dependencies.Served, bucket: str) -> Response:
@@ -161,7 +163,7 @@ async def create_bucket(request: Request, backend: dependencies.Served, bucket: 
 @router.get(
     "/{bucket}",
     dependencies=_BUCKET_READ,
-    responses=answers({200: ("It is there.", *requests.SETTING_HEADERS)}),
+    responses=answers({200: ("The bucket exists.", *requests.SETTING_HEADERS)}),
 )
 async def describe_bucket(backend: dependencies.Served, bucket: str) -> Response:
     """A bucket (extensions §1.3)."""
@@ -173,7 +175,7 @@ async def describe_bucket(backend: dependencies.Served, bucket: str) -> Response
     "/{bucket}",
     dependencies=_BUCKET_MANAGE,
     status_code=204,
-    responses=answers({204: ("It is gone.",), 409: ("It is not empty.",)}),
+    responses=answers({204: ("The bucket is deleted.",), 409: ("The bucket is not empty.",)}),
 )
 async def remove_bucket(backend: dependencies.Served, bucket: str) -> None:
     """Delete an empty bucket (extensions §1.5)."""
@@ -192,7 +194,7 @@ async def list_bucket(
     f"{_STREAM}/snapshot",
     dependencies=_READ,
     status_code=307,
-    responses=answers({307: ("There.", "Location", "Stream-Snapshot-Offset")}),
+    responses=answers({307: ("The latest snapshot is at `Location`.", "Location", "Stream-Snapshot-Offset")}),
     response_class=Response,
 )
 async def redirect_to_latest(backend: dependencies.Served, key: dependencies.StreamInPath) -> Response:
@@ -207,9 +209,9 @@ async def redirect_to_latest(backend: dependencies.Served, key: dependencies.Str
     status_code=204,
     responses=answers(
         {
-            204: ("It is the latest.", "Stream-Snapshot-Offset"),
-            409: ("Beyond the tail, or the upload is not there.", "Stream-Next-Offset"),
-            413: ("Too large for one request.",),
+            204: ("The snapshot is the latest.", "Stream-Snapshot-Offset"),
+            409: ("The offset is beyond the tail, or the upload is missing.", "Stream-Next-Offset"),
+            413: ("The snapshot is too large for one request.",),
         }
     ),
     openapi_extra=takes("Snapshot-Upload", body=True),
@@ -228,8 +230,8 @@ async def put_snapshot(
     dependencies=_READ,
     responses=answers(
         {
-            200: ("Its bytes.", *_SNAPSHOT_HEADERS),
-            307: ("Where its bytes are, for a while.", "Location", *_SNAPSHOT_HEADERS),
+            200: ("The snapshot's bytes.", *_SNAPSHOT_HEADERS),
+            307: ("A temporary URL of the snapshot's bytes.", "Location", *_SNAPSHOT_HEADERS),
         },
         AS_BYTES,
     ),
@@ -246,7 +248,7 @@ async def get_snapshot(
     f"{_STREAM}/snapshot/{{at}}",
     dependencies=_MANAGE,
     status_code=204,
-    responses=answers({204: ("It is gone.",), 409: ("It is the latest.",)}),
+    responses=answers({204: ("The snapshot is deleted.",), 409: ("The snapshot is the latest.",)}),
 )
 async def remove_snapshot(
     backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
@@ -259,7 +261,12 @@ async def remove_snapshot(
     f"{_STREAM}/snapshot/{{at}}/upload",
     dependencies=_MANAGE,
     status_code=201,
-    responses=answers({201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")}),
+    responses=answers(
+        {
+            201: ("The upload's URL, and when it expires.",),
+            409: ("The offset is beyond the tail.", "Stream-Next-Offset"),
+        }
+    ),
 )
 async def prepare_upload(
     backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
@@ -279,8 +286,8 @@ async def prepare_upload(
     dependencies=_READ,
     responses=answers(
         {
-            200: ("Them, as parts.", *_SNAPSHOT_HEADERS, "Stream-Closed"),
-            307: ("Where they are, for a while.", "Location", *_SNAPSHOT_HEADERS, "Stream-Closed"),
+            200: ("The snapshot and the messages behind it, as parts.", *_SNAPSHOT_HEADERS, "Stream-Closed"),
+            307: ("A temporary URL of the parts.", "Location", *_SNAPSHOT_HEADERS, "Stream-Closed"),
         },
         AS_BYTES,
     ),

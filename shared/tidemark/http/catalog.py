@@ -351,7 +351,7 @@ async def start_point(
     dependencies=_READ_STREAM,
     response_model=TimesModel,
     status_code=200,
-    responses=answers({200: ("Them.", "ETag"), 304: ("As the entity tag in `If-None-Match` says.", "ETag")}),
+    responses=answers({200: ("The times.", "ETag"), 304: ("The times have not changed.", "ETag")}),
     openapi_extra=takes("If-None-Match"),
 )
 async def append_times(

@@ -61,15 +61,18 @@ ERROR: Final = {
 #: The responses that every operation may send.
 _ALWAYS: Final = {
     "400": ("The request breaks a rule of form.", ()),
-    "401": ("No token, or one that does not hold.", ("WWW-Authenticate",)),
-    "403": ("The stream may be read, but not this; or a page of another origin writes.", ()),
-    "404": ("There is no such stream, or none that the token may read.", ()),
-    "410": ("Deleted but kept for its forks, or no longer retained.", ("Stream-Next-Offset",)),
+    "401": ("The token is missing or invalid.", ("WWW-Authenticate",)),
+    "403": ("The token may read the stream, but not do this; or a page of another origin writes.", ()),
+    "404": ("The stream does not exist, or the token may not read it.", ()),
+    "410": (
+        "The stream is deleted and kept for its forks, or the data is no longer retained.",
+        ("Stream-Next-Offset",),
+    ),
     "415": ("The body has a Content-Encoding.", ("Accept-Encoding",)),
     "421": ("A server without keys is asked by a name that is not its own.", ()),
-    "429": ("Too much for this stream, or the table, right now.", ("Retry-After",)),
-    "500": ("An error of the server's; it may be tried again.", ()),
-    "503": ("Storage does not answer: the outcome is unknown.", ("Retry-After",)),
+    "429": ("Too many requests for this stream, or the table.", ("Retry-After",)),
+    "500": ("An error of the server: try again.", ()),
+    "503": ("Storage does not answer.", ("Retry-After",)),
 }
 _EVERY_HEADER: Final = ("Cache-Control", "Server-Timing", "Vary")
 
@@ -88,8 +91,8 @@ _SENT: Final[Part] = AS_STORED | {"application/json": {"schema": {"type": "objec
 
 
 def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) -> dict[int | str, Part]:
-    """The `responses` of a route: for each status its meaning and the names of its headers. Those that
-    succeed have `content`, if any."""
+    """The `responses` of a route: for each status its meaning and the names of its headers. Responses
+    that succeed have `content`, if any."""
     return {
         status: {"description": meaning, "headers": _headers(*names)}
         | ({"content": content} if content and status in {200, 201, 202} else {})

@@ -79,7 +79,7 @@ def built_from() -> str | None:
         return None
 
 
-_A_FILE: Final = {200: ("It.", "ETag")}
+_A_FILE: Final = {200: ("The file.", "ETag")}
 
 
 @router.get("/")

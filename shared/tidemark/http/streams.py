@@ -148,9 +148,9 @@ async def hang_up(receive: Receive) -> None:
     "PUT",
     "write manage",
     {
-        201: ("It was made.", "Location", *_TAIL, "ETag"),
-        200: ("It was there already, the same.", *_TAIL, "ETag"),
-        409: ("A different stream is there, or the source cannot be forked.", "Stream-Compacted-Offset"),
+        201: ("The stream is created.", "Location", *_TAIL, "ETag"),
+        200: ("The stream exists, with the same configuration.", *_TAIL, "ETag"),
+        409: ("Another stream has the name, or the source cannot be forked.", "Stream-Compacted-Offset"),
         413: ("The body is too large.",),
     },
     (*_SETTINGS, "Stream-Closed", *requests.FORK_HEADERS),
@@ -170,10 +170,10 @@ async def create_stream(request: Request, backend: Backend, key: StreamKey) -> R
     "POST",
     "write",
     {
-        200: ("A producer's append was accepted.", *_APPENDED),
-        204: ("Accepted, or a producer's repetition of what was.", *_APPENDED),
+        200: ("A producer's append is accepted.", *_APPENDED),
+        204: ("The append is accepted, or repeats one of the producer's.", *_APPENDED),
         403: ("The producer's epoch is stale, or the token does not grant this.", "Producer-Epoch"),
-        409: ("Closed, of another type, or out of sequence.", *_TAIL, *_GAP),
+        409: ("The stream is closed or of another type, or the append is out of sequence.", *_TAIL, *_GAP),
         412: ("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
         413: ("The body is too large.",),
     },
@@ -193,7 +193,7 @@ async def append_to_stream(request: Request, backend: Backend, key: StreamKey) -
     return responses.appended(append_request, outcome)
 
 
-@operation("DELETE", "manage", {204: ("It is gone.",)})
+@operation("DELETE", "manage", {204: ("The stream is deleted.",)})
 async def delete_stream(_: Request, backend: Backend, key: StreamKey) -> Response:
     """Delete a stream (§5.4)."""
     await backend.call(delete, key)
@@ -204,7 +204,7 @@ async def delete_stream(_: Request, backend: Backend, key: StreamKey) -> Respons
 _KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset", "Stream-Snapshot-Offset")
 
 
-@operation("HEAD", "read", {200: ("It is there.", *_TAIL, "ETag", *_SETTINGS, *_KEPT)})
+@operation("HEAD", "read", {200: ("The stream exists.", *_TAIL, "ETag", *_SETTINGS, *_KEPT)})
 async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Response:
     """What kind of stream it is, and where its tail is (§5.5)."""
     return responses.metadata(await backend.call(load_head, key))
@@ -216,8 +216,8 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
     {
         200: ("Data, events, or nothing yet.", *_READ),
         204: ("Nothing came while waiting, or an EventSource has seen the end.", *_READ),
-        304: ("The client has it already.", *_READ),
-        307: ("There an EventSource goes on that has seen events before.", "Location"),
+        304: ("The client has the data already.", *_READ),
+        307: ("An EventSource that has seen events continues at `Location`.", "Location"),
     },
     ("offset", "last", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
     data=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Security
 from starlette.requests import Request
@@ -30,7 +30,16 @@ router: Final = APIRouter(
         400: {"description": "The request breaks a rule of form.", "model": bodies.SubscriptionRefusal}
     },
 )
+
+
+def _response(
+    status: int, description: str, model: type = bodies.SubscriptionRefusal
+) -> dict[int | str, dict[str, Any]]:
+    return {status: {"description": description, "model": model}}
+
+
 _ONE: Final = "/subscriptions/{id}"
+_FENCED: Final = _response(409, "The delivery has ended, or an offset cannot be acked.")
 _SEE: Final = [Security(SUBSCRIPTION, scopes=["write", "manage"])]
 _MANAGE: Final = [Security(SUBSCRIPTION, scopes=["manage"])]
 #: Callbacks, acks and releases carry the token of their delivery, which `answer` checks.
@@ -76,7 +85,8 @@ async def list_subscriptions(backend: Served, page: AskedPage) -> bodies.Subscri
     dependencies=_MANAGE,
     response_model=bodies.SubscriptionDescription,
     status_code=201,
-    responses={200: {"description": "There already, the same.", "model": bodies.SubscriptionDescription}},
+    responses=_response(200, "The subscription exists as asked for.", bodies.SubscriptionDescription)
+    | _response(409, "Another subscription has the id."),
 )
 async def create_subscription(
     request: Request, backend: Served, name: Id, access: Granted, body: bodies.CreateSubscription
@@ -135,7 +145,12 @@ async def unname_stream(backend: Served, name: Id, path: str) -> None:
     await backend.call(lifecycle.remove_stream, name, configuration.stream_path(path))
 
 
-@router.post(f"{_ONE}/wake", dependencies=_MANAGE, status_code=202)
+@router.post(
+    f"{_ONE}/wake",
+    dependencies=_MANAGE,
+    status_code=202,
+    responses=_response(409, "A worker holds the claim, or nothing is pending."),
+)
 async def wake_subscription(backend: Served, name: Id) -> bodies.WakeDescription:
     """Deliver now (an extension).
 
@@ -143,7 +158,7 @@ async def wake_subscription(backend: Served, name: Id) -> bodies.WakeDescription
     return bodies.render_delivery((await backend.call(deliver_now, name)).delivery)
 
 
-@router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN)
+@router.post(f"{_ONE}/callback", dependencies=_OWN_TOKEN, responses=_FENCED)
 async def callback(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
@@ -151,13 +166,17 @@ async def callback(
     return await _answer(backend, name, configuration.SubscriptionKind.WEBHOOK, token, body)
 
 
-@router.post(f"{_ONE}/claim", dependencies=_SEE)
+@router.post(
+    f"{_ONE}/claim",
+    dependencies=_SEE,
+    responses=_response(409, "Another worker holds the claim, or nothing is pending."),
+)
 async def claim_wake(backend: Served, name: Id, body: bodies.ClaimWake) -> bodies.ClaimDescription:
     """A worker takes a wake (§7.2)."""
     return bodies.render_claim(await backend.call(claim, name, body.worker))
 
 
-@router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN)
+@router.post(f"{_ONE}/ack", dependencies=_OWN_TOKEN, responses=_FENCED)
 async def ack_wake(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
@@ -165,7 +184,7 @@ async def ack_wake(
     return await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, body)
 
 
-@router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204)
+@router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204, responses=_FENCED)
 async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake) -> None:
     """A worker gives a wake back (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
