@@ -10,10 +10,24 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive
 
+from tests.answers import Answer
 from tests.http.asgi import Door, make_scope
 from tidemark.http.compression import MIN_BYTES, Compressed
 
 AWAY, JSON, GZIP = "203.0.113.7", "application/json", ("Accept-Encoding", "gzip")
+
+
+def compressed(client: str, method: str, given: list[tuple[str, str]], response: Response) -> Answer:
+    """What a client at this address gets of the response."""
+    sent, receive = list[Any](), cast("Receive", None)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = make_scope(method, "/", given) | {"client": (client, 50000)}
+    asyncio.run(Compressed(response)(scope, receive, send))
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(200, headers, sent[1]["body"])
 
 
 @pytest.mark.parametrize(
@@ -21,12 +35,14 @@ AWAY, JSON, GZIP = "203.0.113.7", "application/json", ("Accept-Encoding", "gzip"
     [
         (AWAY, "GET", [GZIP], JSON, MIN_BYTES, True),
         (AWAY, "GET", [("Accept-Encoding", "br, GZIP;q=0.5")], "text/plain", MIN_BYTES, True),
+        (AWAY, "GET", [("Accept-Encoding", "br"), GZIP], JSON, MIN_BYTES, True),
         ("127.0.0.1", "GET", [GZIP, ("X-Forwarded-For", AWAY)], JSON, MIN_BYTES, True),
         ("127.0.0.1", "GET", [GZIP], JSON, MIN_BYTES, False),
         ("::1", "GET", [GZIP], JSON, MIN_BYTES, False),
         (AWAY, "POST", [GZIP], JSON, MIN_BYTES, False),
         (AWAY, "GET", [], JSON, MIN_BYTES, False),
         (AWAY, "GET", [("Accept-Encoding", "br, gzip;q=0")], JSON, MIN_BYTES, False),
+        (AWAY, "GET", [("Accept-Encoding", "gzip;q=0.0")], JSON, MIN_BYTES, False),
         (AWAY, "GET", [GZIP], JSON, MIN_BYTES - 1, False),
         (AWAY, "GET", [GZIP], "text/event-stream", MIN_BYTES, False),
         (AWAY, "GET", [GZIP], "application/octet-stream", MIN_BYTES, False),
@@ -37,19 +53,20 @@ def test_what_is_compressed_and_for_whom(  # noqa: PLR0917 - a case each
     client: str, method: str, given: list[tuple[str, str]], kind: str, size: int, is_compressed: bool
 ) -> None:
     """And only then the entity tag is a weak one."""
-    sent, receive = list[Any](), cast("Receive", None)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     response = Response(b"a" * size, headers={"Content-Type": kind, "ETag": '"one"'})
-    scope = make_scope(method, "/", given) | {"client": (client, 50000)}
-    asyncio.run(Compressed(response)(scope, receive, send))
-    headers, body = dict(sent[0]["headers"]), sent[1]["body"]
-    assert headers.get(b"content-encoding") == (b"gzip" if is_compressed else None)
-    assert headers[b"etag"] == (b'W/"one"' if is_compressed else b'"one"')
-    assert int(headers[b"content-length"]) == len(body)
-    assert (gzip.decompress(body) if is_compressed else body) == b"a" * size
+    answer = compressed(client, method, given, response)
+    assert answer["content-encoding"] == ("gzip" if is_compressed else None)
+    assert answer["etag"] == ('W/"one"' if is_compressed else '"one"')
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert (gzip.decompress(answer.body) if is_compressed else answer.body) == b"a" * size
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"one"'}, {"Vary": "Origin"}])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_caches_learn_of_the_coding_and_of_all_else(method: str, headers: dict[str, str]) -> None:
+    answer = compressed(AWAY, method, [GZIP], Response(b"a" * MIN_BYTES, headers=headers))
+    assert answer["etag"] == headers.get("ETag"), "weak already, or none"
+    assert answer["vary"] == ("Origin, Accept-Encoding" if "Vary" in headers else "Accept-Encoding")
 
 
 def test_a_page_is_one_to_caches_whoever_takes_it(server: Door) -> None:

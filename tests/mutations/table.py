@@ -534,6 +534,24 @@ a socket's data of another stream are an answer
     console/socket.js:isOfAnother
         caught by browser/test_socket.py::test_it_waits_and_asks_as_the_page_of_the_socket_says
     cursor % MARKS !== page.cursor % MARKS => false
+a HEAD has no Vary
+    http.compression:Compressed.__call__ caught by http/test_compression.py
+    scope['method'] in {'GET', 'HEAD'} => scope['method'] == 'GET'
+gzip is sent to a client that refuses it by q=0.0
+    http.compression:accepts_gzip caught by http/test_compression.py
+    ;q=0(\\.0*)?$ => ;q=0$
+only the first Accept-Encoding counts
+    http.compression:accepts_gzip caught by http/test_compression.py
+    ','.join(headers.getlist('Accept-Encoding')) => headers.get('Accept-Encoding', '')
+the Vary of a response is lost with its compression
+    http.compression:_varied caught by http/test_compression.py
+    [*filter(None, headers.get('Vary', '').split(', ')), 'Accept-Encoding'] => ['Accept-Encoding']
+a response without an entity tag gets a weak one
+    http.compression:_varied caught by http/test_compression.py
+    tag.startswith('"') and => True and
+a watch of a deleted stream is registered
+    service.watch:begin_watches caught by service/test_watch.py
+    [record for record in found.values() if not record.deleted] => list(found.values())
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support import World, a_key
+from tidemark.log.records import StreamRecord
+from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.delete import delete
@@ -47,3 +49,14 @@ def test_the_tail_of_a_fork_without_writes_is_where_it_was_forked(world: World, 
     watched = begin_watch(process.stores, fork, lambda _: 0.0)
     assert watched.tail.offset == 3
     assert load_tail(process.stores, watched.record, told) == (Tail(3), None)
+
+
+def test_a_stream_that_is_gone_is_not_registered(world: World) -> None:
+    process, deleted, never = world.process(), a_key(), a_key()
+    process.create(deleted)
+    process.fork(a_key(), deleted)
+    delete(process.stores, deleted)
+    registered = list[StreamRecord]()
+    found = begin_watches(process.stores, [deleted, never], registered.extend)
+    assert [type(found[key]) for key in (deleted, never)] == [SoftDeleted, StreamNotFound]
+    assert registered == []
